@@ -88,9 +88,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a recipe's module, or read `__version__`, on first use: this keeps `import lockprovider` light."""
+    """Import a recipe's module, or read `__version__`, on first use; `import lockprovider` stays light."""
     if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - slower than the rest of this package's import
+        from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
         return version("fsspec-cas")
     found: Any = None
@@ -119,7 +119,7 @@ def lock(
     on_lost: OnLost | None = None,
     on_metric: OnMetric | None = None,
 ) -> Lock:
-    """Open a client of the lock of the table (or any folder) at `url`. It sends no request and acquires nothing.
+    """Open a client of the lock of the table (or any folder) at `url`; sends no request and acquires nothing.
 
     >>> with lockprovider.lock("memory://docs/lock", timeout=10) as lease:
     ...     lease.publish("state/7", b"seven")
@@ -134,18 +134,17 @@ def lock(
 
     Args:
         url: an fsspec URL or a local path.
-        on: the lock object's path below `url`. The default is Hudi's path, so this lock and JVM Hudi writers exclude
-            each other.
-        timeout: how long `acquire` and `with` wait while another client holds the lock (default 60).
+        on: the lock object's path below `url`. The default is Hudi's path, so JVM Hudi writers are excluded too.
+        timeout: how long `acquire` and `with` wait for the lock (default 60).
         validity: how long a lease lives without renewal (default 300). It is renewed ten times in that time.
         max_hold: see `LockSettings`.
-        settings: all of these values, to share among many locks.
-        storage_options: fsspec's options, passed on unchanged.
-        on_lost: called from the heartbeat's thread when a lease is lost.
+        settings: all of these values, to share among locks.
+        storage_options: passed to fsspec unchanged.
+        on_lost: called when a lease is lost, in the thread that notices it, mostly the heartbeat's.
         on_metric: called with each `Measure` that `lockprovider.storage_lock.metrics` lists.
 
     Raises:
-        InvalidSettings: an option is unknown or out of range, or two places give different values for it.
+        InvalidSettings: an option is unknown or out of range, or given twice with different values.
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
@@ -167,7 +166,7 @@ def async_lock(
 ) -> Acquiring:
     """Acquire a lock in a task: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
 
-    The arguments are those of `lock`, but `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
+    The arguments are those of `lock`; `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
 
     Raises (when awaited or entered):
         NotAcquired: another client held the lock for `timeout` seconds (default 60).

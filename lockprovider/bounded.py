@@ -1,14 +1,13 @@
 """Decoders of stored bytes within bounds: JSON, deflated bytes, numbers and text. Pure.
 
-Every decoder of a stored object uses only these functions. A damaged, hostile or foreign object therefore costs little
-memory and time, and raises one typed error:
+Use only these functions to decode stored objects. A damaged or hostile object then costs little memory and time, and
+raises one typed error:
 
     with undecodable_as(MalformedObject, f"{path!r} is no queue"):
         found = parse_object(data, most=MOST_BYTES)
         return Queue(text_in(found, "id"), whole_in(found, "rev"))
 
-`parse_json` checks size and depth before it parses, and `inflate` stops at its bound. Memory use stays within the
-bound. A writer calls `check_fits` on its bytes before it writes them: every reader can read what it accepts.
+A writer calls `check_fits` first, so that every reader can read its bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DEEPEST = 72
 """Most levels of lists and objects in a stored object: a value and its envelope."""
 MOST_ITEMS = 2_000_000
 """Most commas and opening brackets in one stored object. Each may take a hundred bytes of memory."""
-# The depth of JSON needs brackets and quotes only, and treats both kinds of bracket alike.
+# Depth depends on brackets and quotes only, whatever their kind.
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
 _SHORT = 120  # characters of an error text
@@ -50,11 +49,11 @@ _DECODING = (
 
 
 class Undecodable(ValueError):
-    """The bytes are not in the form that a writer of this library makes."""
+    """Error of bytes that no writer of this library makes."""
 
 
-class undecodable_as:  # noqa: N801 - a class for speed, used like a function, as `contextlib.suppress`
-    """Raise every decoding error as `kind`: `said`, the start of the bytes `shown`, the reason, and the next step.
+class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppress`
+    """Raise decoding errors of a block as `kind`: text `said`, the start of bytes `shown`, the reason, the next step.
 
     An error of that kind passes unchanged.
     """
@@ -81,7 +80,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
     """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
 
     Raises:
-        Undecodable: the bytes exceed a bound, hold a number that is not finite, or are not JSON in UTF-8.
+        Undecodable: beyond a bound, an infinite number, or not JSON in UTF-8.
     """
     size = len(data)
     if size > most or size > items or data.count(b"[") + data.count(b"{") > deepest:
@@ -92,7 +91,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
             found, end = _SCAN(text, 0)
         except StopIteration:
             end = -1
-        if end != len(text):  # blanks surround the value, or the bytes are not JSON
+        if end != len(text):  # surrounding blanks, or not JSON
             found = _DECODER.decode(text)
     except Undecodable:
         raise
@@ -104,11 +103,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
-    """Parse a JSON object; see `parse_json`.
-
-    Raises:
-        Undecodable: see `parse_json`; or the bytes hold a list, a text or a number.
-    """
+    """Parse a JSON object within bounds; may raise `Undecodable`."""
     found = parse_json(data, most=most, deepest=deepest)
     if not isinstance(found, dict):
         raise Undecodable(f"it holds a {type(found).__name__}, where a JSON object is expected")
@@ -116,11 +111,7 @@ def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str,
 
 
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
-    """Check the size and the depth of JSON without parsing it.
-
-    Raises:
-        Undecodable: a reader would refuse the bytes.
-    """
+    """Check size and depth of JSON without parsing; may raise `Undecodable`."""
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
     opened = data.count(b"[") + data.count(b"{")
@@ -131,23 +122,23 @@ def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def depth(data: bytes, most: int) -> int:
-    """Count the levels of lists and objects in JSON, up to `most`; a lower bound for bytes that are not JSON."""
-    if b"\\" in data:  # in JSON, a backslash is only inside a string, and an escaped quote does not end the string
+    """Count the levels of lists and objects in JSON, up to `most`; a lower bound for other bytes."""
+    if b"\\" in data:  # an escaped quote does not end its string
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")  # strings that hold no brackets are removed
-    if b'"' in brackets:  # every second piece is inside a string
+    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")  # removes strings without brackets
+    if b'"' in brackets:  # every second piece is a string's content
         brackets = b"".join(brackets.split(b'"')[::2])
     levels = most if b"[" * most in brackets else 0
     while brackets and levels < most:
         flatter = brackets.replace(b"[]", b"")
-        if len(flatter) == len(brackets):  # unbalanced brackets: not JSON
+        if len(flatter) == len(brackets):  # unbalanced: not JSON
             break
         brackets, levels = flatter, levels + 1
     return levels
 
 
 def plausible(packed: bytes) -> int:
-    """Return a default bound of the bytes that `packed` may inflate to.
+    """Return a default bound of the size that `packed` inflates to.
 
     JSON with names deflates to about a tenth.
     """
@@ -155,10 +146,10 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate to at most `most` bytes; `like` is the dictionary that the bytes were deflated with.
+    """Inflate to at most `most` bytes; `like` is the dictionary used to deflate.
 
     Raises:
-        Undecodable: the result is larger, the bytes are cut off, or other bytes follow them.
+        Undecodable: the result is larger, the bytes are cut off, or other bytes follow.
         zlib.error: the bytes are damaged.
     """
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
@@ -171,23 +162,14 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
 
 
 def unbase64(said: Any, what: str) -> bytes:
-    """Decode base64 text.
-
-    Raises:
-        Undecodable, ValueError: `said` is not base64 text.
-    """
+    """Decode base64 text; may raise `Undecodable` or `ValueError`."""
     if type(said) is not str:
         raise _no(what, "base64 text", said)
     return base64.b64decode(said, validate=True)
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Read a whole number from `least` to `most`: `fields[name]`.
-
-    Raises:
-        Undecodable: the value is not such a number.
-        KeyError: the field is missing.
-    """
+    """Return `fields[name]`, a whole number from `least` to `most`; may raise `Undecodable` or `KeyError`."""
     value = fields[name]
     if type(value) is int and least <= value <= most:
         return value
@@ -195,52 +177,35 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the value if it is a whole number from `least` to `most`, and no bool; errors use `name`.
-
-    Raises:
-        Undecodable: the value is not such a number.
-    """
+    """Return a whole number (no bool) from `least` to `most`; may raise `Undecodable`, which shows `name`."""
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
     return value
 
 
 def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
-    """Return whether all values are whole numbers from `least` to `LARGEST_NUMBER`, and none is a bool."""
-    for value in values:  # noqa: SIM110 - `all` with a generator takes twice as long
+    """Return whether all values are whole numbers (no bools) from `least` to `LARGEST_NUMBER`."""
+    for value in values:  # noqa: SIM110 - `all` is twice as slow
         if type(value) is not int or not least <= value <= LARGEST_NUMBER:
             return False
     return True
 
 
 def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Read text: `fields[name]`, or the default if the field is missing.
-
-    Raises:
-        Undecodable: the value is not text.
-        KeyError: the field is missing, and `default` is None.
-    """
+    """Return the text `fields[name]`, or the default; may raise `Undecodable` or `KeyError`."""
     value = fields[name] if default is None else fields.get(name, default)
     return value if type(value) is str else as_text(value, name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """Check that the value is text.
-
-    Raises:
-        Undecodable: the value is not text.
-    """
+    """Return a value that is text; may raise `Undecodable`."""
     if type(value) is not str:
         raise _no(name, "text", value)
     return value
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Check that the value is true or false.
-
-    Raises:
-        Undecodable: the value is not a bool.
-    """
+    """Return a value that is true or false; may raise `Undecodable`."""
     if type(value) is not bool:
         raise _no(name, "true or false", value)
     return value

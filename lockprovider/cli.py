@@ -1,4 +1,4 @@
-"""The command line `lockprovider`; `lockprovider.commands` has the commands, by subject."""
+"""The command line `lockprovider`; `lockprovider.commands` holds its commands."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from lockprovider.recipes.errors import (
     Trimmed,
 )
 
-# Name, module and help of commands whose modules are imported only when they run. Such a module has a function
-# `add_<name>`. It adds the command and sets `run` to a function of the parsed arguments that returns the exit code.
+# Commands imported only when they run. `add_<name>` of the module adds the command, and sets `run` to a function of the
+# parsed arguments that returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "Run a command while this process leads an election."),
     "leader": ("lockprovider.commands.election", "Show the leader of an election."),
@@ -62,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         if not words or words[0] not in _RUN_ONE or end.code != BAD_INPUT:
             raise
-        complain("lockprovider", running.form(words[0]))  # argparse rejected the other command's words: show the form
-        return running.FAILED  # 2 may be the exit code of the command that is run
+        complain("lockprovider", running.form(words[0]))  # argparse rejected the program's words
+        return running.FAILED  # 2 may be the program's own exit code
     chosen.words = command
     return run("lockprovider", chosen, chosen.run, _code)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words into our own and the command behind `--`."""
+    """Split the words into this program's own and the command behind `--`."""
     if "--" not in words or (not {*words[:1]} & _RUN_ONE and words[:2] not in _RUN):
         return words, []
     at = words.index("--")
@@ -77,7 +77,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands; of the late ones it imports only the command that `first` names."""
+    """Build the parser of all commands; imports only the late command that `first` names."""
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",
@@ -109,7 +109,7 @@ def _late(name: str, module: str) -> Any:
 
 
 def _code(error: Exception) -> int | None:
-    """Return the exit code of a lock's or recipe's error; None for other errors."""
+    """Return the exit code of a lock's or recipe's error; else None."""
     match error:
         case PublishUnknown():
             return UNKNOWN

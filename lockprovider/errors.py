@@ -21,9 +21,9 @@ from lockprovider.words import iso, until
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, for people.
+    """Process that holds a lock, for people; `since_ms` is epoch ms.
 
-    `command` is the program's name without its arguments, which may be secrets. `since_ms` is epoch ms.
+    `command` is the program's name without its arguments, which may be secrets.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     holder = lease.record.holder
@@ -46,7 +46,7 @@ class Holder:
 
 
 def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int) -> str:
-    """Format the holder and the end of its lease: `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
+    """Format the holder and its lease's end: `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
     who = f"{owner} ({holder}, since {iso(holder.since_ms)})" if holder else owner
     return f"held by {who} until {until(valid_until_ms, now_ms)}"
 
@@ -54,8 +54,8 @@ def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int)
 class LockError(Exception):
     """Base class of all errors of the lock.
 
-    Where they are known, `url` names the lock, and `owner` and `holder` its holder (host, pid, user, command, start).
-    `valid_until_ms` is the promised end of the lease (epoch ms). The message says the same.
+    Where known, `url` names the lock, `owner` and `holder` its holder, and `valid_until_ms` (epoch ms) the promised end
+    of the lease. The message has the same facts.
     """
 
     next_step: ClassVar[str] = ""
@@ -77,16 +77,13 @@ class LockError(Exception):
 
 
 class NotAcquired(LockError, TimeoutError):
-    """The lock was not free within the timeout.
-
-    `owner`, `holder` and `valid_until_ms` describe the last known holder, if any.
-    """
+    """The lock was not free within the timeout; the attributes describe the last known holder."""
 
     next_step = "wait longer (timeout=), or run `lockprovider status {url}`"
 
 
 class LossReason(enum.Enum):
-    """Why a lease, or a turn, is over.
+    """Reason why a lease, or a turn, is over.
 
     >>> lease = lockprovider.lock("memory://docs/lock").acquire()
     >>> lease.release()
@@ -108,7 +105,7 @@ class LossReason(enum.Enum):
 class LeaseLost(LockError):
     """The lease lapsed, was taken over, broken, or released.
 
-    `reason` is for programs. `why` gives the same reason, with details, for people.
+    `reason` is for programs; `why` has the details, for people.
     """
 
     next_step = "stop the work and acquire the lock again; what was not published will never appear"
@@ -128,11 +125,9 @@ class PublishUnknown(LockError):
 
 
 class Unappliable(LockError):
-    """A decided publish cannot be applied, so no client can take the lock.
+    """A decided publish cannot be applied, so no client can take the lock until `lockprovider break URL` sets it aside.
 
-    `lockprovider break URL` sets the publish aside.
-
-    `occupied`: other bytes are at its path, so it cannot be applied while they are there.
+    `occupied`: other bytes are at its path.
     """
 
     next_step = "run `lockprovider break {url}`, then acquire the lock again"

@@ -1,12 +1,11 @@
-"""Hudi's own keys: which are honoured here, which have no effect here, and which are refused.
+"""Tables of Hudi's keys: honoured, without effect, or refused.
 
-A user passes a writer's whole configuration, and most of it concerns other matters (parallelism, file sizes, catalogs).
-Keys outside `OWNED` are accepted, except those that look like a misspelt honoured key. A key within `OWNED` is in one
-of the tables below, or refused.
+Keys outside `OWNED` are accepted, except those that look like a misspelt honoured key: a user passes a writer's whole
+configuration. A key within `OWNED` is in a table below, or refused.
 
 Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
-`HoodieWriteConfig`, with their older names, in the sources of 1.3.0-SNAPSHOT. The released 1.2.0 has no other keys of
-these kinds, and lacks `ONLY_LATER`. The tests compare the tables with the names in its jar.
+`HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys, and lacks `ONLY_LATER`; the
+tests compare the tables with its jar.
 """
 
 from __future__ import annotations
@@ -91,23 +90,23 @@ HONOURED = frozenset(
 # Accepted: these keys concern JVM writers only, or the table's own properties decide.
 WITHOUT_EFFECT = frozenset(
     {
-        # JVM Hudi repeats `wait_time_ms`; here it is the whole wait, and `retries=` repeats a write.
+        # JVM Hudi repeats `wait_time_ms`; here that is the whole wait.
         "hoodie.write.lock.num_retries",
         "hoodie.write.lock.max_wait_time_ms_between_retry",
         "hoodie.write.lock.client.num_retries",
         "hoodie.write.lock.client.wait_time_ms_between_retry",
         "hoodie.write.num.retries.on.conflict.failures",
-        # These belong to other locks: their renewal, and the name of their holder.
+        # Renewal and holder's name of other locks.
         "hoodie.write.lock.heartbeat_interval_ms",
         "hoodie.write.lock.app_id",
-        # The commit finds conflicts, of schemas too, under the lock; see `_VALUES`.
+        # A commit finds all conflicts under the lock; see `_VALUES`.
         "hoodie.write.concurrency.schema.conflict.resolution.enable",
         "hoodie.write.concurrency.early.conflict.detection.strategy",
         "hoodie.write.concurrency.early.conflict.detection.enable",
         "hoodie.write.concurrency.early.conflict.check.commit.conflict",
         "hoodie.write.concurrency.async.conflict.detector.initial_delay_ms",
         "hoodie.write.concurrency.async.conflict.detector.period_ms",
-        # `hoodie.properties` decides these, and this library upgrades no table.
+        # `hoodie.properties` decides these; no table is upgraded.
         "hoodie.write.auto.upgrade",
         "hoodie.write.table.version",
         "hoodie.write.record.merge.mode",
@@ -159,7 +158,7 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.archive.block.on.latest.clean.ectr",
         "hoodie.archive.delete.parallelism",
         "hoodie.archive.limit.instants",
-        # These configure other indexes than the simple bucket index, whose other engines are refused.
+        # Indexes other than the simple bucket index; other engines are refused.
         "hoodie.index.bloom.fpp",
         "hoodie.index.bloom.num_entries",
         "hoodie.index.name",
@@ -190,7 +189,7 @@ REFUSED = {
 }
 _VALUES = {
     "hoodie.write.table.version": ("8", "9"),
-    # Other indexes find a key in all partitions, or keep their own data, which writes here would not update.
+    # Other indexes find keys in all partitions, or keep data that writes here do not update.
     "hoodie.index.type": ("BUCKET", "BLOOM", "SIMPLE"),
     "hoodie.index.bucket.engine": ("SIMPLE",),
     "hoodie.clean.failed.writes.policy": ("LAZY", "EAGER"),
@@ -198,7 +197,7 @@ _VALUES = {
     "hoodie.write.commit.callback.on": ("FALSE",),
     "hoodie.write.concurrency.early.conflict.detection.enable": ("FALSE",),
     "hoodie.write.concurrency.schema.conflict.resolution.enable": ("TRUE",),
-    # Properties of a table that its writer cannot choose.
+    # A writer cannot choose these properties of a table.
     "hoodie.populate.meta.fields": ("TRUE",),
     "hoodie.table.cdc.enabled": ("FALSE",),
     "hoodie.table.format": ("NATIVE",),
@@ -207,7 +206,7 @@ _VALUES = {
     "hoodie.schema.on.read.enable": ("FALSE",),
     "hoodie.datasource.write.drop.partition.columns": ("FALSE",),
     "hoodie.datasource.write.slash.separated.date.partitioning": ("FALSE",),
-    # Writes here maintain only the list of files of a metadata table.
+    # Of a metadata table, writes here maintain only the list of files.
     **dict.fromkeys(
         (
             "hoodie.metadata.index.bloom.filter.enable",
@@ -230,10 +229,9 @@ _ALIKE = 0.9  # a lower cutoff would report Hudi's other keys as misspelt
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Refuse keys and values that this library cannot honour; the reader of a key checks its value.
+    """Refuse keys and values that this library cannot honour: raises `InvalidSettings`.
 
-    Raises:
-        InvalidSettings: another lock provider, a key that Hudi does not have, or a key whose effect is missing here.
+    The reader of a key checks its value.
     """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:

@@ -1,7 +1,6 @@
-"""Settings of a lease: its validity and its renewals, checked against each other.
+"""Settings of a lock, checked against each other: from arguments, Hudi's keys, or options behind a URL.
 
-There are three ways to give them: `LockSettings(validity=...)`; Hudi's keys, `from_config({...})`; options behind a
-URL, `from_url("s3://bucket/table?validity=60&renew=5")`. The latter two also keep Hudi's lower bounds.
+`from_config` and `from_url` also keep Hudi's lower bounds.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -18,9 +17,9 @@ from urllib.parse import parse_qsl
 from lockprovider.errors import InvalidSettings
 from lockprovider.hudi_keys import AZURE, BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
 
-# JVM Hudi waits this long after `validUntil` before it takes a lock over (StorageBasedLockProvider).
+# JVM Hudi takes a lock over this long after `validUntil` (StorageBasedLockProvider).
 GRACE_MS = 500
-# Longest time, in seconds, for which a lock that was released with pending publishes keeps JVM writers away.
+# A lock released with pending publishes keeps JVM writers away for at most this long.
 HAND_OVER_S = 10.0
 _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
@@ -38,12 +37,12 @@ class LockSettings:
         renew: the interval of renewals, by default a tenth of `validity`
             (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
-        poll: the longest interval at which a waiting client reads the record. A client among the waiters may sleep
-            through the turns before its own, up to 4.5 s (`hoodie.write.lock.wait_time_ms_between_retry`).
-        check_store: whether an S3 store other than Amazon's must prove that it obeys conditions before it keeps a lock.
-            The check sends 56 small requests, once in a process for each bucket.
-        max_hold: how long a lease is renewed. Then its holder gets `LeaseLost` at once, and other clients can take the
-            lock when it lapses. None: renewed until release.
+        poll: the longest interval at which a waiting client reads the record
+            (`hoodie.write.lock.wait_time_ms_between_retry`). A client among the waiters may sleep for up to 4.5 s.
+        check_store: whether an S3 store other than Amazon's must first prove that it obeys conditions, by 56 small
+            requests, once in a process for each bucket.
+        max_hold: how long a lease is renewed; None: until release. After it the holder gets `LeaseLost` at once, and
+            other clients can take the lock when it lapses.
 
     >>> lockprovider.LockSettings(validity=60).renew
     6.0
@@ -91,7 +90,7 @@ class LockSettings:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> LockSettings:
-        """Read the lock's settings from a writer's configuration, with Hudi's defaults and bounds; see `hudi_keys`.
+        """Read a writer's configuration, with Hudi's defaults and bounds; `hudi_keys` lists the keys.
 
         Raises:
             InvalidSettings: another lock provider, a misspelt key, or a value that Hudi rejects too.
@@ -108,16 +107,12 @@ class LockSettings:
 
     @property
     def margin_s(self) -> float:
-        """How many seconds before `validUntil` a holder treats its own lease as lapsed."""
+        """Seconds before `validUntil` at which a holder treats its own lease as lapsed."""
         return min(self.validity / _MARGIN_SHARE, _MARGIN_MAX_S)
 
 
 def checked(settings: object) -> LockSettings:
-    """Return the given settings, or the defaults for None.
-
-    Raises:
-        InvalidSettings: `settings` is not a `LockSettings`.
-    """
+    """Return the settings, or defaults for None; raises `InvalidSettings` for another type."""
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
@@ -126,11 +121,7 @@ def checked(settings: object) -> LockSettings:
 
 
 def wait_s(timeout: Any, default_s: float) -> float:
-    """Return the seconds to wait for a lock; `default_s` for None.
-
-    Raises:
-        InvalidSettings: `timeout` is not a number of seconds, or below zero.
-    """
+    """Return the seconds to wait for a lock, `default_s` for None; may raise `InvalidSettings`."""
     if timeout is None:
         return default_s
     if not _is_number(timeout) or not timeout >= 0:
@@ -139,11 +130,7 @@ def wait_s(timeout: Any, default_s: float) -> float:
 
 
 def check_functions(**given: object) -> None:
-    """Check that each given argument is callable or None.
-
-    Raises:
-        InvalidSettings: an argument is not callable; the message names it.
-    """
+    """Check that each argument is callable or None; may raise `InvalidSettings`."""
     for name, function in given.items():
         if function is not None and not callable(function):
             raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
@@ -155,7 +142,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a URL or a config. `settings` and `on` are None if they are not given."""
+    """Options of a URL or a config; `settings` and `on` are None if absent."""
 
     url: str
     settings: LockSettings | None = None
@@ -165,7 +152,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """The name and unit of a setting as the user wrote it; `per_s` of the unit make a second."""
+    """Name and unit of a setting as the user wrote it; `per_s` units make a second."""
 
     name: str
     unit: str = "seconds"
@@ -186,11 +173,7 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """Read the table's URL and its lock's settings from Hudi's keys; see `LockSettings.from_hudi`.
-
-    Raises:
-        InvalidSettings: no base path, another lock provider, or a name or value that Hudi rejects too.
-    """
+    """Read the table's URL and lock settings from Hudi's keys; may raise `InvalidSettings`."""
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -203,17 +186,16 @@ def from_config(config: Mapping[str, object]) -> Options:
 
 
 def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
-    """Map Azure's keys to storage options; empty for another store, where Hudi ignores these keys too."""
+    """Map Azure's keys to storage options; for other stores Hudi ignores these keys too."""
     if url.partition("://")[0] not in _AZURE_SCHEMES:
         return {}
     return {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
 
 
 def from_url(url: str) -> Options:
-    """Read the options behind the `?` of a URL; a plain path has no options, whatever it contains.
+    """Read the options behind the `?` of a URL; may raise `InvalidSettings`.
 
-    Raises:
-        InvalidSettings: an option is unknown, given twice, or has a bad value.
+    A plain path has no options, whatever it contains.
     """
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
@@ -239,11 +221,7 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Return Hudi's keys, with the renewal's older name if only that is used.
-
-    Raises:
-        InvalidSettings: both names are given, and their values differ.
-    """
+    """Return Hudi's keys, with the older name of the renewal if only that is used."""
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -256,7 +234,7 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings from the given words, with Hudi's bounds; errors name the user's words."""
+    """Build settings with Hudi's bounds; errors name the user's own words."""
     found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
     validity, renew, timeout, poll = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in found:

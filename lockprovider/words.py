@@ -1,4 +1,4 @@
-"""Times, spans and counts as words, for people."""
+"""Text for people: times, spans and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def moment(at_ms: int) -> str:
-    """Format epoch ms as a UTC time; a number outside the calendar is printed as it is."""
+    """Format epoch ms as a UTC time; a number outside the calendar stays a number."""
     try:
         at = datetime.fromtimestamp(at_ms / 1000, tz=timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -18,7 +18,7 @@ def moment(at_ms: int) -> str:
 
 
 def iso(at_ms: int) -> str:
-    """Format epoch ms as ISO 8601 in UTC; a number outside the calendar is printed as it is."""
+    """Format epoch ms as ISO 8601 in UTC."""
     return re.sub(r"^(\S+) (\S+) UTC$", r"\1T\2Z", moment(at_ms))
 
 

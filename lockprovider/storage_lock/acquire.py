@@ -1,9 +1,4 @@
-"""Acquire a lock: first the queue of this process, then the store, at the pace of `polling`.
-
-ProcessQueue  the clients of one lock in one process; only the first of them reads the store
-polling       what to do after each read
-Acquirer      one client, whose lease machine takes the lock only if that is safe
-"""
+"""Acquire a lock: wait in this process's queue, then poll the store at the pace of `polling`."""
 
 from __future__ import annotations
 
@@ -41,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """A mutex that serves threads in the order of asking, which `threading.Lock` does not promise."""
+    """Mutex that serves threads in the order of asking, which `threading.Lock` does not promise."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._turns: list[weakref.ref[FifoTurn]] = []  # in the order of asking; the first has the mutex
+        self._turns: list[weakref.ref[FifoTurn]] = []  # the first has the mutex
 
     @property
     def taken(self) -> bool:
@@ -53,7 +48,7 @@ class Fifo:
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex, and remove turns that are no longer referenced."""
+        """Return the turn that has the mutex, after removing turns that are no longer referenced."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -74,10 +69,9 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`. It lasts until `leave`, which any thread may call, or until it is no longer referenced.
+    """A turn in a `Fifo`; lasts until `leave`, which any thread may call, or until it is no longer referenced.
 
-    So no interrupt can leave the mutex taken: the turn disappears with the frame, or lease, that had it. The next turn
-    finds that within `SLICE_S`.
+    So an interrupt cannot leave the mutex taken; the next turn notices within `SLICE_S`.
     """
 
     def __init__(self, fifo: Fifo) -> None:
@@ -86,7 +80,7 @@ class FifoTurn:
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for this turn; False if it did not come within `timeout` seconds."""
+        """Wait for this turn; False after `timeout` seconds."""
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -102,15 +96,13 @@ class FifoTurn:
             first.called.set()
 
 
-_NAME_LENGTH = 12  # of a UUID's 32 digits: if two names collide, only fairness suffers
+_NAME_LENGTH = 12  # of 32 digits: a collision costs only fairness
 
 
 class ProcessQueue:
-    """The clients of one lock in one process: one of them polls, and all share what it read or released.
+    """Clients of one lock in one process, of which only the one with `fifo`'s turn polls; all share what it reads.
 
-    The client that has the turn of `fifo` polls, so a process reads a lock at the pace of one client. The next client
-    takes without a read what another one has just released, and an unchanged record is not sent again. In the record
-    the whole process is one waiter, `name`.
+    The next client takes a just released lock without a read. In the record the whole process is one waiter, `name`.
     """
 
     def __init__(self, name: str, world: World) -> None:
@@ -125,7 +117,7 @@ class ProcessQueue:
         self._freed = Signal()
         self._released_s: float | None = None
         self._waited_s = 0.0
-        self._gap_s: float | None = None  # seconds between the last release here and the next request
+        self._gap_s: float | None = None  # from the last release to the next request
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:
@@ -135,7 +127,7 @@ class ProcessQueue:
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
-        """Return this process's queue for the lock."""
+        """Return this process's queue for the lock, created if needed."""
         return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
@@ -144,23 +136,23 @@ class ProcessQueue:
 
     @property
     def holder(self) -> Held | None:
-        """What a client of this process holds, as far as it knows."""
+        """Lease of this process's holder, as far as it knows."""
         holds = self._holds
         return holds() if holds is not None else None
 
     def note_request(self) -> None:
-        """Note that a client wants the lock, and how soon after the last release."""
+        """Note how soon after the last release a client wants the lock."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return what this process knows of the record; the released record only once, to take without a read."""
+        """Return the known record, and once only the released one, to take without a read."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def note_current(self, known: KnownRecord | None) -> None:
-        """Note the current record, and forget a released record that another client has overwritten."""
+        """Note the current record, and forget a released one that another client has overwritten."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -173,7 +165,7 @@ class ProcessQueue:
             self._known = known
 
     def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
-        """Note that a client of this process has the lock, and how long it waited."""
+        """Note that a client of this process has the lock, after waiting `waited_s`."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
@@ -189,19 +181,19 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return the signal that the current holder of this process frees the lock; None without a holder."""
+        """Return the signal set when this process's holder frees the lock; None without a holder."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause until `until` at most; it was obtained before the last read, so no news is missed."""
+        """Pause, at most until the signal `until`; obtain it before the last read, to miss no news."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
             self._world.sleep(seconds)
 
     def refusal(self, asked_by: str) -> Busy:
-        """Return the lock's holder as this process knows it, for the error of a client that did not get the lock."""
+        """Return the holder as this process knows it, for the error of a refused client."""
         held = self.holder
         if held is not None:
             return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
@@ -209,7 +201,7 @@ class ProcessQueue:
 
 
 class _Queues:
-    """The queues of this process by lock. A forked child forgets them, as it lacks the parent's threads."""
+    """Queues of this process by lock. A forked child forgets them, as it lacks the parent's threads."""
 
     def __init__(self) -> None:
         self._forget()
@@ -228,13 +220,13 @@ class _Queues:
             return queue
 
 
-# Separate clients of one lock share their queue through this table.
+# Separate clients of one lock share a queue through this table.
 _QUEUES = _Queues()
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
-    """The record that was read, None if there is none; and whether a request was sent."""
+    """Record that was read, None if absent; `asked`: whether a request was sent."""
 
     known: KnownRecord | None
     asked: bool
@@ -242,14 +234,14 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The promise and the deadline (monotonic clock) of a client that asks for the lock."""
+    """Promise and deadline (monotonic clock) of a client that asks for the lock."""
 
     keeps_log: bool
     deadline_s: float
 
 
 class Acquirer(Protocol):
-    """A client that wants the lock."""
+    """Protocol of a client that wants the lock."""
 
     path: str
     where: str
@@ -257,14 +249,14 @@ class Acquirer(Protocol):
 
     @property
     def known(self) -> KnownRecord | None:
-        """The record as this client last read or wrote it."""
+        """Record as this client last read or wrote it."""
 
     @property
     def owner(self) -> str:
-        """Its UUID, as the lock record names it."""
+        """UUID of this client in the lock record."""
 
     def held(self) -> Held | None:
-        """Return what it holds as far as it knows."""
+        """Return this client's lease, as far as it knows."""
 
     def look(self, wish: Wish) -> RecordRead:
         """Read the record."""
@@ -273,17 +265,17 @@ class Acquirer(Protocol):
         """Take the lock as it was read, with these waiters; False if another client was faster."""
 
     def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
-        """Adopt what another client of the queue released and knows."""
+        """Adopt what another client of the queue released and read."""
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write `record`, in which this client waits; False if that failed."""
+        """Write `record`, in which this client waits; False on failure."""
 
 
 def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
     """Acquire the lock: wait for the client's turn in the queue, then poll and write the record.
 
     Raises:
-        NotAcquired: another client held the lock until the deadline; the message names it.
+        NotAcquired: another client held the lock until the deadline.
     """
     queue.note_request()
     turn = FifoTurn(queue.fifo)
@@ -298,7 +290,7 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
 
 
 class _Acquisition:
-    """One acquisition by the client whose turn it is in its queue."""
+    """One acquisition by the client that has its queue's turn."""
 
     def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
@@ -324,19 +316,19 @@ class _Acquisition:
                     return
                 lost = replace(self._observed(look.known, began_s, asked=look.asked), lost_race=True)
                 waiter, action = next_poll(waiter, lost, self._world.random())
-            pause_s = max(0.0, min(action.seconds, self._left_s()))  # the last read is at the deadline
+            pause_s = max(0.0, min(action.seconds, self._left_s()))  # reads at the deadline
             self._queue.wait(pause_s, end_of_hold)
 
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait for a holder of this process, and adopt what it released; a held lock is read at `poll`'s pace only."""
+        """Wait for this process's holder, and adopt what it released; a held lock is read only at `poll`'s pace."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
-            # A client that holds nothing any more is about to free the queue, unless it has lost the lock.
+            # A client without a lease is about to free the queue, unless it lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._queue.take_news()
         self._client.adopt(idle, known)
@@ -350,7 +342,7 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action, and join the waiters if that is it."""
+        """Choose the next action; joins the waiters if that is chosen."""
         if self._left_s() <= 0:
             take = at_last(waiter, seen) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1
@@ -367,7 +359,7 @@ class _Acquisition:
         return next_poll(waiter, replace(seen, record=record), self._world.random())
 
 
-_LAST_TRIES = 3  # refused takes after the deadline, of a lock that was read as free
+_LAST_TRIES = 3  # refused takes of a free lock after the deadline
 
 
 def _holds(record: LockRecord) -> Busy:

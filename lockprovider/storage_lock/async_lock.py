@@ -4,16 +4,7 @@
         lease.check()
         await lease.publish("state/7", data)
 
-Each acquisition drives a `Lock` in a thread of its own, so every promise of `Lock` holds. Tasks exclude each other; the
-holding task may acquire the lock again.
-
-Cancellation. A cancelled acquisition ends at once and leaves no held lock behind. Its thread finishes the request on
-its way and releases a lock that it acquired, even if the loop is gone. A cancelled `release` goes on. A cancelled
-`publish` goes on too, and may happen; it ends before the lease is released.
-
-Not promised: that a lease ends with its task. It is renewed while the lease or its lock is referenced, so use
-`async with`. Before Python 3.12 `asyncio.wait_for` runs its argument in another task, which then owns the lease: give
-`timeout` instead.
+Each acquisition drives a `Lock` in its own thread.
 """
 
 from __future__ import annotations
@@ -47,10 +38,9 @@ from lockprovider.storage_lock.status import add_details
 T = TypeVar("T")
 
 
-# Tasks of one event loop wait here for one lock, without a thread and without a request. So a loop reads a lock at the
-# pace of one client, however many tasks and `AsyncLock` objects want it.
+# Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client, however many tasks wait.
 class TaskQueue:
-    """The queue of tasks for one lock: first come, first served. `lease` is the current task's, once it has one."""
+    """Queue of one loop's tasks for one lock, first come, first served. `lease`: the current task's."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -59,11 +49,11 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """Return the running loop's queue for this lock."""
+        """Return the running loop's queue for this lock, created if needed."""
         return _QUEUES.get(asyncio.get_running_loop(), lock)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for this task's turn; False if it did not come within the timeout."""
+        """Wait for this task's turn; False after the timeout."""
         if not self._taken:
             self._taken = True
             return True
@@ -90,7 +80,7 @@ class TaskQueue:
 
 
 class _Queues:
-    """The task queues in use, one for each loop and lock."""
+    """Task queues in use, one for each loop and lock."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -103,19 +93,19 @@ class _Queues:
             return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
 
 
-# Separate `AsyncLock` objects for one lock share their queue through this table.
+# Separate `AsyncLock` objects of one lock share a queue through this table.
 _QUEUES = _Queues()
 
 
 async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-    """Run `work` in the thread. A cancellation ends the wait, but not the work, whose result is then dropped."""
+    """Run `work` in the thread. A cancellation ends the wait, but not the work."""
     done = asyncio.wrap_future(thread.submit(work, *args))
     done.add_done_callback(_retrieved)
     return await asyncio.shield(done)
 
 
 def _retrieved(done: asyncio.Future[Any]) -> None:
-    """Retrieve the error, so that asyncio does not report an error that no task waits for."""
+    """Retrieve the error, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()
 
@@ -131,7 +121,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 
 
 class Attempt:
-    """One acquisition in a thread of its own. If it is cancelled, the acquired lock is released in that thread."""
+    """One acquisition in its own thread, which also releases the lock after a cancellation."""
 
     def __init__(self, lock: Lock, timeout_s: float) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
@@ -142,7 +132,7 @@ class Attempt:
         self._lease: Lease | None = None
 
     def run(self) -> Lease:
-        """Acquire the lock; runs in the thread."""
+        """Acquire the lock, in the thread."""
         try:
             with ends_with(self._cancelled):
                 lease = self._lock.acquire(self._timeout_s)
@@ -157,23 +147,29 @@ class Attempt:
         raise WaitStopped
 
     def abandon(self) -> None:
-        """Cancel the acquisition, or release the lock that it has acquired."""
+        """Cancel the acquisition, or release the acquired lock."""
         with self._meeting:
             self._cancelled.set()
             lease = self._lease
-        if lease is not None:  # acquired, but the task was cancelled before it got the lease
+        if lease is not None:  # the task was cancelled before it got the lease
             self.thread.submit(self._drop, lease)
 
     def _drop(self, lease: Lease) -> None:
-        with contextlib.suppress(CasError, LockError):  # the lease lapses, because its thread is dead
+        with contextlib.suppress(CasError, LockError):  # the lease lapses: its thread is dead
             lease.release()
         self.thread.shutdown(wait=False)
 
 
 class AsyncLock(ForTasks[Lock]):
-    """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one queue of this process.
+    """One client of one lock, for tasks. Tasks of a loop wait in one queue; the holding task may acquire again.
 
-    `on_lost` is called on the loop, `on_metric` in the thread that has a number to report.
+    The promises are those of `Lock`. `on_lost` is called on the loop, `on_metric` in the thread that reports.
+
+    A cancelled acquisition ends at once; its thread finishes its request and releases a lock that it acquired. A
+    cancelled `release` or `publish` goes on; the publish may happen, but ends before the lease is released.
+
+    Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced: use `async with`.
+    Before Python 3.12, `asyncio.wait_for` runs its argument in another task, which then owns the lease: give `timeout`.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     """
@@ -207,16 +203,16 @@ class AsyncLock(ForTasks[Lock]):
 
     @property
     def owner(self) -> str:
-        """This client's UUID, as the lock record names it."""
+        """This client's UUID in the lock record."""
         return self._sync.owner
 
     def acquire(self, timeout: float | None = None) -> Acquiring:
         """Wait for the lock for at most `timeout` seconds (default: the settings'), when awaited or entered.
 
         Raises (when awaited):
-            NotAcquired: another client, or another task, held the lock until the timeout.
+            NotAcquired: another client or task held the lock until the timeout.
             LeaseLost: this task holds the lock already, and its lease is lost.
-            MalformedRecord: the object at the lock's path is not a lock record.
+            MalformedRecord: the object at the lock's path is no lock record.
             CasError: the store failed.
 
         >>> async with lock.acquire(timeout=10) as lease:
@@ -231,7 +227,7 @@ class AsyncLock(ForTasks[Lock]):
     unstage = threaded(Lock.unstage, goes_on=True)
 
     async def stage(self, path: str, data: bytes) -> Pending:
-        """See `Lock.stage`.
+        """Prepare a later publish; see `Lock.stage`.
 
         >>> pending = await lock.stage("state/7", b"seven")
         >>> async with lock.acquire() as lease:
@@ -263,7 +259,7 @@ class AsyncLock(ForTasks[Lock]):
         attempt = Attempt(self._sync, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
-        except BaseException:  # cancelled, closed, or failed: a failed attempt has nothing to release
+        except BaseException:  # a failed attempt has nothing to release
             attempt.abandon()
             raise
         queue.lease = inner
@@ -277,7 +273,7 @@ def _record_of(lease: Lease | None) -> LockRecord | None:
 
 
 class Acquiring:
-    """An acquisition that has not begun. Await it for the lease, or enter it with `async with`."""
+    """An acquisition that begins when it is awaited, or entered with `async with`."""
 
     def __init__(self, take: Callable[[], Coroutine[Any, Any, AsyncLease]]) -> None:
         self._take = take
@@ -298,13 +294,13 @@ class Acquiring:
 
 
 class AsyncLease:
-    """A held lock. Leave the block (`async with`) or call `await release()` to give the lock back.
+    """A held lock, given back by `await release()` or at the end of `async with`.
 
     Attributes:
         epoch: the fencing token; see `LockRecord.epoch`.
         owner: the client's UUID.
-        task: the task that acquired it, until it is released.
-        lost: an event, set on the loop once the lease is known to be lost. `check` raises a moment earlier.
+        task: the task that acquired it, until its release.
+        lost: an event, set on the loop once the loss is known. `check` raises a moment earlier.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     >>> lease = await lock.acquire()
@@ -322,7 +318,7 @@ class AsyncLease:
         self._ended = ended
         self._depth = 1
         self._loop = asyncio.get_running_loop()
-        lost = self.lost  # the heartbeat must not keep this object, and so its own thread, alive
+        lost = self.lost  # the heartbeat must not keep this object alive
         inner.when_lost(on_loop(self._loop, lambda _: lost.set()))
         if on_lost is not None:
             inner.when_lost(on_loop(self._loop, on_lost))
@@ -337,21 +333,21 @@ class AsyncLease:
 
     @property
     def deadline_s(self) -> float:
-        """When this process treats the lease as lapsed, on `time.monotonic`'s clock."""
+        """Time on `time.monotonic`'s clock at which this process treats the lease as lapsed."""
         return self._inner.deadline_s
 
     @property
     def deadline(self) -> datetime | None:
-        """`deadline_s` as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        """`deadline_s` as a UTC time of this machine's clock, for people; None once nothing is held."""
         return self._inner.deadline
 
     @property
     def released(self) -> bool:
-        """Whether the lease was released, or belongs to another process; then `release` does nothing."""
+        """Whether the lease was released, or belongs to another process."""
         return self._depth < 1 or self._inner.released
 
     def check(self) -> None:
-        """Return if the lease is held as far as this process knows. Sends no request and does not wait.
+        """Return if this process knows of no loss; sends no request and does not wait.
 
         Raises:
             LeaseLost: the lease lapsed, was taken over, broken or released.
@@ -370,14 +366,14 @@ class AsyncLease:
     async def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
         """Create `path` with `data`; see `Lease.publish`.
 
-        After a cancellation the publish goes on and may happen, but not after `release` has returned.
+        After a cancellation it goes on and may happen, but not after `release` has returned.
 
         >>> await lease.publish("state/7", b"seven")
         """
         await self._call(partial(self._inner.publish, path, data, new=new))
 
     async def renew(self) -> bool:
-        """Prolong the lease now, as the heartbeat does. Returns False while the answer is not known.
+        """Prolong the lease now; False while the outcome is unknown.
 
         >>> await lease.renew()
         True
@@ -385,7 +381,7 @@ class AsyncLease:
         return await self._call(self._inner.renew)
 
     async def release(self) -> None:
-        """Release the lock. An inner release of a lock acquired twice only counts down. A cancelled release goes on.
+        """Release the lock; an inner release only counts down. A cancelled release goes on.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -403,7 +399,7 @@ class AsyncLease:
         await finish(self._thread, self._give_back)
 
     def again(self) -> AsyncLease:
-        """Return this lease for an inner `acquire` of the same task, and count it.
+        """Count and return this lease, for an inner `acquire` of its task.
 
         Raises:
             LeaseLost: the lease is over.
@@ -425,17 +421,17 @@ class AsyncLease:
     ) -> None:
         if error is None:
             return await self.release()
-        with contextlib.suppress(CasError):  # the error of the block is the one to raise
+        with contextlib.suppress(CasError):  # the block's error is raised
             await self.release()
         return None
 
     async def _call(self, work: Callable[..., T], *args: Any) -> T:
         if self.released:
-            self.check()  # raises, because the thread of a released lease has ended
+            self.check()  # raises: a released lease has no thread
         return await finish(self._thread, work, *args)
 
     def _give_back(self) -> None:
-        """Release the lock; runs in the thread, after all earlier calls."""
+        """Release the lock, in the thread, after all earlier calls."""
         try:
             self._inner.release()
         finally:

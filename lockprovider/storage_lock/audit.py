@@ -1,11 +1,10 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-While `.hoodie/.locks/audit_enabled.json` has `{"STORAGE_LOCK_AUDIT_SERVICE_ENABLED":true}`, every holder writes a file
-`.hoodie/.locks/audit/<begin>_<owner>.jsonl`, with one line for the take, each renewal and the release. Each line has
-the time BEFORE its request was sent, on the holder's own clock.
+While the table's switch is on, each holder writes one file with a line for the take, each renewal and the release. A
+line has the time BEFORE its request was sent, on the holder's clock.
 
-Not promised: that the audit is complete. Writers, JVM Hudi's too, write it afterwards and skip it if the store fails. A
-holder that dies writes no end. JVM Hudi keeps one file for all acquisitions of a provider, under the time of the first.
+Not promised: that the audit is complete. Writers skip records if the store fails, and a holder that dies writes no end.
+JVM Hudi keeps one file for all acquisitions of a provider.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -39,10 +38,10 @@ class AuditRecord:
     Attributes:
         owner: UUID of the lock client.
         began_ms: when the file was begun (Hudi: the transaction's start).
-        at_ms: when the request of this step was about to be sent.
+        at_ms: when this step's request was about to be sent.
         step: the kind of step.
-        valid_until_ms: the end of the lease that the step promised.
-        held: whether the lock was held when this was noted. An END that was not held is a loss.
+        valid_until_ms: the promised end of the lease.
+        held: whether the lock was held. An END that was not held is a loss.
     """
 
     owner: str
@@ -53,7 +52,7 @@ class AuditRecord:
     held: bool
 
     def encode(self) -> bytes:
-        """Encode the line, with JVM Hudi's order of fields."""
+        """Encode the line, in JVM Hudi's order of fields."""
         audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,
@@ -66,11 +65,7 @@ class AuditRecord:
 
     @classmethod
     def decode(cls, line: bytes) -> AuditRecord:
-        """Decode a line of this library or of JVM Hudi.
-
-        Raises:
-            ValueError: the line is not an audit record.
-        """
+        """Decode a line of this library or of JVM Hudi; may raise `ValueError`."""
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
             found = parse_object(line, most=_LARGEST)
             return cls(
@@ -85,7 +80,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The paths of one lock's audit: Hudi's paths for a table's lock, else next to the lock object."""
+    """Paths of one lock's audit: Hudi's for a table's lock, else next to the lock object."""
 
     switch: str
     folder: str
@@ -104,12 +99,12 @@ def places(lock_path: str) -> Places:
 
 
 def encode_switch(*, enabled: bool) -> bytes:
-    """Encode the switch as JVM Hudi's `locks audit enable` and `disable` write it."""
+    """Encode the switch as JVM Hudi's `locks audit enable` and `disable` do."""
     return json.dumps({_ENABLED: enabled}, separators=(",", ":")).encode()
 
 
 def decode_switch(data: bytes) -> bool:
-    """Return whether the switch asks for records; unreadable bytes do not, as in Hudi."""
+    """Return whether the switch is on; for unreadable bytes False, as in Hudi."""
     try:
         value = parse_object(data, most=_LARGEST)[_ENABLED]
     except (KeyError, ValueError):
@@ -124,9 +119,8 @@ def decode_switch(data: bytes) -> bool:
 class Tenure:
     """One holding of the lock, as its holder recorded it.
 
-    Attributes:
-        how: `released`; `lost`: the lock was not held any more at its end; `lapsed`: no end was recorded, and `end_ms`
-            is the last promised end; `held`: no end was recorded, and the last promise still stands.
+    `how`: `released`; `lost` before its end; `lapsed` if no end was recorded, `end_ms` being the last promised end;
+    `held` if that promise still stands.
     """
 
     owner: str
@@ -139,7 +133,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A stretch in which two clients held the lock, beyond clocks that differ by 500 ms: the lock failed."""
+    """Time in which two clients held the lock, beyond clocks that differ by 500 ms: the lock failed."""
 
     owners: tuple[str, str]
     from_ms: int
@@ -148,7 +142,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tenures in the order in which clients took the lock. `unreadable`: files with lines that are not records."""
+    """Tenures in the order of the takes. `unreadable`: files with lines that are no records."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]
@@ -158,7 +152,7 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """Analyse audit files, given by name and bytes; `now_ms` decides which tenures without an end still stand."""
+    """Analyse audit files, by name; `now_ms` decides which tenures without an end still stand."""
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -174,7 +168,7 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """Yield the tenures of one file. A tenure that is open when the next begins was never ended."""
+    """Yield the tenures of one file; a tenure still open when the next begins was never ended."""
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms
@@ -182,7 +176,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
             yield replace(held, end_ms=max(held.start_ms, min(held.end_ms, at_ms)))
             held = None
         if held is None:
-            if record.step != "END":  # an end without a start is ignored
+            if record.step != "END":  # ignores an end without a start
                 held = Tenure(record.owner, file, at_ms, until_ms, "lapsed")
         elif record.step == "RENEW":
             held = replace(held, end_ms=until_ms, renewals=held.renewals + 1)
@@ -197,7 +191,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
     """Yield the overlaps of tenures.
 
-    A tenure without an end overlaps none: its holder was killed, or the lock was broken, before the next one.
+    A tenure without an end overlaps none: its holder died, or the lock was broken, before the next one.
     """
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():

@@ -1,12 +1,4 @@
-"""Writing Hudi's audit records, and reading them back.
-
-Audit records never slow the lock or make it fail. A thread of their own writes them, and ends when nothing is left.
-Records that cannot be written are dropped with a warning in the log. At the end of the process they get `exit_s`
-seconds.
-
-Not promised: that a record exists. The store is asked whether records are wanted at the first acquisition, and again a
-minute later at the earliest.
-"""
+"""Writer and reader of Hudi's audit records, whose failures never slow or fail the lock."""
 
 from __future__ import annotations
 
@@ -29,7 +21,7 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 _ASK_AGAIN_S = 60.0
 _REQUEST_S = 10.0
 _EXIT_S = 5.0
-_PAGES = 100  # most that wait for a slow store; the oldest are dropped
+_PAGES = 100  # most that wait; the oldest are dropped
 _READERS = 8
 
 _log = logging.getLogger(__name__)
@@ -37,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Page:
-    """The file of one holding: its content, and how much of it is in the store."""
+    """File of one holding: its content, and how much of it is stored."""
 
     path: str
     began_ms: int
@@ -50,7 +42,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Shared:
-    """State that the threads of one process share. `idle` is set while nothing waits to be written."""
+    """State shared by the threads of one process. `idle` is set while nothing waits to be written."""
 
     pid: int = field(default_factory=os.getpid)
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -67,9 +59,11 @@ class _Shared:
 
 
 class AuditLog:
-    """The audit of one lock client, for `Lock(..., audit=AuditLog(store))`. It records one holding at a time.
+    """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    The end of the process waits at most `exit_s` seconds for the last records.
+    It records one holding at a time. The end of the process waits at most `exit_s` seconds for the last records. Not
+    promised: that a record exists. Failed writes are dropped with a logged warning. After the switch was read as off,
+    it is read again a minute later at the earliest.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)
@@ -99,25 +93,25 @@ class AuditLog:
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
 
-    # -- called by the lock; nothing here waits for the store ---------------------------------------------------------
+    # -- called by the lock; never waits for the store ------------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
         """Record that the lock was taken with this record."""
         if self._shared.pid != os.getpid():
-            self._shared = _Shared()  # forked: the parent finishes its own records
+            self._shared = _Shared()  # forked: the parent finishes its records
         shared = self._shared
         if shared.wanted is False and self._world.monotonic_s() - shared.asked_s < _ASK_AGAIN_S:
             return
         at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
         with shared.guard:
-            # Two within one millisecond would share a file.
+            # Distinct times: two holdings must not share a file.
             began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)
             path = self._places.file(began_ms, record.owner)
             page = shared.open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
         self._add(shared, page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """Record that the lease was prolonged by this record, which is valid for so long from when it was made."""
+        """Record a renewal by this record, valid for `validity_s` from when it was made."""
         shared = self._shared
         if (page := shared.open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
@@ -132,11 +126,11 @@ class AuditLog:
             self._add(shared, page, "END", at_ms, held=held)
 
     def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Add a line to a page and start the thread to write it, unless the line is a renewal of an ended page."""
+        """Add a line and start the writing thread; drops a renewal of an ended page."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with shared.guard:
             if step == "RENEW" and shared.open_page is not page:
-                return  # another thread has just ended it
+                return  # another thread has ended it
             page.data += line
             if page not in shared.pages:
                 shared.pages.append(page)
@@ -145,11 +139,11 @@ class AuditLog:
         if starts:
             try:
                 Worker(partial(self._write_all, shared), "lock-audit").start()
-            except RuntimeError:  # no thread can be started, or the interpreter is ending: see `_finish`
+            except RuntimeError:  # the interpreter may be ending: see `_finish`
                 shared.running = False
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
-        """Wait until all records so far are written or given up; False if that took longer.
+        """Wait until all records so far are written or dropped; False after `timeout_s` seconds.
 
         >>> audit.flush()
         True
@@ -199,12 +193,12 @@ class AuditLog:
             outcome = self._store.put_if_match(page.path, data, version, timeout=timeout_s)
         if isinstance(outcome, Won):
             page.version = outcome.version
-        else:  # another write has changed the file
+        else:  # another write changed the file
             page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s)
         page.written = len(data)
 
     def _finish(self) -> None:
-        """Write the last records of a process: wait for the thread that writes them, or write them here."""
+        """Write a process's last records: wait for the writing thread, or write here."""
         shared = self._shared
         if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
             return
@@ -216,44 +210,32 @@ class AuditLog:
 _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()
 
 
-@atexit.register  # registered before any lease's: exit functions run in reverse order, so the leases end first
+@atexit.register  # exit functions run in reverse order: the leases, registered later, end first
 def _at_exit() -> None:
     for log in list(_ALL):
         try:
-            log._finish()  # noqa: SLF001 - a function of the same module
-        except Exception:  # noqa: BLE001 - the other logs must still be finished
+            log._finish()  # noqa: SLF001 - same module
+        except Exception:  # noqa: BLE001 - other logs must be finished
             _log.exception("the audit of the lock is incomplete: writing the last records of %r failed", log)
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
-    """Read whether the table's users want audit records.
-
-    Raises:
-        CasError: the store failed.
-    """
+    """Read whether the table's audit is switched on."""
     found = store.read_or_none(switch, timeout=timeout_s)
     return found is not None and decode_switch(found.data)
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
-    """Write the switch for records, which JVM Hudi's writers obey too. Existing files stay.
-
-    Raises:
-        CasError: the store failed.
-    """
+    """Write the audit's switch, which JVM Hudi's writers obey too; existing files stay."""
     store.update(switch, lambda _: encode_switch(enabled=enabled), timeout=timeout_s)
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """Read the audit files, by name; with `last` only so many that were written last.
-
-    Raises:
-        CasError: the store failed.
-    """
+    """Read the audit files by name; with `last`, only that many, the newest."""
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]
     with ThreadPoolExecutor(_READERS) as pool:
         read = pool.map(lambda path: store.read_or_none(path, timeout=timeout_s), chosen)
-        # A file that was removed after the listing is None.
+        # A file removed after the listing reads as None.
         return {path.rpartition("/")[2]: one.data for path, one in zip(chosen, read, strict=True) if one is not None}

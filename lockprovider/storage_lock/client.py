@@ -1,10 +1,4 @@
-"""`Client`: one client of a lock, which asks for it, holds, renews and releases it.
-
-Lock        the users' class; makes another client after a fork or a pickle
-Publisher   the client's publishes
-Driver      feeds the lease machine, and performs its effects
-RecordFile  the lock record in the store
-"""
+"""`Client`: one client of a lock, with its driver, publisher and committer; users hold a `Lock`."""
 
 from __future__ import annotations
 
@@ -56,7 +50,7 @@ _LONGEST = 60
 
 
 def user() -> str:
-    """Return the name of the user that this process acts for, or the number if it has no name."""
+    """Return this process's user name, or its number without a name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -64,7 +58,7 @@ def user() -> str:
 
 
 def command() -> str:
-    """Return the program's name, and never its arguments, which may be secrets."""
+    """Return the program's name, never its arguments, which may be secrets."""
     first = sys.argv[0] if getattr(sys, "argv", None) else ""
     path = PurePath(first)
     if path.name == "__main__.py":
@@ -73,7 +67,7 @@ def command() -> str:
 
 
 class Client:
-    """One owner id, which holds at most one lease. The client's threads take turns."""
+    """One owner id, which holds at most one lease. Its threads take turns."""
 
     def __init__(
         self,
@@ -91,10 +85,10 @@ class Client:
         self.world = world
         self.metrics = Recorder(on_metric, world)
         self.queue = ProcessQueue.of(store, path, world)
-        self.turn = Fifo()  # one thread at a time wants or has the lock
+        self.turn = Fifo()  # one thread at a time
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name, user(), command())
-        self._lease: weakref.ref[Lease] | None = None  # weak, so that a dropped lease is collected
+        self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
         self._ends: Signal | None = None  # `lost` of that lease
         self._store = store
         asked_for_patience, metrics = Signal(), self.metrics
@@ -103,13 +97,13 @@ class Client:
             metrics.throttled()
             asked_for_patience.set()
 
-        # Separate connections keep a busy data path from starving the renewals.
+        # On shared connections a busy data path could starve the renewals.
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
         self._audit = audit
         self._driver = Driver(self.me, self._file, self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self._driver)
-        threads = self.queue.fifo  # not the queue itself, which must be collected with its clients
+        threads = self.queue.fifo  # the queue itself must be collected with its clients
         self.committer = Committer(
             store,
             self.records,
@@ -124,13 +118,13 @@ class Client:
 
     @property
     def owner(self) -> str:
-        """Its UUID, as the lock record names it."""
+        """UUID of this client in the lock record."""
         return self.me.owner
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that was acquired and not released, unless it was collected."""
-        lease = self._lease  # read once: another thread may change it
+        """Lease that was acquired and not released, unless garbage-collected."""
+        lease = self._lease  # read once: other threads change it
         return None if lease is None else lease()
 
     @lease.setter
@@ -139,14 +133,14 @@ class Client:
 
     @property
     def known(self) -> KnownRecord | None:
-        """The record as this client last read or wrote it."""
+        """Record as this client last read or wrote it."""
         return self._file.known
 
     def detailed_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose errors name the lock, its holder as far as it is known here, and the next step."""
+        """Return a context whose errors name the lock, its known holder, and the next step."""
 
         def record() -> LockRecord | None:
-            known = self.known  # read once: another thread may change it
+            known = self.known  # read once: other threads change it
             return None if known is None else known.record
 
         return detailed_errors(self.where, record, self.world.now_ms)
@@ -154,7 +148,7 @@ class Client:
     # -- acquiring the lock (`acquire`)
 
     def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
-        """Adopt what another client of this process released and knows."""
+        """Adopt what another client of this process released and read."""
         self._file.known = known or self._file.known
         state = self._driver.state
         if idle.released is not None:
@@ -163,8 +157,8 @@ class Client:
             self._driver.state = state if known.version == state.released[1] else Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write the record with this process among the waiters, at the version that was read; False if that failed."""
-        with contextlib.suppress(CasError):  # joining is optional and must not fail an acquisition
+        """Write the record with this process among the waiters, at the version read; False on failure."""
+        with contextlib.suppress(CasError):  # joining is optional
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
@@ -173,7 +167,7 @@ class Client:
         """Read the record; once without a request, if this process released it and knows of no other write."""
         driver = self._driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
-            # An earlier release or acquisition that failed may have left another state.
+            # A failed release or acquisition may have left another state.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
                 return RecordRead(KnownRecord(*state.released, understood=True), asked=False)
@@ -188,7 +182,7 @@ class Client:
             seen_record = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
             try:
                 answer = driver.feed(TakeLock(seen_record, waiters, wish.keeps_log, self._file.highest_epoch))
-                if isinstance(answer, Apply):  # no heartbeat runs yet that this could delay
+                if isinstance(answer, Apply):  # this delays no heartbeat: none runs yet
                     self.publisher.roll_forward(answer)
             except BaseException:
                 self._back_out()
@@ -196,12 +190,9 @@ class Client:
         return not isinstance(answer, Busy)
 
     def take_from(self, record: LockRecord, version: Version) -> bool:
-        """Take the lock from its holder, apply what was decided, and release it; False if the record has changed.
+        """Take the lock from its holder, apply or set aside what was decided, and release it.
 
-        What cannot be applied is set aside.
-
-        Raises:
-            CasError: a publish may still be pending; the next holder applies it.
+        Returns False if the record has changed. After a `CasError` the next holder applies what is pending.
         """
         driver, publisher = self._driver, self.publisher
         publisher.breaks = True
@@ -225,12 +216,12 @@ class Client:
     def _back_out(self) -> None:
         """Forget a failed take; if it lands late, the next try recognises it."""
         if isinstance(self._driver.state, Rolling):
-            self.release_quietly()  # taken, but not rolled forward: no client should wait for it to lapse
+            self.release_quietly()  # taken: others need not wait for it to lapse
         self._driver.state = Idle()
 
     def end(self, lease: Lease, turn: FifoTurn | None) -> None:
-        """End the lease, and wake the next thread of this client."""
-        # Compared by its signal, as the weak reference may be gone already.
+        """End the lease, and wake this client's next thread."""
+        # Compared by its signal: the weak reference may be gone.
         if self._ends is lease.lost and turn is not None:
             self.lease = None
             self.leave(turn)
@@ -254,27 +245,27 @@ class Client:
             self.give_back()
 
     def free_queue(self) -> None:
-        """Wake other clients of this process, as this one holds nothing any more."""
+        """Wake other clients of this process, as this one holds nothing now."""
         state = self._driver.state
         self.queue.note_freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- calls of a lease and its heartbeat (`lease`)
 
     def held(self) -> Held | None:
-        """Return what this client holds as far as it knows, without waiting for a request."""
+        """Return this client's lease, as far as it knows, without waiting for a request."""
         return self._driver.held()
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time, without waiting for a request; returns the end of the lease if it lapsed."""
+        """Feed the time to the machine, without waiting for a request; returns the end of a lapsed lease."""
         return self._driver.tick()
 
     def note_end(self, *, held: bool) -> None:
-        """Note in the audit, if there is one, that the lock was released or lost."""
+        """Record in the audit, if any, that the lock was released or lost."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
-        """Prolong the lease once, and retry what could not be applied, unless another thread is applying."""
+        """Prolong the lease once, and apply what is left, unless another thread is applying."""
         driver = self._driver
         with driver.step_guard:
             answer: Answer = None
@@ -290,7 +281,7 @@ class Client:
         return final(answer)
 
     def time_of(self, monotonic_s: float) -> datetime:
-        """Return the wall clock's time at this time of the monotonic clock."""
+        """Convert a time of the monotonic clock to the wall clock."""
         now_s = self.world.now_ms() / 1000
         return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
 
@@ -312,16 +303,16 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def release_quietly(self) -> None:
-        """Release the lock and suppress errors, while another one is being raised."""
+        """Release the lock, suppressing errors while another one is raised."""
         with contextlib.suppress(CasError, LockError):
             self.give_back()
 
     def wait_for_late(self) -> None:
-        """See `Lock.wait_for_late`. May renew the lease."""
+        """Wait until no client can apply an earlier lease's publish; may renew the lease."""
         lease, held = self.lease, self.held()
         while lease is not None and held is not None and held.record.all_pending:
-            lease.renew()  # while the record names it, a client that takes over applies it again
+            lease.renew()  # else a client that takes over applies it again
             held = self.held()
         if held is not None and held.record.pending_until_ms:
-            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release came before this client's take
+            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release preceded the take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))

@@ -1,21 +1,7 @@
-"""Group commit, without I/O, clock or randomness: one conditional write of the record decides several publishes.
+"""Rules of group commit, pure: one conditional write of the record decides several publishes.
 
-A publish is decided once a write of the lock record, at the version that its writer read, contains it. So two clients
-that combine cannot both win, and a late one decides nothing. A writer reads the record first and then lists the
-intents: an intent withdrawn before a version cannot be decided at that version or later. An intent's writer has judged
-it up to its position in the log. The combining client judges it against all entries since, and against those chosen
-before it in the same write. Whatever ends the log (a JVM writer, a clean, a rollback, a restore) voids all intents.
-
-    combine    the record that decides a batch
-    verdict    what the record says of one intent
-    next_act   what a client does that waits for a decision, or leads the batch
-
-The leader of the batch announces in the record for how long it reads the intents again. Safety does not depend on this
-hint. Each client counts the time from its first read of that version, so clocks need not agree.
-
-The leader applies publishes one after the other, in the order of the log: for readers that only list the store, a
-publish never appears before an earlier one. With unordered visibility (`unordered`) it applies one write's publishes
-concurrently. A caller is notified once all before its publish is applied, too.
+A client reads the record before it lists the intents: an intent withdrawn before a version cannot be decided at it. See
+"Group commit" in `lockprovider/SPECIFICATION.md`.
 """
 
 from __future__ import annotations
@@ -43,25 +29,24 @@ from lockprovider.storage_lock.record import (
 )
 from lockprovider.storage_lock.states import Me, Moment
 
-_LONGEST = 255  # bytes of a name: the limit of MinIO and many file systems
+_LONGEST = 255  # bytes of a name: MinIO's limit, and many file systems'
 _SUM = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A writer's request to have a publish decided: an object, created once, named after what its writer has read.
+    """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored already. An intent is valid for one log only, from the position up to which its
-    writer has judged it. An intent without a body is withdrawn. A short body also travels in the name, which spares a
-    read. It is deflated with a dictionary that the deciding client has: the decider's sample, and the last log entry
-    before the position.
+    All that the publish needs is stored before. An intent is valid for one log, from `position`; without a body it is
+    withdrawn. A short body also travels in the name, which saves a read. It is deflated with the decider's sample and
+    the last log entry before `position` as dictionary.
 
     Attributes:
         log: the name of the log.
         position: the position in the log up to which its writer has judged it.
-        stem: the start of the path that will be published; no other publish's path starts with it.
-        body: what the decider needs to judge and to publish it.
-        packed_body: the body as the name carries it; empty if it does not.
+        stem: the start of the path to publish, which no other publish's path has.
+        body: what the decider needs to judge and publish it.
+        packed_body: the body as in the name; empty if not there.
     """
 
     log: str
@@ -72,7 +57,7 @@ class Intent:
 
     @property
     def name(self) -> str:
-        """Its path below the folder of the intents."""
+        """Path of the intent below the intents' folder."""
         name = f"{intents_folder(self.log)}{self.position}.{quote(self.stem, safe='')}"
         return f"{name}!{self.packed_body}" if self.packed_body else name
 
@@ -82,7 +67,7 @@ class Intent:
         return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with the body from its name, if the name has one and used this dictionary."""
+        """Return the intent with the body unpacked from its name; empty if that used another dictionary."""
         return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
@@ -92,14 +77,14 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether no write can decide the intent any more, by the record's log, even if it is posted again."""
+    """Return whether, by the record's log, no write can decide the intent any more, even if posted again."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
 
 
 def parse_intent(name: str, body: bytes) -> Intent | None:
-    """Parse the name of an intent; None if it is not one."""
+    """Parse an intent's name; None for another name."""
     log, slash, rest = name.partition("/")
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
@@ -111,7 +96,7 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
 
 
 def _before(log: Log, position: int) -> bytes:
-    """Return the bytes of the last entry before that position, or none if the log does not go back so far."""
+    """Return the bytes of the last entry before `position`; none if the log lacks it."""
     since = log.since(position - 1)
     return (since[0].data or b"") if since else b""
 
@@ -132,29 +117,28 @@ def _unpacked(packed_body: str, like: bytes) -> bytes:
     return body if zlib.crc32(body).to_bytes(_SUM, "big") == packed[:_SUM] else b""
 
 
-MOST_PENDING = 16  # pending at a time: they are applied one after the other, within `HAND_OVER_S`
+MOST_PENDING = 16  # applied one after the other, within `HAND_OVER_S`
 
 
 class JudgeAnew(Exception):
-    """The entries since cannot be compared with the intent; its writer must read the protected data again."""
+    """The log cannot judge the intent; its writer must read the protected data again."""
 
 
 class Decider(Protocol):
-    """The application's rules of what may be published after what. Attributes reflect what `refresh` has read."""
+    """Protocol of an application's rules: which publish may follow which. Attributes reflect the last `refresh`."""
 
     @property
     def unordered(self) -> bool:
-        """Whether the publishes that one write decides may appear in any order (unordered visibility)."""
+        """Whether the publishes of one write may appear in any order."""
 
     @property
     def sample(self) -> bytes:
-        """Bytes that most intents' bodies resemble, equal for most clients. Only the size of names depends on them."""
+        """Bytes that resemble most intents' bodies, equal for most clients; affects only the size of names."""
 
     def refresh(self, seen_s: float) -> None:
-        """Read what decisions depend on besides the log, unless it was read since `seen_s` on the monotonic clock.
+        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock).
 
-        At `seen_s` the record was read that is written next. If that write wins, what was read after `seen_s` is
-        current.
+        At `seen_s` the record was read that is written next: if that write wins, later reads are current.
         """
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
@@ -166,9 +150,9 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the publish to decide next after `log`: `unshared`, with its bytes.
+        """Return the publish to decide next after `log`, or None if this client cannot build it.
 
-        None if this client cannot build it.
+        It must be `unshared`, with its bytes.
         """
 
 
@@ -178,7 +162,7 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    A lapsed lease does not allow it, as its holder may still work. Without a log, earlier publishes would be unknown.
+    Not after a lapse, as the holder may still work; not without a log, as earlier publishes would be unknown.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -187,9 +171,9 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose the intents that can follow the log, in the order of their stems, while there is room.
+    """Choose, by stem, the intents that can follow the log, while there is room.
 
-    `all_pending`: what was decided before and may not be applied yet.
+    `all_pending`: publishes decided before that may not be applied yet.
     """
     chosen: list[Pending] = []
     begun = log
@@ -204,19 +188,18 @@ def choose(
         chosen.append(pending)
         begun = begun.with_candidate(pending)
     while chosen and not log.plus(*chosen).ends_with((*all_pending, *chosen)):
-        chosen.pop()  # the log must have the bytes of all that is pending
+        chosen.pop()  # the log must have all pending bytes
     return tuple(chosen)
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """Return the publish of an intent; None if the intent is faulty, which must not stop the decision of the others.
+    """Return the publish of an intent; None for a faulty intent, which must not stop the others.
 
-    For its own intent a writer asks the decider again and gets the error. A publish whose path does not begin with the
-    intent's stem would be decided again and again.
+    Its own writer asks the decider again and gets the error. A path without the stem would be decided again and again.
     """
     try:
         pending = decider.pending(intent, log, now_ms)
-    except Exception:  # noqa: BLE001 - the error is its writer's
+    except Exception:  # noqa: BLE001 - its writer's error
         return None
     return pending if pending is not None and pending.path.startswith(intent.stem) else None
 
@@ -232,12 +215,10 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record that decides `batch`, to be written at the version at which `seen` was read.
+    """Build the record that decides `batch`, for the version at which `seen` was read.
 
-    With nothing pending it releases the lock plainly, so that foreign clients find it free.
-
-    `last_applied`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was
-    read.
+    With nothing pending it releases the lock plainly, for foreign clients. `last_applied`: the last publish known to be
+    applied, with all before it. `epoch`: the highest that was read.
     """
     all_pending = (*pending_after(seen, last_applied), *batch)
     return LockRecord(
@@ -267,10 +248,7 @@ def combine(
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The log contains the publish under this path, at this position.
-
-    `posted`: the path of its intent, if there is one.
-    """
+    """Verdict: the log has the publish, under this path, at this position. `posted`: its intent's path, if any."""
 
     path: str
     posted: str = ""
@@ -279,29 +257,29 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No write can decide the intent any more: a later publish conflicts with it."""
+    """Verdict: a later publish conflicts, so no write can decide the intent."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """No write can decide the intent any more. It may have been decided before: its writer must read whether it was.
+    """Verdict: no write can decide the intent any more, but one may have: its writer must read whether it did.
 
-    The log has ended, no longer goes back to the intent's position, or only the writer can judge the intent.
+    The log has ended or lacks the intent's position, or only the writer can judge the intent.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A write can still decide the intent."""
+    """Verdict: a write can still decide the intent."""
 
 
 _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Return what the log in the record says of the intent."""
+    """Return what the record's log says about one intent."""
     if log is None or log.name != intent.log:
         return Void()
     index = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
@@ -314,7 +292,7 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
         decider.refuse(intent, since)
     except JudgeAnew:
         return Void()
-    except Exception as error:  # noqa: BLE001 - the intent's writer gets it
+    except Exception as error:  # noqa: BLE001 - its writer gets it
         return Refused(error)
     return Undecided()
 
@@ -324,11 +302,11 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a client that is not the leader waits for. `posted`: all its undecided intents are posted.
+    """State of a client that waits for a decision and is not the leader.
 
-    `refused`: its writes in a row that lost to other clients. `age_s`: for how long it has known the record as it is.
-    `waits_s`: for how long it has waited. `name`: its process among the waiters; empty if a client there wants to hold
-    the lock. `writes`: how many more writes of the record it takes until it can know more.
+    `posted`: all its undecided intents are. `refused`: its lost writes in a row. `age_s`: since when it knows this
+    record. `waits_s`: how long it has waited. `name`: its process among the waiters, empty if a client there wants to
+    hold the lock. `writes`: writes of the record until it can know more.
     """
 
     posted: bool = False
@@ -341,9 +319,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Write the record with this client's own publishes only. Listing the intents first would lose to faster clients.
+    """Act: write the record with this client's own publishes; listing intents first would lose to faster clients.
 
-    With `leads` the write announces that this client, if it wins, leads the batch from then on.
+    `leads` announces this client as leader of the batch, if the write wins.
     """
 
     leads: bool = False
@@ -351,12 +329,12 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Post the intents: another client leads the batch."""
+    """Act: post the intents, because another client leads the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollAgain:
-    """Read the record again after so many seconds."""
+    """Act: read the record again after a pause."""
 
     seconds: float
 
@@ -368,34 +346,34 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """List the posted intents, and continue by `after_listing`."""
+    """Act: list the posted intents, then ask `after_listing`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Stop leading the batch. `frees`: write the record once more, which releases the lock plainly."""
+    """Act: stop leading. `frees`: write the record once more, to release the lock plainly."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Read the published object: another client applies it, and the record will not show that soon."""
+    """Act: read the published object, which another client applies; the record will not show that soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until this client has applied its publishes, or until the next round."""
+    """Act: wait until this client has applied its publishes, or for the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Write the record once more, which releases the lock plainly: all that was decided is applied."""
+    """Act: write the record once more, to release the lock plainly, as all is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Nothing is left to do."""
+    """Act: do nothing, as nothing is left."""
 
 
 Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers | Wait | Free | Rest
@@ -403,17 +381,18 @@ Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers |
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a client of group commit knows besides the record.
+    """Knowledge of a group commit client besides the record.
 
     Attributes:
-        all_pending: the record's pending publishes that may not be applied yet.
-        waiting: what it waits for; None if it leads the batch, or wants nothing.
-        undecided: the log does not decide some of what it wants.
-        leads: it leads the batch.
-        applies: it is applying something.
-        fails: its last run of applying ended early. `is_stuck`: because something never can be applied.
-        others_apply: all that it wants is decided, and another client applies that.
-        is_waited_for: a client among the waiters wants to hold the lock.
+        all_pending: publishes of the record that may not be applied yet.
+        waiting: None for the leader, and without requests.
+        undecided: the log does not decide all its requests.
+        leads: whether it leads the batch.
+        applies: whether it is applying.
+        fails: its last run of applying ended early.
+        is_stuck: something can never be applied.
+        others_apply: all its requests are decided, and another client applies them.
+        is_waited_for: a waiter wants to hold the lock.
         wrote: it wrote the current record, as far as it knows.
     """
 
@@ -430,7 +409,7 @@ class Situation:
 
 
 def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose what a client of group commit does next. After a `StepDown` it asks again."""
+    """Choose a group commit client's next act; ask again after a `StepDown`."""
     if mine.leads:
         cannot_go_on = mine.is_waited_for or (mine.fails and mine.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
@@ -450,15 +429,15 @@ def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) ->
 def after_listing(
     record: LockRecord, mine: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose what the leader of the batch does after it has listed the intents.
+    """Choose the leader's act after it has listed the intents.
 
     Args:
         record: as the client knows it.
-        mine: what the client knows besides.
+        mine: its other knowledge.
         batch: what the next write can decide.
-        yields: a yield window for foreign clients is due; then nothing was listed.
-        is_due: the record was not written for as long as a round takes.
-        empty_rounds: rounds in a row without work before this one.
+        yields: a yield window for foreign clients is due; nothing was listed.
+        is_due: the record was not written for a round's time.
+        empty_rounds: rounds without work in a row, before this one.
     """
     news = len(mine.all_pending) < len(record.all_pending)
     if yields and not mine.all_pending:
@@ -471,10 +450,7 @@ def after_listing(
 
 
 def next_step(record: LockRecord, mine: Waiting, now_ms: int, poll_s: float) -> Act:
-    """Choose what a client does that waits for a decision and does not lead the batch.
-
-    The caller spreads the pauses by jitter.
-    """
+    """Choose the act of a waiting client that does not lead; the caller adds jitter to pauses."""
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
         return PollAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
@@ -487,24 +463,21 @@ def next_step(record: LockRecord, mine: Waiting, now_ms: int, poll_s: float) -> 
         pause_s = max(_until_decided_s(record, mine, now_ms, leading_s / LEADER_ROUNDS), mine.waits_s / _SLOWER)
         return PollAgain(min(pause_s, leading_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
     if others_wait(record, mine.name) and max(free_for_s(record, now_ms), mine.waits_s) <= waiters_first_s(record):
-        return PollAgain(_pause_s(mine, poll_s))  # waiters that want to hold the lock go first
+        return PollAgain(_pause_s(mine, poll_s))  # waiters go first
     return WriteRecord(leads=mine.posted or mine.refused > 0)
 
 
 def _until_decided_s(record: LockRecord, mine: Waiting, now_ms: int, round_s: float) -> float:
     """Return the seconds until the write that shows more, if rounds keep their length.
 
-    If the two clocks differ, the client reads too often, or that many rounds too late.
+    With differing clocks it polls too often, or some rounds too late.
     """
     due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
     return min(max(due_s, round_s / 2), mine.writes * round_s)
 
 
 def latest_first_poll_s(record: LockRecord) -> float:
-    """Return in how many seconds a client that has posted reads at the latest, however slow recent decisions were.
-
-    This is a few rounds. If more waits than one write decides, it may take many rounds.
-    """
+    """Return after how many seconds at most a client that has posted reads, however slow recent decisions were."""
     if len(record.all_pending) >= MOST_PENDING:
         return _FIRST_POLL_S
     return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)
@@ -518,6 +491,6 @@ _FIRST_S = 0.05
 _SOONEST_S = 0.001
 _FIRST_POLL_S = 4.0
 _FIRST_POLL_ROUNDS = 4
-_EMPTY_ROUNDS = 2  # in a row; then the leader steps down
-LEADER_ROUNDS = 3  # rounds for which a write announces its leader
-_SLOWER = 8  # divides the time waited: longer waits, fewer reads
+_EMPTY_ROUNDS = 2  # then the leader steps down
+LEADER_ROUNDS = 3  # announced by a leader's write
+_SLOWER = 8  # longer waits, fewer reads

@@ -1,10 +1,8 @@
-"""The log in the lock record: the last publishes in order, while all holders of the lock keep it.
+"""The log in the lock record: the last publishes in order, while all holders keep it.
 
-A client that has read the protected data at one position, and finds the same log later, knows all changes since from
-the record alone. A holder that does not keep the log drops it: a JVM writer, or a client whose work is more than its
-publishes. The next holder that keeps a log begins a new one under a new name.
-
-The log is small: old entries are dropped from its front, and data that compresses badly is left out.
+A client that has read the protected data at one position, and later finds the same log, knows all changes since. Other
+holders (a JVM writer, a client that changes more than it publishes) drop the log; the next holder that keeps one begins
+it under a new name. Old entries, and data that compresses badly, are left out.
 """
 
 from __future__ import annotations
@@ -22,11 +20,10 @@ from lockprovider.errors import MalformedRecord
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A publish that is decided and may not be applied yet. `path` is created from `staged`, or else from `data`.
+    """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
     `unshared`: its maker promises that nothing else is ever written to the path, so any object there is this publish.
-    `first`: a publish that the same decision applies before it; `unshared`, with its bytes, and without a `first` of
-    its own.
+    `first`: an `unshared` publish with its bytes, and no `first`, that the same decision applies before it.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared
@@ -51,32 +48,32 @@ class Pending:
 
     @property
     def parts(self) -> tuple[Pending, ...]:
-        """All objects that it creates, in this order: once the last one exists, all do."""
+        """All objects that the publish creates, in order: once the last exists, all do."""
         last = replace(self, first=None)
         return (last,) if self.first is None else (self.first, last)
 
 
 def digest(data: bytes) -> str:
-    """Return the identity of a published object's bytes."""
+    """Return the digest that identifies a published object's bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-_LEVEL = 3  # entries resemble each other: level 3 gives a tenth more bytes than 6, in half the time
+_LEVEL = 3  # a tenth more bytes than 6, in half the time
 _PACKED = 16384  # bytes; each waiting client reads them
 MOST_ENTRIES = 128
-_FIRSTS = 16  # the last entries may still be pending, so only these keep their `first`
+_FIRSTS = 16  # the last entries, which may be pending, keep their `first`
 LARGEST = 32768  # bytes of one entry
 REMOVE = "if no writer is running, remove the object by hand"
-_LONGEST_NAMES = 1 << 20  # bytes of the line that names the entries
+_LONGEST_NAMES = 1 << 20  # bytes of the names' line
 _INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST
-MOST_PACKED = 1 << 20  # a log of one entry may be larger than `_PACKED`
+MOST_PACKED = 1 << 20  # one entry alone may exceed `_PACKED`
 _NEVER_LARGER = 64  # bytes that zlib may add to a few KiB
 _ADLER = 65521
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One publish in the log. `data` is None if it was too large to keep.
+    """One publish in the log; `data` is None if too large to keep.
 
     `first`: the publish applied before it, with its bytes; None also for an old entry.
 
@@ -99,14 +96,14 @@ class Entry:
 
     @property
     def pending(self) -> Pending:
-        """The publish of this entry, as an `unshared` one."""
+        """The entry as an `unshared` publish."""
         first = None if self.first is None else self.first.pending
         return Pending(self.path, "", self.digest, self.data, unshared=True, first=first)
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The entries `first` to `next - 1` of the log `name`; `packed` has their bytes.
+    """Entries `first` to `next - 1` of the log `name`, encoded in `packed`.
 
     >>> log = lockprovider.Log("trips").plus(lockprovider.Pending.of_bytes("state/7", b"seven"))
     """
@@ -115,10 +112,10 @@ class Log:
     first: int = 0
     next: int = 0
     packed: bytes = b""
-    where: str = field(default="", compare=False, repr=False)  # the record's path, for errors
+    where: str = field(default="", compare=False, repr=False)  # record's path, for errors
 
     def plus(self, *pendings: Pending) -> Log:
-        """Return the log with these publishes appended, and old entries dropped if there is no room.
+        """Return the log with these publishes appended; old entries are dropped if there is no room.
 
         >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
         1
@@ -126,17 +123,17 @@ class Log:
         return _plus(self, pendings) if pendings else self
 
     def with_candidate(self, pending: Pending) -> Log:
-        """Return the log with one more publish, to judge by and never to write: nothing is packed or dropped.
+        """Return the log with one more publish, to judge by, never to write: nothing is packed or dropped.
 
         >>> log.with_candidate(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
         'state/8'
         """
-        candidate = _Packed(self.packed + pending.digest.encode())  # makes it differ from other logs
+        candidate = _Packed(self.packed + pending.digest.encode())  # unlike other logs
         candidate.entries = (*self.entries, Entry.of(pending))
         return replace(self, next=self.next + 1, packed=candidate)
 
     def since(self, position: int) -> tuple[Entry, ...] | None:
-        """Return the entries from position `position` on; None if the log does not go back so far.
+        """Return the entries from `position` on; None if the log lacks that position.
 
         >>> [entry.path for entry in log.since(log.first)]
         ['state/7']
@@ -147,11 +144,7 @@ class Log:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries of the log, unpacked.
-
-        Raises:
-            MalformedRecord: the bytes are not those of this log.
-        """
+        """All entries, unpacked; raises `MalformedRecord` for other bytes."""
         try:
             return self._unpacked()
         except Undecodable as error:
@@ -173,7 +166,7 @@ class Log:
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
     def last_entry(self, pending: Pending) -> Entry | None:
-        """Return the last entry, if it is that publish.
+        """Return the last entry if it is that publish, else None.
 
         >>> log.last_entry(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'
@@ -192,7 +185,7 @@ class Log:
 
 
 def fits_log(pending: Pending) -> bool:
-    """Return whether this publish has few enough bytes for a log to keep them."""
+    """Return whether a log keeps the bytes of this publish."""
     if any(part.data is None or len(part.data) > LARGEST for part in pending.parts):
         return False
     entry = Entry.of(pending)
@@ -201,9 +194,9 @@ def fits_log(pending: Pending) -> bool:
 
 
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
-    """Encode the entries: a line that names them, then the bytes of each, deflated.
+    """Encode the entries: a line that names them, then their bytes, deflated.
 
-    If the entries continue those of `before`, which `pack` made, only the new ones are deflated.
+    If they continue those of `before`, a result of `pack`, only the new ones are deflated.
     """
     if not entries:
         return b""
@@ -212,7 +205,7 @@ def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
         done, deflated = len(before.entries), before.deflated
     deflated = deflated.plus(_bodies(entries[done:]))
     head, first = _head(entries), zlib.compressobj(_LEVEL)
-    # A full flush keeps the bodies from referring to this line, which changes each time.
+    # After a full flush the bodies do not refer to this line, which changes each time.
     start = first.compress(head) + first.flush(zlib.Z_FULL_FLUSH)
     packed = _Packed(start + deflated.end() + deflated.sum_after(zlib.adler32(head)).to_bytes(4, "big"))
     packed.entries, packed.deflated = entries, deflated
@@ -234,7 +227,7 @@ def _entry_fields(entry: Entry) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Deflated:
-    """Deflated bytes with their length and Adler-32 sum, and the compressor to continue with."""
+    """Deflated bytes with length and Adler-32 sum, and the compressor to continue with."""
 
     deflating: Any  # its output so far is in `done`
     done: bytes = b""
@@ -244,7 +237,7 @@ class _Deflated:
     @classmethod
     def nothing(cls) -> _Deflated:
         """Begin an empty stream."""
-        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: without header and checksum
+        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: no header or checksum
 
     def plus(self, data: bytes) -> _Deflated:
         """Return the stream with these bytes appended."""
@@ -253,12 +246,12 @@ class _Deflated:
         return _Deflated(deflating, done, self.size + len(data), zlib.adler32(data, self.sum))
 
     def end(self) -> bytes:
-        """Return all deflated bytes as a finished stream."""
+        """Return the finished stream."""
         end: bytes = self.deflating.copy().flush()
         return self.done + end
 
     def sum_after(self, before: int) -> int:
-        """Return the sum of these bytes after others with the sum `before`: zlib's `adler32_combine`."""
+        """Return the sum of these bytes after others: zlib's `adler32_combine`."""
         (high, low), (before_high, before_low) = divmod(self.sum, 1 << 16), divmod(before, 1 << 16)
         low_of_all = (before_low + low - 1) % _ADLER
         high_of_all = (before_high + high + self.size * (before_low - 1)) % _ADLER
@@ -266,7 +259,7 @@ class _Deflated:
 
 
 class _Packed(bytes):
-    """Packed bytes that carry their entries, so that they need not be unpacked here."""
+    """Packed bytes with their entries, to save unpacking."""
 
     entries: tuple[Entry, ...] = ()
     deflated: _Deflated | None = None  # the bodies of the entries
@@ -275,8 +268,9 @@ class _Packed(bytes):
         return bytes, (bytes(self),)
 
 
-@lru_cache(maxsize=8)  # `choose` makes the same log as the write that follows
+@lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
+    """Append publishes to the log within its bounds; the last results are cached."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )
@@ -292,11 +286,7 @@ def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
 
 
 def unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Decode the entries.
-
-    Raises:
-        Undecodable: the bytes are not those of a log.
-    """
+    """Decode the entries; may raise `Undecodable`."""
     return packed.entries if isinstance(packed, _Packed) else _unpack(packed)
 
 
@@ -317,7 +307,7 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 
 
 def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
-    """Decode the entry whose bytes begin at `at`; returns it with the end of its bytes."""
+    """Decode the entry whose bytes begin at `at`; returns it with their end."""
     path, digest, size, *before = fields
     if len(before) > (not is_first):
         raise Undecodable("an entry has more fields than a writer stores")

@@ -1,4 +1,4 @@
-"""The requests of this client that wait for a decision, and the intents of a lock in the store."""
+"""Requests of one group commit client, and the stored intents of a lock."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lockprovider.storage_lock.combine import (
 from lockprovider.storage_lock.commit_log import LARGEST, Log
 
 FOLDER = "intents"
-_MOST_READ = 16  # bodies in one listing: no write decides more
+_MOST_READ = 16  # bodies of a listing: no write decides more
 
 
 class Intents:
-    """The intents in the lock folder. A body is read once, as an intent never changes except to be withdrawn."""
+    """Stored intents in the lock folder. Bodies are cached, as an intent changes only when withdrawn."""
 
     def __init__(self, store: Store, lock_folder: str) -> None:
         self._store = store
@@ -40,27 +40,20 @@ class Intents:
         return self._below + intent.name
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
-        """Return the intent as it is to be posted: for a remote store with its body in its name, to spare a read."""
+        """Return the intent as it is to be posted: for a remote store, with its body in its name."""
         return intent.with_packed_body(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
-        """Post the intent for the leader of the batch to decide, until it is withdrawn; False if that is not known.
+        """Post the intent for the leader of the batch; may be repeated.
 
-        The call may be repeated.
-
-        Raises:
-            CasError: the intent may be posted, or not.
+        Returns False, or raises `CasError`, if the intent may be posted or not.
         """
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List the intents of this log that are not withdrawn; `sample` is the decider's.
+        """List this log's intents that are not withdrawn; `sample` is the decider's.
 
-        Of the intents whose bodies were not read yet, only the first by their stems are read and returned. The next
-        listing returns others.
-
-        Raises:
-            CasError: the store failed.
+        Only the first unread bodies, by stem, are read and returned; the next listing returns others.
         """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
@@ -68,7 +61,7 @@ class Intents:
             name = entry.path.removeprefix(self._below)
             intent = self._known.get(name) or parse_intent(name, b"")
             if intent is None or not 0 < entry.size <= LARGEST or is_over(intent, log):
-                continue  # withdrawn, too large for the log, or left by a dead writer
+                continue  # withdrawn, too large, or a dead writer's
             intent = intent if intent.body else intent.read(log, sample)
             if intent.body:
                 listed[name] = intent
@@ -80,15 +73,12 @@ class Intents:
         return tuple(listed.values())
 
     def withdraw(self, intent: Intent) -> None:
-        """Withdraw the intent: later listings omit it.
+        """Withdraw the intent from later listings; after a `CasError` it may still be decided.
 
         A client that has listed it may still decide it, at that version.
-
-        Raises:
-            CasError: the intent may still be decided.
         """
         path = self.path(intent)
-        # A tombstone, not a deletion: a late copy of the post must not create the object again.
+        # Not a deletion: a late copy of the post must not create the object again.
         if isinstance(self._store.put_if_absent(path, b""), Won):
             return
         posted = self._store.read(path)
@@ -98,19 +88,11 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Remove intents that no write can decide any more; not those withdrawn in a log that goes on.
-
-        Raises:
-            CasError: they may remain, and do no harm.
-        """
+        """Remove intents that no write can decide; never those withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
-        """List all intents, of all logs, withdrawn or not, without their bodies.
-
-        Raises:
-            CasError: the store failed.
-        """
+        """List the intents of all logs, even withdrawn ones, without bodies."""
         parsed = (parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below))
         return tuple(intent for intent in parsed if intent is not None)
 
@@ -128,15 +110,15 @@ class Intents:
             return b""
 
 
-SMOOTHING = 4  # a running mean takes one part in so many from the last measurement
-_EARLY = 0.85  # share of the usual wait after which the first read is made
+SMOOTHING = 4  # divides the last measurement's part of a running mean
+_EARLY = 0.85  # share of the usual wait before the first read
 
 CommitAnswer = Decided | Void | Hold
 
 
 @dataclass(eq=False)
 class CommitRequest:
-    """One caller's request, and its outcome. `done` is set with the outcome."""
+    """One caller's request; `done` is set with its outcome."""
 
     intent: Intent
     decider: Decider
@@ -144,7 +126,7 @@ class CommitRequest:
     deadline_s: float
     done: Signal
     posted_s: float | None = None
-    is_stored: bool = False  # the intent is known to be in the store
+    is_stored: bool = False  # surely in the store
     answer: CommitAnswer | None = None
     error: BaseException | None = None
 
@@ -163,7 +145,7 @@ class CommitRequest:
 
 
 class CommitRequests:
-    """All waiting requests of this client. Not thread-safe. `post_s`: how long it recently took to post one."""
+    """Waiting requests of this client. Not thread-safe. `post_s`: recent time to post one."""
 
     def __init__(self, store: Store, intents: Intents, world: World) -> None:
         self.intents = intents
@@ -171,7 +153,7 @@ class CommitRequests:
         self._world = world
         self._all: list[CommitRequest] = []
         self.post_s = 0.0
-        self._wait_s = 0.0  # recent time from a post until its publish was applied
+        self._wait_s = 0.0  # recent time from post to applied
 
     def __iter__(self) -> Iterator[CommitRequest]:
         return iter([*self._all])
@@ -190,7 +172,7 @@ class CommitRequests:
 
     @property
     def since_s(self) -> float:
-        """The monotonic time since which the first request waits; requires a request."""
+        """Monotonic time at which the first request began; requires a request."""
         return min(request.began_s for request in self._all)
 
     def late(self) -> list[CommitRequest]:
@@ -199,28 +181,24 @@ class CommitRequests:
         return [request for request in self._all if now_s >= request.deadline_s]
 
     def undecided(self, log: Log | None) -> list[CommitRequest]:
-        """Return the requests that the log does not decide yet."""
+        """Return the requests that the log does not decide."""
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
         return [request for request, outcome in verdicts if isinstance(outcome, Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post these requests' intents in that log; False if an outcome is unknown, and the call must be repeated.
-
-        Raises:
-            CasError: the call must be repeated.
-        """
+        """Post these requests' intents in that log; after False or a `CasError` repeat the call."""
         for request in requests:
             if not request.is_stored:
                 began_s = self._world.monotonic_s()
                 if request.posted_s is None:
                     request.intent = self.intents.named(request.intent, log, request.decider.sample)
-                    request.posted_s = began_s  # set before the answer: other clients may see it from now on
+                    request.posted_s = began_s  # before the answer: others may see it from now on
                 request.is_stored = self.intents.post(request.intent)
                 self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)
         return all(request.is_stored for request in requests)
 
     def first_poll_s(self) -> float:
-        """Return for how many seconds not to read, by the recent time from a post until its publish was applied."""
+        """Return for how many seconds not to poll, by the recent time from post to applied."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
@@ -249,7 +227,7 @@ class CommitRequests:
                     self.end(request, outcome)
 
     def _forget(self, request: CommitRequest) -> None:
-        """Remove an undecidable intent in the background; if this fails, a sweep removes it."""
+        """Remove an undecidable intent in the background; after a failure a sweep removes it."""
         if request.posted:
             self._store.in_background(partial(self.intents.remove, request.intent))
 
@@ -263,12 +241,12 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the refusal by publishes that are applied; a pending one may never appear, and is ignored."""
+    """Return the refusal by applied publishes; a pending one may never appear, and is ignored."""
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])
     except combine.JudgeAnew:
         return None
-    except Exception as error:  # noqa: BLE001 - the intent's writer gets it
+    except Exception as error:  # noqa: BLE001 - its writer gets it
         return error
     return None

@@ -1,9 +1,7 @@
-"""`Committer`: publishes that are decided in groups, by clients that do not hold the lock.
+"""`Committer`: group commit for clients that do not hold the lock.
 
-A lone client writes the lock record itself, with its own publishes. If another client leads the batch, it posts an
-intent and polls the outcome. If its write loses to another one, or the leader is gone, it announces itself as leader.
-A leader combines what all clients post, while there is anything to decide. One thread does all of that, and ends when
-nothing is left to do. `combine` has the decisions.
+A lone client writes the record itself. While another client leads the batch, it posts an intent and polls. If its write
+loses, or the leader is gone, it announces itself as leader.
 """
 
 from __future__ import annotations
@@ -26,17 +24,17 @@ from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
-_SIGNALS_S = 1.0  # a signal that comes right before a wait is handled after it
-_IDLE_S = 1.0  # how long the idle thread waits for new requests
-_LEFT = 4  # publishes whose leftovers one request removes
-_AT_EXIT_S = 5.0  # longest wait at exit for requests under way
+_SIGNALS_S = 1.0  # handles a signal that came right before the wait
+_IDLE_S = 1.0  # wait of the idle thread
+_LEFT = 4  # publishes whose leftovers go together
+_AT_EXIT_S = 5.0  # wait at exit for requests
 
 
 class Committer:
-    """One client of group commit. Thread-safe: requests of several threads share one write.
+    """One client of group commit, whose thread runs while there are requests. Thread-safe.
 
-    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
-    for patience at a write of the record.
+    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever
+    throttled a write of the record.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._exiting = False
         self._left: list[tuple[str, ...]] = []
-        me = replace(me, owner=world.new_id())  # a holder's writes and these must not be confused
+        me = replace(me, owner=world.new_id())  # unlike a holder's writes
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
         self._writer = writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
@@ -80,25 +78,24 @@ class Committer:
 
     @property
     def known(self) -> KnownRecord | None:
-        """The record as this client last read or wrote it."""
+        """Record as this client last read or wrote it."""
         return self._writer.known
 
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
-        """Wait until the publish is decided and applied, or can no longer be. Starts the thread if needed.
+        """Wait until the publish is decided and applied, or can no longer be; starts the thread if needed.
 
-        `known`: the record as the caller read it when it judged the intent.
+        `known`: the record that the caller read when it judged the intent.
 
         Returns:
             Decided: the publish is applied.
             Void: read whether it was published; if not, ask with a new intent.
-            Hold: as `Void`, but ask under a held lock. Returned at once for an intent without a body, or with more
-                bytes than the log keeps.
+            Hold: as `Void`, but ask under a held lock. At once for an intent without a body, or too large for the log.
 
         Raises:
-            Exception: the decider's refusal; it never was and never will be published.
+            Exception: the decider's refusal; it is never published.
             NotAcquired: it was not decided in time, and never will be.
             PublishUnknown: it may have been decided; or it is, and another client applies it.
-            CasError: the store failed; it never was and never will be published.
+            CasError: the store failed; it is never published.
         """
         if not intent.body or not fits_log(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
@@ -109,7 +106,7 @@ class Committer:
             with self._guard:
                 if self._thread is None or not self._thread.is_alive():
                     self._thread = Worker(self._serve, "group-commit")
-                    self._thread.start()  # if that fails, no request was added, and the next call tries again
+                    self._thread.start()  # if it fails, no request was added
                     atexit.register(self._at_exit)
                 self._rest.clear()
                 self._new.append((request, known))
@@ -117,7 +114,7 @@ class Committer:
             self._wake.set()
             while not request.done.wait(_SIGNALS_S):
                 pass
-        except BaseException:  # an interrupt: the caller no longer waits
+        except BaseException:  # an interrupt ends the wait
             request.deadline_s = now_s
             self._wake.set()
             if is_wanted:
@@ -129,9 +126,7 @@ class Committer:
         return request.answer
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove leftovers of a publish, together with those of the next few, or when nothing else is to do.
-
-        Not promised: that they are removed, should this process die or the store fail.
+        """Remove a publish's leftovers later, with those of the next few, or when idle; not promised.
 
         Raises:
             InvalidInput: a path is not the path of an object; nothing is removed.
@@ -144,16 +139,12 @@ class Committer:
             self._store.in_background(self._remove_left)
 
     def rest(self, timeout_s: float) -> None:
-        """Wait until all requests of this client are done and applied, at most `timeout_s` seconds."""
+        """Wait until all requests are done and applied, at most `timeout_s` seconds."""
         self._rest.wait(timeout_s)
 
     def sweep(self) -> int:
-        """Remove the intents of dead writers; returns their number.
-
-        Raises:
-            CasError: the store failed; the call may be repeated.
-        """
-        # Listed first: an intent whose log the later record does not have belongs to an ended log.
+        """Remove the intents of dead writers; returns their number. May be repeated."""
+        # Listed before the read: an intent whose log that record lacks is of an ended log.
         left = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
         log = None if known is None else known.record.log
@@ -169,7 +160,7 @@ class Committer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve requests until none is left; on an unexpected error end all of them by `PublishUnknown`."""
+        """Serve requests until none is left; an unexpected error ends all by `PublishUnknown`."""
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:
@@ -192,7 +183,7 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Wait a little for more requests, then remove leftovers; returns whether the thread ends."""
+        """Wait for more requests, then remove leftovers; returns whether the thread ends."""
         with self._guard:
             if self._new:
                 return False

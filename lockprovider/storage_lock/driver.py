@@ -1,4 +1,4 @@
-"""`RecordFile`, the stored lock record, and `Driver`, which runs one client's lease machine against it."""
+"""`RecordFile`, the stored lock record, and `Driver`, which runs a client's lease machine."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ from lockprovider.storage_lock.states import (
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """What a client knows of the record.
+    """Record as a client knows it, current at `seen_s` on the monotonic clock.
 
-    `understood`: encoding the record again gives the same bytes. `seen_s`: since when it is known to have been so, on
-    the monotonic clock.
+    `understood`: encoding the record again gives the same bytes.
     """
 
     record: LockRecord
@@ -52,26 +51,24 @@ class KnownRecord:
 
 
 def newest(*seen: KnownRecord | None) -> KnownRecord | None:
-    """Return the record that was written last."""
+    """Return the record with the highest epoch."""
     return max(filter(None, seen), key=lambda known: known.record.epoch, default=None)
 
 
 class RecordFile:
-    """Reads the record, without its body while it has not changed, and writes it under a condition."""
+    """Stored lock record: read without a body if unchanged, written under a condition."""
 
     def __init__(self, store: Store, path: str, world: World, known: KnownRecord | None = None) -> None:
         self.known = known
         self._store = store
         self._path = path
         self.world = world
-        self.highest_epoch = 0  # the highest that was read or written
+        self.highest_epoch = 0  # highest read or written
 
     def read(self, timeout_s: float) -> KnownRecord | None:
-        """Read the record and keep it as `known`; None if there is no record.
+        """Read the record and cache it as `known`; None if absent.
 
-        Raises:
-            MalformedRecord: the object there is not a lock record.
-            CasError: the store failed.
+        May raise `CasError`, or `MalformedRecord` for another object.
         """
         try:
             content = self._content(timeout_s)
@@ -87,10 +84,9 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write the record if the stored one meets the condition; if that wins, keep it as `known`.
+        """Write the record under a condition; if that wins, cache it as `known`.
 
-        Raises:
-            CasError: the store failed; the record was not written.
+        After a `CasError` it is not written.
         """
         data = record.encode()
         if isinstance(condition, Version):
@@ -108,24 +104,24 @@ class RecordFile:
         return self._store.read_if_changed(self._path, self.known.version, timeout=timeout_s)
 
 
-REQUEST_S = 20.0  # for one step of the protocol, including the store's retries
-LAST_S = 5.0  # for an acquisition past its deadline: one read is worth nothing without an answer
+REQUEST_S = 20.0  # of one step, with the store's retries
+LAST_S = 5.0  # past a deadline: a request needs time for its answer
 _LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
-Answer = Busy | Done | Ended | Apply | None  # the result of an event, after all requests that it led to
+Answer = Busy | Done | Ended | Apply | None  # result of an event and its requests
 
 
 class Driver:
-    """Feeds events to one lease machine, and sends the requests that it asks for.
+    """Runs one lease machine, and sends the requests that it asks for.
 
-    A caller that feeds it must hold `step_guard`: the machine takes one event at a time.
+    Hold `step_guard` to feed it: the machine takes one event at a time.
     """
 
     def __init__(self, me: Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
         self.state: State = Idle()
         self.step_guard = threading.RLock()
-        self._until_s = math.inf  # the deadline of the acquisition under way
+        self._until_s = math.inf  # the acquisition's deadline
         self._me = me
         self._file = file
         self.world = file.world
@@ -133,14 +129,13 @@ class Driver:
         self._audit = audit
 
     def held(self) -> Held | None:
-        """Return what this client holds as far as it knows, without waiting for a request."""
+        """Return this client's lease, as far as it knows, without waiting for a request."""
         return machine.belief(self.state)
 
     def feed(self, event: Event) -> Answer:
-        """Feed one event, and perform effects until the machine asks for nothing more, or for an `Apply`.
+        """Feed one event; perform effects until the machine asks for none, or for an `Apply`.
 
-        Raises:
-            MalformedRecord, CasError: as `RecordFile`; the machine has noted the failure.
+        Errors of `RecordFile` pass after the machine has noted the failure.
         """
         while True:
             before = self.state
@@ -156,7 +151,7 @@ class Driver:
                     return effect
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time, without waiting for a request; returns the end of the lease if it lapsed."""
+        """Feed the time, without waiting for a request; returns the end of a lapsed lease."""
         state = self.state
         after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
@@ -168,7 +163,7 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        """Bound the requests of this block by the deadline (monotonic clock), with a few seconds for each at least."""
+        """Bound requests of this block by a deadline (monotonic clock), with `LAST_S` seconds at least."""
         self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
         try:
             yield
@@ -176,7 +171,7 @@ class Driver:
             self._until_s = math.inf
 
     def read(self) -> RecordSeen:
-        """Read the record, without its body if it has not changed."""
+        """Read the record, as an event."""
         known = self._file.read(self._request_s())
         if known is None:
             return RecordSeen(None, None, self.moment())
@@ -184,12 +179,12 @@ class Driver:
 
     def moment(self) -> Moment:
         """Return the current time with a fresh nonce."""
-        # The monotonic clock first: a pause between the two readings then only shortens this client's lease.
+        # Monotonic first: a pause in between only shortens the lease.
         monotonic_s = self.world.monotonic_s()
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
-        """Log the result, and note it in the audit if there is one."""
+        """Log the result, and record it in the audit, if any."""
         held = self.held()
         if held is None or not isinstance(answer, Done):
             return
@@ -201,11 +196,11 @@ class Driver:
             self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: PutRecord) -> Event:
-        """Write the record; returns the event that the outcome is for the machine."""
+        """Write the record; returns the outcome as an event."""
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:
-            self.state, _ = machine.step(self._me, self.state, PutFailed())  # the next call reads the record
+            self.state, _ = machine.step(self._me, self.state, PutFailed())  # next call reads the record
             raise
         self._metrics.wrote(self.state, outcome)
         if isinstance(outcome, Won):
@@ -215,7 +210,7 @@ class Driver:
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
-        """Return the next request's timeout; a renewal that hangs must not outlast the lease."""
+        """Return the next request's timeout; a hanging renewal must not outlast the lease."""
         state = self.state.write if isinstance(self.state, Checking) else self.state
         if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), _LEAST_S))

@@ -1,12 +1,4 @@
-"""The heartbeat, which renews a lease.
-
-It stops when the lease is released or lost. It also stops when the thread that took the lock is dead: no thread is left
-to do the protected work, so the lease should lapse. Unless it stops for a release, it marks the lease as lost.
-
-Between the leases of a client the heartbeat's thread is parked, because starting one costs more than the rest of a
-short turn. Nothing wakes it when a lease begins or ends. It looks for a lease twice in an interval, and ends after an
-interval without one.
-"""
+"""Heartbeat of a lease; its thread is parked between a client's leases, as starting one is slow."""
 
 from __future__ import annotations
 
@@ -21,28 +13,29 @@ from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import LockError
 
 _RETRY_S = 1.0
-_LOOKS = 2  # in an interval: the first beat comes after half an interval or more, all others after a whole one
-# Names by which a list of threads shows how many leases are held.
+_LOOKS = 2  # per interval: the first beat comes after half an interval or more
+# Thread names show how many leases are held.
 _BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"
 
 
 class Beating(Protocol):
-    """A lease that a heartbeat renews."""
+    """Protocol of a lease that a heartbeat renews."""
 
     thread: threading.Thread
     lost: Signal
 
     def renew(self) -> bool:
-        """Prolong the lease once; False while the answer is not known."""
+        """Prolong the lease once; False while the outcome is unknown."""
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost: the heartbeat has stopped, though the lease was not released."""
+        """Mark the lease as lost: its heartbeat has stopped without a release."""
 
 
 class Heartbeat:
-    """Calls `renew` every `interval_s` seconds, sooner after a failure, and not after `max_hold` seconds.
+    """Calls `renew` every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
 
-    It keeps its lease alive, unless `keeps` is False: a lease without other references is then collected and released.
+    It also stops when the thread that acquired the lock is dead: the lease should lapse. Unless stopped for a release,
+    it marks the lease as lost. With `keeps=False` an unreferenced lease is garbage-collected, and released.
     """
 
     def __init__(
@@ -64,15 +57,11 @@ class Heartbeat:
         self._beating = threading.Lock()
 
     def start(self) -> None:
-        """Start to beat, in a thread that is started if none is parked.
-
-        Raises:
-            RuntimeError: no thread can be started.
-        """
+        """Start to beat, in the parked thread or a new one; may raise `RuntimeError`."""
         self._pulse.begin(self)
 
     def stop(self) -> None:
-        """Stop, and wait for a beat on its way: its answer must not come after the release."""
+        """Stop, and wait for a beat under way: its answer must not come after the release."""
         self._stopped = True
         self._pulse.leave(self)
         if self._thread is not threading.current_thread():
@@ -80,7 +69,7 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Prolong the lease once; returns the seconds until the next beat, None if this was the last one."""
+        """Prolong the lease once; returns the seconds until the next beat, None after the last one."""
         with self._beating:
             lease = self._lease()
             if self._stopped or lease is None:  # it is being released
@@ -112,11 +101,14 @@ def _renewed(lease: Beating) -> bool:
     try:
         return lease.renew()
     except (CasError, LockError):
-        return False  # unreachable, or a failed roll-forward: the deadline decides
+        return False  # the deadline decides
 
 
 class Pulse:
-    """The thread of one heartbeat after another. It ends after an interval without a heartbeat."""
+    """Thread of successive heartbeats, which ends after an interval without one.
+
+    Nothing wakes it: it looks for a lease twice in an interval.
+    """
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -139,10 +131,7 @@ class Pulse:
             self.thread.start()
 
     def leave(self, heartbeat: Heartbeat) -> None:
-        """Stop beating for this heartbeat.
-
-        After a client's first lease the thread ends, as there may be no other lease.
-        """
+        """Stop beating for this heartbeat; after a client's first lease, end the thread."""
         with self._guard:
             if self._now is heartbeat and self.thread is not None:
                 self._now, self.thread.name = None, _PARKED

@@ -12,18 +12,14 @@ from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import LockStatus
 
 _REQUEST_S = 30.0
-_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # for a break that must apply what was decided
-_TRIES = 20  # a client that joins the waiters may cost one try
+_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # of a break that applies publishes
+_TRIES = 20  # each new waiter may cost one
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the lock record, judged by the store's clock where the store reports it.
+    """Read the lock record and the store's time, by two requests.
 
-    This sends two requests: for the record, and for the store's time.
-
-    Raises:
-        MalformedRecord: the object is not a lock record.
-        CasError: the store failed.
+    May raise `CasError`, or `MalformedRecord` for another object.
     """
     try:
         content = store.read(path, timeout=timeout_s)
@@ -38,12 +34,12 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The result of a break.
+    """Result of a break.
 
     Attributes:
         outcome: Won: the lock is free. Lost: the record had changed, and nothing was written. Unknown: read it again.
-        finished: the paths of decided publishes that were not known to be applied, and are now.
-        set_aside: the paths of publishes that cannot be applied, and the objects with the details of each.
+        finished: paths of decided publishes that are applied now.
+        set_aside: paths of publishes that cannot be applied, and the objects with their details.
     """
 
     outcome: Outcome
@@ -54,11 +50,9 @@ class Broken:
 def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
     """Release the lock in `seen`, if its record is unchanged except for its waiters.
 
-    The holder works on until its next renewal, where it notices. From now on `lease.publish` refuses what it publishes.
-
-    Before another client can take the lock, decided publishes are applied: for that the lock is taken for a minute at
-    most, and released. A publish that cannot be applied is set aside, so that the lock can be taken again: other bytes
-    are at its path, or its own are gone. Not promised then: that it never appears. A live publisher may have the bytes.
+    The holder works on until its next renewal, but its publishes are refused from now on. Decided publishes are applied
+    first, which takes the lock for at most a minute. One whose path has other bytes, or whose own are gone, is set
+    aside. Not promised then: that it never appears. A live publisher may have the bytes.
 
     Raises:
         ValueError: `seen` has no record.
@@ -77,9 +71,9 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         if now is None:
             break
         there = LockRecord.decode(now.data, path)
-        if there.nonce == nonce:  # a proxy has sent the write twice, and the answer is that of the refused copy
+        if there.nonce == nonce:  # a proxy sent the write twice, and answered for the refused copy
             return Broken(Won(now.version))
-        # Released since `seen`: pending publishes are applied all the same.
+        # Released since `seen`: apply pending publishes all the same.
         handed_over = there.is_free and there.all_pending
         if there.without_waiters() != record.without_waiters() and not handed_over:
             break

@@ -1,6 +1,6 @@
-"""Drawings of lanes over time as one self-contained SVG: for the demo, the audit and a table's timeline.
+"""Drawings of lanes over time as one self-contained SVG. Pure.
 
-Pure: boxes and marks in, text out. Times come from the writers' clocks, so a drawing proves nothing.
+Times come from the writers' clocks, so a drawing proves nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ _BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A stretch of time in a lane.
+    """Stretch of time in a lane.
 
-    Attributes:
-        words: the tooltip; in a legend, the meaning.
-        label: drawn in the box where it fits.
-        hollow: white, with a dashed border in `colour`.
+    `words`: tooltip, or meaning in a legend. `label`: drawn in the box if it fits. `hollow`: white, with a dashed
+    border.
     """
 
     start_ms: int
@@ -57,7 +55,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment in a lane. `words` are the tooltip, or the meaning in a legend; `label` is drawn next to the mark."""
+    """Moment in a lane, with its `words` as in `Box`; `label` is drawn next to it."""
 
     at_ms: int
     shape: Shape
@@ -68,7 +66,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One row of the drawing. Later boxes cover earlier ones."""
+    """Row of the drawing; later boxes cover earlier ones."""
 
     name: str
     boxes: Sequence[Box] = ()
@@ -78,7 +76,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve between two moments, from one lane to another, both by number."""
+    """Curve between two moments of two lanes, by number."""
 
     lane: int
     at_ms: int
@@ -88,7 +86,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Maps milliseconds to pixels."""
+    """Map from milliseconds to pixels."""
 
     start_ms: int
     end_ms: int
@@ -112,14 +110,14 @@ def draw_lanes(
     """Draw the SVG document.
 
     Args:
-        title: if it is too long, its end is shown, which says most.
+        title: cut at its start if too long.
         words: one line below the title.
         lanes: from top to bottom.
         legend: samples with their meanings as `words`.
-        stripes: stretches drawn through all lanes.
+        stripes: stretches through all lanes.
         links: curves between lanes.
         is_wrong: whether the line below the title is red.
-        elapsed: whether the axis counts milliseconds from 0, instead of showing clock times.
+        elapsed: whether the axis counts milliseconds from 0, instead of clock times.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)
@@ -143,7 +141,7 @@ def draw_lanes(
 
 
 def _scale(lanes: Sequence[Lane]) -> _Scale:
-    """Return a scale from the first moment to the last, with a little room at both ends."""
+    """Return a scale from the first moment to the last, with margins."""
     boxes = [box for lane in lanes for box in lane.boxes]
     moments = [mark.at_ms for lane in lanes for mark in lane.marks]
     start = min([box.start_ms for box in boxes] + moments, default=0)
@@ -153,6 +151,7 @@ def _scale(lanes: Sequence[Lane]) -> _Scale:
 
 
 def _axis(scale: _Scale, bottom: int, *, elapsed: bool) -> list[str]:
+    """Draw the time axis with its grid."""
     span_ms = scale.end_ms - scale.start_ms
     step_ms = next((step for step in _STEPS_MS if span_ms / step <= _TICKS), span_ms // _TICKS)
     days = moment(scale.start_ms)[:10] != moment(scale.end_ms)[:10]

@@ -1,8 +1,4 @@
-"""`Lease`, the result of `Lock.acquire`: check it, publish under it, release it.
-
-Not promised: that no other client acts while you hold it and your process was paused. Only `publish` is safe against
-that.
-"""
+"""`Lease`, the result of `Lock.acquire`, and `until_signal`, which releases locks on SIGTERM."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client
 
 
-OnLost = Callable[[LeaseLost], None]  # gets the error that `check` raises from then on
+OnLost = Callable[[LeaseLost], None]  # gets the error that `check` raises
 
 _LOG = logging.getLogger("lockprovider")
 _FORKED = Ended("it belongs to the parent process, from which this process was forked", LossReason.FORKED)
@@ -53,16 +49,16 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 def warn_and_give_back(lease: Lease, name: str) -> None:
     """Warn that a held lease was dropped, and release it in a new thread.
 
-    A garbage collection may run in any thread, in the middle of anything, so this one must not release it.
+    A garbage collection, which may run in any thread at any point, must not release it.
     """
     message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending: the lease lapses
+    with contextlib.suppress(RuntimeError):  # the interpreter ends: the lease lapses
         Worker(lease.end, "dropped-lease").start(wait=False)
 
 
 def end_at_exit(lease: Lease) -> Callable[[], None]:
-    """Build the function that ends the lease at the interpreter's exit; it holds the lease weakly."""
+    """Build the function that ends the lease at exit; it holds the lease weakly."""
     reference = weakref.ref(lease)
 
     def end() -> None:
@@ -74,10 +70,12 @@ def end_at_exit(lease: Lease) -> Callable[[], None]:
 
 
 class Lease:
-    """A held lock. Leave the block (`with`) or call `release()` to give the lock back.
+    """A held lock, given back by `release()` or at the end of `with`.
 
-    A lease is released with a `ResourceWarning` once no reference to it, or to the lock that acquired it, is left. It
-    belongs to the process that took it: in a forked child it is lost, is not renewed and cannot be released.
+    Not promised: that no other client acts while you hold it and your process was paused. Only `publish` is safe then.
+
+    Without a reference to it, or to its lock, it is released with a `ResourceWarning`. A forked child has lost it:
+    there it is not renewed and cannot be released.
 
     >>> lock = lockprovider.lock("memory://docs/lock")
     >>> lease = lock.acquire()
@@ -95,7 +93,7 @@ class Lease:
         self._more_callbacks: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
-        self.turn: FifoTurn | None = turn  # its turn among the threads of its client, until release
+        self.turn: FifoTurn | None = turn  # among its client's threads, until release
         self._given_back = False
         self._client = client
         self._on_lost = on_lost
@@ -117,10 +115,10 @@ class Lease:
 
     @property
     def record(self) -> LockRecord:
-        """The lock record as this lease last wrote it, or read it after other clients joined the waiters.
+        """The lock record as this lease last wrote it, or read it after clients joined the waiters.
 
         Raises:
-            LeaseLost: this lease has no record any more.
+            LeaseLost: the lease has no record any more.
         """
         held = None if self._closed else self._client.held()
         if held is None:
@@ -129,18 +127,18 @@ class Lease:
 
     @property
     def deadline_s(self) -> float:
-        """When this process treats the lease as lapsed, on `time.monotonic`'s clock."""
+        """Time on `time.monotonic`'s clock at which this process treats the lease as lapsed."""
         held = self._client.held()
         return 0.0 if held is None else held.deadline_s
 
     @property
     def deadline(self) -> datetime | None:
-        """`deadline_s` as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        """`deadline_s` as a UTC time of this machine's clock, for people; None once nothing is held."""
         held = self._client.held()
         return None if held is None else self._client.time_of(held.deadline_s)
 
     def check(self) -> None:
-        """Return if the lease is held as far as this process knows. Sends no request.
+        """Return if this process knows of no loss; sends no request.
 
         Raises:
             LeaseLost: the lease lapsed, was taken over, broken or released.
@@ -168,15 +166,16 @@ class Lease:
     def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
         """Create `path` with `data` if and only if this lease still is the newest one.
 
-        It takes three requests if the bytes fit into the lock record (6144, deflated), else five, as they are staged
-        first. To stage them ahead, pass the handle of `Lock.stage` as `path`. With `data` as well, the staged copy is
-        not read again; you must know that it still exists. When this returns, the object is at `path`. No clock is
-        involved: see `lockprovider.storage_lock.steps`.
+        When this returns, the object is at `path`. No clock is involved. It takes three requests if the bytes fit into
+        the lock record (6144, deflated), else five, as they are staged first.
 
-        `new` promises that nothing is at the path. With the bytes at hand the path is then not read, which saves a
+        To stage ahead, pass the handle of `Lock.stage` as `path`. With `data` as well, the staged copy is not read
+        again; you must know that it still exists.
+
+        `new` promises that nothing is at the path. With the bytes at hand, the path is then not read, which saves a
         request. Remove a copy that was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are at
-        the path all the same, they stay, and the publish is set aside (see `AlreadyExists`). The log ends, because
-        readers of the record or its log may have seen the publish as decided.
+        the path all the same, they stay, the publish is set aside, and the log ends: its readers may have seen the
+        publish as decided.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -201,10 +200,11 @@ class Lease:
         with self._client.detailed_errors():
             self._publish(pending, checked, new=new)
         if pending is not path or not new:
-            with contextlib.suppress(CasError):  # a copy that stays is no error
+            with contextlib.suppress(CasError):  # a leftover copy is no error
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
+        """Decide the publish; an error after a try becomes `PublishUnknown`."""
         try:
             self._decide(pending, data, new=new)
         except (AlreadyExists, LeaseLost, PublishUnknown):
@@ -217,25 +217,25 @@ class Lease:
             raise _in_doubt(pending, error) from error
 
     def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit the publish; if the lease has ended, note that and settle what became of the commit."""
+        """Commit the publish; if the lease has ended, note that and settle the commit."""
         if self._closed:
             self.check()
         publisher = self._client.publisher
         ended = publisher.commit(pending, data, new=new, over=self._over)
         if ended is None:
             return
-        # Read before `_learn`, after which another thread may begin the client's next lease.
+        # Read before `_learn`: then another thread may begin the next lease.
         tried = publisher.tried(pending)
         if ended is not _RELEASED:
             self._learn(ended)
         try:
             verdict = publisher.settle(pending, self.epoch, tried=tried)
-        except (CasError, MalformedRecord) as error:  # only a publish that was tried sends requests here
+        except (CasError, MalformedRecord) as error:  # sends requests only if tried
             raise _in_doubt(pending, error) from error
         match verdict:
             case "committed":
                 return
-            case "apply":  # this client holds nothing: applying could restore what a later holder removed
+            case "apply":  # applying could restore what a later holder removed
                 raise PublishUnknown(
                     f"the publish of {pending.path!r} was decided, and the next holder of the lock applies it"
                 )
@@ -247,13 +247,13 @@ class Lease:
                 )
 
     def _over(self) -> Ended | None:
-        """Return how the lease has ended; None while it is held. Sends no request and calls no callback."""
-        if self._closed:  # released by another thread, which waits for this publish
+        """Return how the lease has ended, or None; sends no request and calls no callback."""
+        if self._closed:  # another thread releases, and waits for this publish
             return _RELEASED
         return self._ended or self._client.tick()
 
     def renew(self) -> bool:
-        """Prolong the lease now, as the heartbeat does. Returns False while the answer is not known.
+        """Prolong the lease now; False while the outcome is unknown.
 
         >>> lease.renew()
         True
@@ -263,14 +263,14 @@ class Lease:
         answer = None
         try:
             answer = self._client.renew()
-        finally:  # the lease lapses even if the store is out of reach
+        finally:  # it lapses even if the store is out of reach
             self._learn(answer if isinstance(answer, Ended) else self._client.tick())
         return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:
-        """Release the lock and stop the heartbeat. An inner release of a lock acquired twice only counts down.
+        """Release the lock and stop the heartbeat; an inner release only counts down.
 
-        It does nothing when repeated, or in a process forked from the holder's.
+        It does nothing when repeated, or in a forked process.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -284,7 +284,7 @@ class Lease:
         if self._depth > 1:
             self._depth -= 1
             return
-        turn, self.turn = self.turn, None  # released from here on; an interrupt of this call ends the turn, too
+        turn, self.turn = self.turn, None  # released from here on, even if interrupted
         try:
             with self._client.metrics.release():
                 self._stop()
@@ -300,13 +300,13 @@ class Lease:
     def abandon(self, why: str) -> None:
         """Mark the lease as lost, because its heartbeat has stopped."""
         self._learn(Ended(why, LossReason.LAPSED))
-        if not self.thread.is_alive():  # no thread is left to release it
+        if not self.thread.is_alive():  # no thread can release it
             turn, self.turn, self._given_back = self.turn, None, True
             atexit.unregister(self._at_exit)
             self._client.end(self, turn)
 
     def when_lost(self, call: OnLost) -> None:
-        """Call `call` once the lease is lost, from the thread that finds out; at once if the loss is known already.
+        """Call `call` once the lease is lost, in the thread that notices; at once if it is lost.
 
         >>> lease.when_lost(lambda lost: print(lost.reason.value))
         """
@@ -317,7 +317,7 @@ class Lease:
         call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """Return this lease for an inner `acquire` of the same thread, and count it.
+        """Count and return this lease, for an inner `acquire` of its thread.
 
         Raises:
             LeaseLost: the lease is over.
@@ -333,17 +333,17 @@ class Lease:
         return self
 
     def end(self) -> None:
-        """Release the lease, however often it was acquired; failures are suppressed."""
+        """Release the lease, however often acquired, suppressing failures."""
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:
                 self.release()
-            else:  # an interrupt cut its release short
+            else:  # its release was interrupted
                 self._stop()
                 self._client.give_back()
 
     def start(self) -> None:
-        """Start the heartbeat and register the release at exit; `Lock.acquire` calls it once."""
+        """Start the heartbeat and register the release at exit; called once."""
         self._heartbeat.start()
         atexit.register(self._at_exit)
 
@@ -359,18 +359,18 @@ class Lease:
     ) -> None:
         if error is None:
             return self.release()
-        with contextlib.suppress(CasError):  # the error of the block is the one to raise
+        with contextlib.suppress(CasError):  # the block's error is raised
             self.release()
         return None
 
     @property
     def released(self) -> bool:
-        """Whether the lease was released, or belongs to another process; then `release` does nothing."""
+        """Whether the lease was released, or belongs to another process."""
         return self._closed
 
     @property
     def _closed(self) -> bool:
-        """Whether the lease was released, or is not of this process: then its machine must not be used."""
+        """Whether the lease was released, or is another process's: then its machine must not be used."""
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
@@ -387,7 +387,7 @@ class Lease:
         return error
 
     def _learn(self, ended: Ended | None) -> None:
-        """Note the end of the lease once: set `lost`, log and audit it, free the queue, and call the callbacks."""
+        """Note the end once: set `lost`, log and audit it, free the queue, call the callbacks."""
         with self._loss_guard:
             if ended is None or self.lost.is_set():
                 return
@@ -409,20 +409,20 @@ def _in_doubt(pending: Pending, error: Exception) -> PublishUnknown:
     return PublishUnknown(f"{pending.path!r} may have been published: {error}")
 
 
-_FIRST_CODE = 128  # exit code of a process that a signal ended, as shells count it
+_FIRST_CODE = 128  # shells' exit code of signal 0
 
 
 @contextlib.contextmanager
 def until_signal(*numbers: int) -> Iterator[None]:
-    """End this block by `SystemExit(128 + N)` when signal N comes (default: SIGTERM), as Ctrl-C ends it.
+    """End this block by `SystemExit(128 + N)` when signal N comes (default: SIGTERM).
 
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    Each `with` is left and each lock released; leases of other threads are released when the interpreter ends. Without
-    this, SIGTERM ends the process at once, and other clients wait until the lease lapses. A second signal has no
-    effect, and an ignored signal (nohup) stays ignored. Not promised: anything after SIGKILL; that other threads end,
-    which the interpreter waits for unless they are daemons.
+    Each `with` is left and its lock released; leases of other threads are released when the interpreter ends. Without
+    this, SIGTERM ends the process at once, and other clients wait for the lapse. A second signal has no effect; an
+    ignored signal (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other threads end, which the
+    interpreter waits for unless they are daemons.
 
     Raises:
         LockError: this is not the main thread, and no other thread may set signal handlers.

@@ -1,13 +1,4 @@
-"""`Lock`: a lock in an object store.
-
-    lock = lockprovider.lock("s3://bucket/table", timeout=30)    # sends no request yet
-    with lock as lease:                    # acquires, and releases at the end
-        lease.check()                      # raises LeaseLost as soon as the loss is known
-        lease.publish("state/7", data)     # cannot happen after another client took over
-
-Not promised: that no other client acts while you hold the lease and your process was paused. Only `publish` is safe
-against that.
-"""
+"""`Lock`: a lock in an object store, as `lockprovider.lock` opens it."""
 
 from __future__ import annotations
 
@@ -34,15 +25,15 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.states import Busy
 from lockprovider.storage_lock.status import LockStatus, detailed_errors
 
-_FREED_S = 0.25  # longest wait of an acquisition for a commit that this client is still applying
+_FREED_S = 0.25  # wait of an acquisition for this client's own commit
 
 
 class Lock:
-    """One client of one lock. Its threads exclude each other; a thread that holds the lock may acquire it again.
+    """One client of one lock. Its threads exclude each other; the holding thread may acquire again.
 
-    Waiting clients of one process (same store, path and options) are served in the order of asking. Only the first of
-    them reads the store. Across processes the record's waiters determine the next turn, even if the last holder asks
-    again at once. That order is not promised: a JVM writer, or a try with `timeout=0`, may go in between.
+    Waiting clients of one process (same store, path and options) are served in the order of asking; only the first
+    reads the store. Across processes the record's waiters have the next turn. That order is not promised: a JVM writer,
+    or a try with `timeout=0`, may go in between.
 
     `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records.
 
@@ -75,11 +66,11 @@ class Lock:
         self._on_metric = on_metric
         self._audit = audit
         self._store_is_safe = False
-        self._kept = (*vars(self), "_kept")  # what a copy keeps; all other attributes are this client's own
+        self._kept = (*vars(self), "_kept")  # kept by a copy
         self._be_new()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or a copy, which becomes another client and holds nothing."""
+        """Return the state for a pickle or a copy, which is another client; raises while held."""
         lease = self._client.lease
         if lease is not None and not lease.released:
             raise NotPicklable(
@@ -98,10 +89,10 @@ class Lock:
         )
         self._looking = threading.Lock()
         self._looked_at = RecordFile(self._store, self.path, self._world)
-        self._held: Lease | None = None  # dropping the lock drops its lease too; see `Lease`
+        self._held: Lease | None = None  # dropped with the lock; see `Lease`
 
     def _of_this_process(self) -> Client:
-        """Return the client; in a forked process make a new one.
+        """Return the client, a new one in a forked process.
 
         With the parent's owner id, each process would take the other's lock for its own.
         """
@@ -111,22 +102,22 @@ class Lock:
 
     @property
     def world(self) -> World:
-        """The source of time, randomness and ids."""
+        """Source of time, randomness and ids."""
         return self._world
 
     @property
     def owner(self) -> str:
-        """This client's UUID, as the lock record names it."""
+        """This client's UUID in the lock record."""
         return self._of_this_process().owner
 
     @property
     def metrics(self) -> Recorder:
-        """The recorder of this client's counters and timers."""
+        """Recorder of this client's counters and timers."""
         return self._of_this_process().metrics
 
     @property
     def url(self) -> str:
-        """The URL of the lock record, for people and messages."""
+        """URL of the lock record, for people."""
         return self._client.where
 
     def __repr__(self) -> str:
@@ -137,15 +128,14 @@ class Lock:
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock for at most `timeout` seconds (default: the settings'). If not `blocking`, try once.
 
-        A store that does not answer is waited for as long, and at most 10 s more. Then, within the lease, the client
-        applies what an earlier holder decided and left pending.
+        An unanswered request gets at most 10 s more. Then, within the lease, the client applies pending publishes of
+        earlier holders.
 
-        `keeps_log` is a promise of the caller: only the publishes of this lease change what the lock protects; see
-        `commit_log`.
+        `keeps_log` is your promise: only this lease's publishes change what the lock protects; see `commit_log`.
 
         Raises:
             NotAcquired: another client held the lock until the timeout; the message names it.
-            LeaseLost: this thread acquired the lock before, and that lease is lost but not released: release it.
+            LeaseLost: this thread's earlier lease is lost but not released: release it.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
 
@@ -173,15 +163,14 @@ class Lock:
             try:
                 self._must_come(turn, deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
-                # A take before the lock is freed, as right after a commit, would have to wait for late writers of that
-                # commit.
+                # A take right after a commit, before the lock is freed, would wait for late writers of the commit.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.begin_lease()
                 return self._begin(client, turn)
             except BaseException as error:
                 if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:
-                    with ends_with(Signal()):  # the task whose call was cancelled does not wait for this
+                    with ends_with(Signal()):  # a cancelled task does not wait for this
                         client.give_up()
                 client.leave(turn)
                 raise
@@ -202,9 +191,7 @@ class Lock:
         return lease
 
     def release(self) -> None:
-        """Release the lock that this thread acquired; without a lease it does nothing.
-
-        An inner release only counts down.
+        """Release the lock that this thread acquired, if any; an inner release only counts down.
 
         Raises:
             LockError: another thread holds the lock.
@@ -239,10 +226,7 @@ class Lock:
             lease.__exit__(kind, error, trace)
 
     def locked(self) -> bool:
-        """Read whether any client, this one included, holds the lock now; see `status`.
-
-        Raises:
-            MalformedRecord, CasError: as `status`.
+        """Read whether any client, even this one, holds the lock; see `status`.
 
         >>> with lock:
         ...     lock.locked()
@@ -251,9 +235,9 @@ class Lock:
         return self.status().state == "held"
 
     def status(self) -> LockStatus:
-        """Read the lock's holder, times and waiters, judged by the store's clock where the store reports it.
+        """Read the lock's holder, times and waiters by two requests, judged by the store's clock if it reports one.
 
-        This sends two requests. The result may be outdated when it arrives: acquire the lock to exclude other clients.
+        The result may be outdated when it arrives: acquire the lock to exclude other clients.
 
         Raises:
             MalformedRecord: the object at the lock's path is not a lock record.
@@ -281,9 +265,9 @@ class Lock:
             return Busy(refusal.owner, refusal.valid_until_ms, None)
 
     def require_safe_store(self, timeout: float | None = None) -> None:
-        """Check once that the store obeys conditions. The first acquisition does this; later calls send nothing.
+        """Check once, as the first acquisition does, that the store obeys conditions; later calls send nothing.
 
-        The check has `timeout` seconds (default: the settings'), and at least 5.
+        The check has `timeout` seconds (default: the settings'), at least 5.
 
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` skips the check.
@@ -298,22 +282,22 @@ class Lock:
         self._store_is_safe = True
 
     def look(self) -> LockRecord | None:
-        """Read the lock record without acquiring the lock; None if there is no record.
+        """Read the lock record by one request, without acquiring the lock; None if there is no record.
 
-        This sends one request, without a body in the answer if the record is unchanged.
+        An unchanged record is answered without a body.
 
         Raises:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
 
-        >>> lock.look() is None  # nobody has ever held it
+        >>> lock.look() is None  # no client has ever held it
         True
         >>> lock.acquire().release()
         >>> lock.look().owner == lock.owner
         True
         """
         client = self._of_this_process()
-        with self._looking:  # not the machine's lock: this read waits for no acquisition or renewal
+        with self._looking:  # waits for no acquisition or renewal
             self._looked_at.known = newest(self._looked_at.known, client.known, client.committer.known)
             known = self._looked_at.read(REQUEST_S)
             client.queue.note_current(known)
@@ -321,8 +305,6 @@ class Lock:
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without holding the lock; waits until that is decided and applied.
-
-        See `combine`.
 
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.
@@ -337,10 +319,10 @@ class Lock:
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:
-        """Remove the intents of writers that died while they waited for a commit; returns the number of objects.
+        """Remove intents of writers that died while waiting for a commit; returns their number. May be repeated.
 
         Raises:
-            CasError: the store failed; the call may be repeated.
+            CasError: the store failed.
 
         >>> lock.sweep_intents()
         0
@@ -348,9 +330,7 @@ class Lock:
         return self._of_this_process().committer.sweep()
 
     def discard(self, *paths: str) -> None:
-        """Remove leftovers of a commit, in the background.
-
-        Not promised: that they are removed, should this process die or the store fail.
+        """Remove leftovers of a commit in the background; not promised if this process dies or the store fails.
 
         Raises:
             InvalidInput: a path is not the path of an object; nothing is removed.
@@ -362,11 +342,11 @@ class Lock:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
 
-        Small data travels in the lock record itself, and this sends no request. Larger data is written to the store
-        now, and stays there until it is published or unstaged.
+        Small data travels in the lock record, without a request now. Larger data is written to the store, and stays
+        until published or unstaged.
 
-        `unshared` is a promise: no writer ever writes anything else to `path`. Then another client that finishes the
-        publish takes any object at the path for it, without reading the bytes. The publisher itself reads them.
+        `unshared` promises that no writer ever writes anything else to `path`. Another client that finishes the publish
+        then accepts any object there without reading it; the publisher reads it.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
@@ -378,8 +358,8 @@ class Lock:
         """Remove staged bytes of a publish that is abandoned, or that is already applied.
 
         Raises:
-            LockError: their publish was decided, or may be yet (`PublishUnknown`); without the bytes no client could
-                take the lock. Try again after the next acquisition.
+            LockError: the publish was, or may yet be, decided, and the lock's next holder needs its bytes. Try again
+                after the next acquisition.
             CasError: the store failed; the bytes may remain.
 
         >>> lock.unstage(lock.stage("state/9", b"never mind"))
@@ -389,12 +369,11 @@ class Lock:
     def wait_for_late(self) -> None:
         """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
 
-        It returns once this client has held the lock for half of `HAND_OVER_S`. It returns at once if the earlier lease
-        ended more than a minute ago (clocks differ by less). Call it under the lock before you remove published
-        objects.
+        Call it under the lock before you remove published objects. It returns once this client has held the lock for
+        half of `HAND_OVER_S`; at once if the earlier lease ended more than a minute ago (clocks differ by less).
 
         Raises:
-            CasError: the record still names such a publish, and could not be rewritten without it.
+            CasError: the record still names such a publish, and could not be rewritten.
 
         >>> with lock:
         ...     lock.wait_for_late()  # now what was published before may be removed
@@ -403,7 +382,7 @@ class Lock:
 
 
 def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
-    """Return the longest wait in seconds, None for the default; raise if the two arguments contradict each other."""
+    """Return the longest wait in seconds, None for the default; rejects contradicting arguments."""
     if blocking:
         return timeout
     if timeout:

@@ -1,29 +1,7 @@
-"""The lease machine: every decision about the lock, without I/O, clock or randomness.
+"""The lease machine: every decision about the lock, pure. `lockprovider/SPECIFICATION.md` has its rules.
 
-Not promised: that no other client acts while a lease is held, for a holder can be paused for longer than its lease
-lives. Only `Commit` is safe against that: it is a conditional write on the record, whose version proves that the client
-still holds the lock. Renewals and the local deadline only make overlap unlikely, while clocks differ by less than the
-grace plus the margin.
-
-`tests/lockprovider/storage_lock/transitions.py` lists all transitions, and a test compares `step` with them.
-
-The deadline counts from BEFORE the request was sent, on the monotonic clock; counted from the answer, two clients could
-hold the lock. A lapsed lease is `Lost` for its holder even if no other client took it. A renewal follows the wall clock
-forward, but never back: `validUntil` stays as far ahead as the monotonic clock since the acquisition. So a holder's
-clock that steps back does not make its lease look lapsed to others.
-
-Applying may take long. It does not occupy the machine: renewals go on, and do not change what is being rolled forward.
-
-A client that only publishes need not hold the lock: its commit point requires that the record still has the version at
-which it was read as free (`combine`). What is decided and not applied yet stays in the record, and the next holder
-applies it first.
-
-A holder that keeps the record's `log` changes what the lock protects by publishes only. Any other holder drops the log
-with its take.
-
-`polling`, not the machine, decides about the turns of the `waiters`. Waiting clients write the record too: while
-the lock is held, a client adds itself to the waiters under the version it has read, and changes nothing else
-(`with_waiter`). The holder's next write is then refused once, and finds its own lease at a new version.
+Not promised: that no other client acts while a lease is held, as a holder can be paused for longer than its lease
+lives. Only `Commit` is safe then. `tests/lockprovider/storage_lock/transitions.py` lists all transitions.
 """
 
 from __future__ import annotations
@@ -82,7 +60,7 @@ from lockprovider.storage_lock.states import (
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """Compute what `event` does to `state`: the next state, and at most one effect for the driver.
+    """Return the state after `event`, and at most one effect for the driver.
 
     Raises:
         ValueError: the event does not belong to this state; a defect in the driver.
@@ -101,13 +79,13 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Handle an event of a client that holds the lock and has no write on its way."""
+    """Handle an event of a holder without a write under way."""
     held = state.held if isinstance(state, Rolling) else state
-    # What is being rolled forward stays in the record until it is applied.
+    # Rolled forward: stays in the record until applied.
     kept = held.record if isinstance(state, Rolling) else settled(held.record)
     match state, event:
         case Rolling(then=then), AppliedPending(set_aside):
-            # The log would show readers the publish that was set aside as published.
+            # Readers of the log would take the set-aside publish for published.
             return replace(held, record=replace(held.record, log=None)) if set_aside else held, Done(then)
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
@@ -124,7 +102,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
-    """Return the released record: with pending publishes it keeps foreign clients away, else it may yield to them."""
+    """Return the released record: pending publishes keep foreign clients away, else it may yield to them."""
     if record.all_pending:
         return replace(record, released_pending=True, valid_until_ms=_pending_until_ms(me, _not_back_ms(held, at)))
     yield_until_ms = due_yield_until_ms(record, at.now_ms) if record.waiters and record.foreign_seen_ms else 0
@@ -132,7 +110,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
-    """Handle an event of a client with a write on its way, or with an answer missing."""
+    """Handle an event of a client with a write under way, or without its answer."""
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -155,7 +133,7 @@ def _misplaced(state: State, event: Event) -> ValueError:
 
 
 def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
-    """Return whether `owner` may take the lock: it is free, or only an older write of `owner` landed late."""
+    """Return whether `owner` may take the lock: free, lapsed, or an older write of `owner` that landed late."""
     return record.is_free or record.lapsed_at(now_ms) or record.owner == owner
 
 
@@ -173,10 +151,10 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """Return what a refusal proves: a take lost its race; any other write needs a read of the record.
+    """Return the event of a refusal: a take lost its race; any other write needs a read.
 
-    A proxy may send a write twice, so a refused write may be stored. A take can be repeated then, but a publish must
-    not be reported as undone.
+    A proxy may send a write twice, so a refused write may be stored. A take can be repeated then; a publish must not be
+    reported as undone.
     """
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
@@ -202,28 +180,27 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, take: TakeLock) -> LockR
 
 
 def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
-    """Return what was decided and may not be applied yet, if `last_applied` and all before it are applied."""
+    """Return the pending publishes after `last_applied`; all if that is not among them."""
     all_pending = record.all_pending
     return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
 
 
 def settled(record: LockRecord) -> LockRecord:
-    """Return the record with nothing pending: all that was decided is applied."""
+    """Return the record with nothing pending."""
     return replace(record, pending=None, pending_before=())
 
 
 def _log(seen: LockRecord | None, at: Moment) -> Log:
-    """Return the record's log, or a new one that contains what is still pending."""
+    """Return the record's log, or a new one with what is still pending."""
     if seen is not None and seen.log is not None:
         return seen.log
     return Log(at.nonce).plus(*(() if seen is None else seen.all_pending))
 
 
 def pending_until_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when a publish that an earlier holder released as pending may still be applied; 0 if that is past.
+    """Return until when a publish released as pending may still be applied; 0 if long past for all clocks.
 
-    It is past for all clocks that a lease allows, and more. A release by the next writer itself (`by`) does not count:
-    its next record names what is pending, and no other client applies the old one.
+    A release by the next writer itself (`by`) does not count: its next record names what is pending.
     """
     pending_until_ms = max(
         seen.pending_until_ms, seen.valid_until_ms if seen.released_pending and seen.owner != by else 0
@@ -250,7 +227,7 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 
 
 def decided(record: LockRecord, pending: Pending) -> LockRecord:
-    """Return the record that decides this publish, after all that it decided before."""
+    """Return the record that decides this publish, after its earlier ones."""
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, pending_before=(), log=log)
 
@@ -260,7 +237,7 @@ def _pending_until_ms(me: Me, now_ms: int) -> int:
 
 
 def hand_over_s(settings: LockSettings) -> float:
-    """Return for how many seconds a lock with pending publishes keeps foreign clients away after its release."""
+    """Return for how many seconds a lock released with pending publishes keeps foreign clients away."""
     return min(settings.validity, HAND_OVER_S)
 
 
@@ -290,7 +267,7 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """Return the holder's state from before `write`, with what its record still names as pending.
+    """Return the holder's state from before `write`, with what its record names as pending.
 
     What was applied is not applied again: it may have been removed since, under this lease.
     """
@@ -298,7 +275,7 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Handle the record that was read after a refused or unanswered write."""
+    """Handle the record read after a refused or unanswered write."""
     mine = _still_mine(me, write, seen)
     if mine is not None:
         return mine
@@ -311,18 +288,18 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the record is still this client's; None if it was released or taken over."""
+    """Return the step if the record is still this client's, else None."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
     if record.nonce == write.record.nonce:
-        return _written(me, replace(write, record=record), version)  # a client may have joined the waiters
+        return _written(me, replace(write, record=record), version)  # waiters may have joined
     same = record.epoch == write.record.epoch
     if same and write.purpose == "commit" and not record.released_pending and record.pending == write.record.pending:
-        return _written(me, replace(write, record=record), version)  # an older copy of the same commit
+        return _written(me, replace(write, record=record), version)  # an older copy of this commit
     if same and write.before is not None and not record.is_free:
-        # It is the record from before, or an older write that landed late: this client still holds the lock. A log that
-        # was dropped stays dropped, though the stored record has it.
+        # The record from before, or an older write that landed late: the lock is still held. A dropped log stays
+        # dropped, though the stored record has it.
         log = None if write.before.record.log is None else record.log
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
@@ -346,9 +323,9 @@ def _why_lost(me: Me, record: LockRecord | None) -> str:
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
-    """Return whether only clients that know `pending` have had the lock since then.
+    """Return whether only clients that know `pending` have had the lock since `since_ms`; False if unknown.
 
-    The clocks may differ by less than a minute. False if `since_ms` is so long past that nothing can be told.
+    Clocks may differ by less than a minute.
     """
     if record is None or not record.nonce:
         return False
@@ -368,14 +345,14 @@ def _tick(state: State, monotonic_s: float) -> Step:
         case Writing(before=Held() as held) | Checking(Writing(before=Held() as held)) if (
             monotonic_s >= held.deadline_s
         ):
-            # The record still depends on the write on its way.
+            # The write under way still decides about the record.
             return state, Ended(why, LossReason.UNREACHABLE)
         case _:
             return state, None
 
 
 def belief(state: State) -> Held | None:
-    """Return what the client holds as far as it knows; None once it has sent its release."""
+    """Return what the client holds as far as it knows; None once its release is sent."""
     match state:
         case Held():
             return state
@@ -392,10 +369,8 @@ def belief(state: State) -> Held | None:
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
     """Classify a write by a later read of the record.
 
-    Returns:
-        "there": the record is the one that was written, except perhaps for its waiters. "open": the record has the
-        version that the write requires, so it may land yet. "over": it cannot land any more, if it has not landed
-        before.
+    "there": the record is the written one, except perhaps for its waiters. "open": the write may still land. "over": it
+    cannot land any more, but may have landed before.
     """
     if record is not None and record.nonce == sent.nonce:
         return "there"
@@ -411,13 +386,12 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
     Args:
         state: of the machine under whose lease the publish is made.
         tried: whether a write of the record that commits it was ever sent.
-        ended: whether the publisher knows that the lease is over. The machine may still wait for an answer.
+        ended: whether the publisher knows that the lease is over; the machine may still wait for an answer.
         record_is_seen: whether the record was read after the last of these writes.
 
     Returns:
-        "send": write the record that commits the publish. "look": find out what became of a write without an answer.
-        "roll_forward": apply what an earlier write decided. After the lease: "read_record", then "read_path", then
-        `settle_commit` decides. "never": nothing was sent, so nothing can land.
+        "send": write the record that commits it. "look": settle an unanswered write. "roll_forward": apply what an
+        earlier write decided. "never": nothing was sent. After the lease, "read_record", "read_path", `settle_commit`.
     """
     if not ended:
         match state:
@@ -431,21 +405,19 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
                 pass
     if not tried:
         return "never"
-    # The record first: its `pending` is dropped only once the object exists.
+    # The record first: it drops `pending` only once the object exists.
     return "read_path" if record_is_seen else "read_record"
 
 
 def settle_commit(
     pending: Pending, owner: str, epoch: int, seen: LockRecord | None, stored_digest: str | None
 ) -> Verdict:
-    """Decide, after the end of the lease, whether a commit without an answer took effect.
+    """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `owner` and `epoch` are the lease's. `seen` is the record after all tries. `stored_digest` is that of the object at
-    `pending.path`, read after `seen`; None if there is no object.
-
-    Every client that takes the lock copies `pending` and applies it first. So the object exists, or the record still
-    names it, or the record has moved on and the commit never happens. While the record is still that lease's, a copy of
-    the commit may be on its way, and the outcome is unknown.
+    `seen` is the record after all tries, and `stored_digest` that of the object at the path, read after `seen`, or
+    None. `owner` and `epoch` are the lease's. Each taker copies `pending` and applies it first, so the object exists,
+    or the record names it, or the commit never happens. While the record is that lease's, a copy may be under way:
+    unknown.
     """
     if stored_digest == pending.digest:
         return "committed"

@@ -1,7 +1,4 @@
-"""`Member`: the steps that one client of group commit takes for its requests.
-
-It writes the record itself, posts intents and reads their outcome, or leads the batch.
-"""
+"""`Member`: the steps of one group commit client: write the record, post intents, or lead the batch."""
 
 from __future__ import annotations
 
@@ -45,20 +42,16 @@ _LEAST_ROUND_S = 0.005
 
 @dataclass
 class _Leading:
-    """What the leader of the batch remembers: length and start of its round, and its empty rounds in a row."""
+    """Memory of the batch's leader: its round's length and start, and empty rounds in a row."""
 
     round_s: float
     began_s: float
     empty_rounds: int = 0
-    listing_s: float = 0.0  # how long it takes to list the intents
+    listing_s: float = 0.0  # time to list the intents
 
 
 class Member:
-    """One client of group commit. Not thread-safe.
-
-    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
-    for patience at a write of the record.
-    """
+    """One client of group commit. Not thread-safe. The arguments are those of `Committer`."""
 
     def __init__(
         self,
@@ -84,7 +77,7 @@ class Member:
         self._leading: _Leading | None = None
 
     def take(self, new: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, each with the record as its caller read it."""
+        """Add requests, each with the record that its caller read."""
         for request, known in new:
             self._requests.add(request)
             if known is not None:
@@ -103,14 +96,14 @@ class Member:
             for request in self._requests.late():
                 self._give_up(request, error)
             return _RETRY_S if self._requests else None
-        except Exception as error:  # noqa: BLE001 - the decider's error, for the waiting callers
+        except Exception as error:  # noqa: BLE001 - the decider's error, for callers
             self._leading = None
             for request in self._requests:
                 self._give_up(request, error)
             return 0.0
 
     def _step(self) -> float | None:
-        """Settle the requests by the record, give up late ones, and do the next act."""
+        """Settle requests by the record, give up late ones, do the next act."""
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -126,7 +119,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Do what `next_act` chooses; returns the pause in seconds, None if nothing is left."""
+        """Do the act of `next_act`; returns the pause in seconds, None if nothing is left."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         mine = self._situation(known, undecided)
@@ -158,9 +151,9 @@ class Member:
         return pause_s
 
     def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> Situation:
-        """Collect what this client knows besides the record."""
+        """Collect this client's knowledge besides the record."""
         record, writer, leads = known.record, self._writer, self._leading is not None
-        # These are read first: what is applied by then is not among the unapplied.
+        # Read first: what is applied by then is not among the pending.
         applies, fails = self._applying.busy, self._applying.failed is not None
         return Situation(
             all_pending=writer.all_pending(record),
@@ -181,7 +174,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the position among the unapplied of the first publish wanted here, if another client applies it.
+        """Return the position among the pending of this client's first publish, if another client applies it.
 
         None also if the record soon shows what is applied.
         """
@@ -210,12 +203,12 @@ class Member:
         now_s = self._world.monotonic_s()
         posted = all(request.is_stored for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
-        # The first write decides, the next one shows that the publish is applied.
+        # The first write decides, the next shows what is applied.
         writes = 2 if undecided and self._record_shows_applied else 1
         return Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
-        """Return this process's name among the waiters, or none if a thread of it wants to hold the lock."""
+        """Return this process's waiter name; empty if its thread wants to hold the lock."""
         return "" if self._wants_hold() else self._me.waiter_name
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -235,9 +228,9 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `outcome`; instead of an error with `Void`, if the log has ended.
+        """Withdraw a request and end it with `outcome`, or with `Void` instead of an error if the log has ended.
 
-        The caller gets `PublishUnknown` if the publish is, or may be, decided.
+        It ends with `PublishUnknown` if the publish is, or may be, decided.
         """
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
@@ -250,10 +243,9 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent and wait until no write can decide it; True if the log has ended and may have decided it.
+        """Withdraw the intent until no write can decide it; True if the log has ended and may have decided it.
 
-        Raises:
-            PublishUnknown, CasError: it may be decided.
+        After `PublishUnknown` or `CasError` it may be decided.
         """
         if request.posted:
             self._requests.intents.withdraw(request.intent)
@@ -269,10 +261,7 @@ class Member:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _straight(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with this client's own publishes; with `leads` begin to lead the batch.
-
-        Returns the pause.
-        """
+        """Write the record with this client's own publishes; returns the pause. `leads` begins to lead the batch."""
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
@@ -287,10 +276,7 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, mine: Situation) -> float:
-        """Do one round as the leader of the batch: list the intents, write the record or step down.
-
-        Returns the pause.
-        """
+        """Do one round as leader: list the intents, then write the record or step down; returns the pause."""
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -325,7 +311,7 @@ class Member:
                 return 0.0
 
     def _free(self, known: KnownRecord) -> float | None:
-        """Write the record once more, which shows foreign clients that nothing is pending."""
+        """Write the record once more, to show foreign clients that nothing is pending."""
         if pause_s := self._paced_s(known):
             return pause_s
         self._writer.put(known, (), leading_s=0.0)
@@ -338,20 +324,20 @@ class Member:
 
     @property
     def _pace_s(self) -> float:
-        """Least seconds between two writes of the record by any client, if the store has asked for patience; else 0."""
+        """Least seconds between any clients' writes of the record, once throttled by the store; else 0."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
     def _paced_s(self, known: KnownRecord) -> float:
-        """Return for how many seconds the store accepts no write of the record yet."""
+        """Return the seconds until the store accepts another write of the record."""
         return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
     def _chosen(self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
-        """Choose what the next write decides, and give up requests of this client that cannot be decided."""
+        """Choose what the next write decides; gives up own requests that cannot be decided."""
         record = known.record
-        assert record.log is not None  # noqa: S101 - only such a record is written
+        assert record.log is not None  # noqa: S101 - only such records are written
         wanted = [request.intent for request in self._requests]
         decider = self._decider = next((request.decider for request in self._requests), self._decider)
-        assert decider is not None  # noqa: S101 - a leader once had a request
+        assert decider is not None  # noqa: S101 - leaders had a request
         decider.refresh(known.seen_s)
         self._applying.unordered = decider.unordered
         intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
@@ -362,9 +348,9 @@ class Member:
                 continue
             pending = decider.pending(request.intent, record.log, now_ms)
             if pending is None:
-                # Only its writer can build it, after a new read. A posted intent's name is used up.
+                # Its writer must read anew. A posted intent's name is used up.
                 self._give_up(request, Hold() if request.posted else Void())
-            elif not fits_log(pending):  # no writer could follow it while it is pending
+            elif not fits_log(pending):  # while pending it would block all writers
                 self._give_up(request, Hold())
             elif not pending.path.startswith(request.intent.stem):
                 message = f"the path {pending.path!r} must begin with {request.intent.stem!r}, the stem of its intent"

@@ -4,23 +4,21 @@
     lock = lockprovider.lock(url, on_metric=counters)      # or any function that takes a Measure
     counters.values["lock.acquire.success"]
 
-A counter's value is to be added; timers and the gauge have milliseconds:
+Counter values are to be added; timers and the gauge are milliseconds. Inner acquisitions are not counted.
 
-    lock.acquire.attempts                acquisitions that were begun (Hudi: those that succeeded)
+    lock.acquire.attempts                begun acquisitions (Hudi: those that succeeded)
     lock.acquire.success, .failure       their results
-    lock.acquire.precondition.failure    another client wrote the record between the read and the take
-    lock.acquired.others.error           a holder found another client's record instead of its own
-    lock.state.unknown                   the outcome of a read or write of the record is unknown
-    lock.provider.fatal.error            no lock record at the path, no heartbeat, a store that ignores conditions
-    lock.release.success, .failure       a lock that was broken or taken over before its release is a failure, too
-    lock.dangling                        a lock was taken from a holder that let it lapse
-    lock.throttled                       the store asked for patience (429, 503) at a read or write of the record
-    lock.interrupted                     Ctrl-C, or the task was cancelled, during an acquisition
-    lock.acquire.duration      timer     how long the lock was held, counted at the release; the name is Hudi's
-    lock.request.latency       timer     how long an acquisition took, whatever its result
-    lock.expiration.deadline   gauge     what was left of the old validity at a renewal; after a take, the new validity
-
-An inner acquisition of a lock acquired twice is not counted.
+    lock.acquire.precondition.failure    another client wrote between the read and the take
+    lock.acquired.others.error           a holder found another client's record
+    lock.state.unknown                   unknown outcome of a read or write of the record
+    lock.provider.fatal.error            no lock record, no heartbeat, a store that ignores conditions
+    lock.release.success, .failure       failure: also a lock broken or taken over before
+    lock.dangling                        taken from a holder that let it lapse
+    lock.throttled                       the store answered 429 or 503
+    lock.interrupted                     Ctrl-C, or a cancelled task, during an acquisition
+    lock.acquire.duration      timer     how long the lock was held, at the release (Hudi's name)
+    lock.request.latency       timer     duration of an acquisition, whatever its result
+    lock.expiration.deadline   gauge     left of the old validity at a renewal; the new one after a take
 
 Source: `HoodieLockMetrics`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -74,7 +72,7 @@ _INTERRUPTIONS = (KeyboardInterrupt, SystemExit, WaitStopped)
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number: what to add to a counter, or the milliseconds of a timer or gauge.
+    """One number: an increment of a counter, or the milliseconds of a timer or gauge.
 
     >>> seen = []
     >>> with lockprovider.lock("memory://docs/lock", on_metric=seen.append):
@@ -106,7 +104,7 @@ class Timing:
 
 
 class Counters:
-    """Collects the numbers of any number of locks, as their `on_metric`. Thread-safe.
+    """Collector of the numbers of any number of locks, as their `on_metric`. Thread-safe.
 
     >>> counters = lockprovider.Counters()
     >>> with lockprovider.lock("memory://docs/lock", on_metric=counters):
@@ -136,22 +134,19 @@ class Counters:
 
     @property
     def values(self) -> dict[str, float]:
-        """The counters' sums and the gauge's last value; what never happened is missing."""
+        """Sums of the counters and last value of the gauge; what never happened is missing."""
         with self._guard:
             return dict(self._values)
 
     @property
     def timings(self) -> dict[str, Timing]:
-        """The timers' statistics."""
+        """Statistics of the timers."""
         with self._guard:
             return dict(self._timings)
 
 
 class Recorder:
-    """Reports one lock's measures to one callback.
-
-    An error of the callback becomes a warning, and never fails the lock.
-    """
+    """Reports one lock's measures to a callback, whose errors become warnings."""
 
     def __init__(self, call: OnMetric | None, world: World) -> None:
         self._call = call
@@ -175,7 +170,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Count the release in this block, and how long the lock was held."""
+        """Count the release in this block, and time how long the lock was held."""
         try:
             yield
         except (CasError, LockError):
@@ -193,14 +188,14 @@ class Recorder:
                 self._tell(measure)
 
     def wrote(self, state: State, outcome: Outcome) -> None:
-        """Count a write of the record that was sent in this state, by its outcome."""
+        """Count a write of the record by its outcome."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
         elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
             self._count(PRECONDITION)
 
     def throttled(self) -> None:
-        """Count that the store asked for patience; the request is sent again."""
+        """Count that the store throttled a request."""
         self._count(THROTTLED)
 
     def _count(self, *names: str) -> None:
@@ -215,7 +210,7 @@ class Recorder:
             return
         try:
             self._call(measure)
-        except Exception as error:  # noqa: BLE001 - no error of the callback may fail the lock
+        except Exception as error:  # noqa: BLE001 - a callback must not fail the lock
             warnings.warn(f"on_metric failed for {measure.name}: {error!r}", RuntimeWarning, stacklevel=2)
 
 

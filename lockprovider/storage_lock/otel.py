@@ -1,9 +1,8 @@
-"""Export of the lock's metrics through OpenTelemetry; requires the extra `otel`.
+"""Export of lock metrics through OpenTelemetry; requires the extra `otel`.
 
     lock = lockprovider.lock(url, on_metric=otel.on_metric())
 
-Counters become counters, timers histograms, the gauge a gauge; times are milliseconds. The application's own
-OpenTelemetry setup exports them; without one, nothing is exported.
+Timers become histograms; times are milliseconds. Without an OpenTelemetry setup of the application nothing is exported.
 """
 
 from __future__ import annotations

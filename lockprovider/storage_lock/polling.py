@@ -1,15 +1,7 @@
-"""Decide what a waiting client does after it has read the lock record: take the lock, join the waiters, or poll. Pure.
+"""Rules of a waiting client, pure: take the lock, join the waiters, or poll.
 
-    a waiter                       sleep until the turns ahead of it should have ended
-    not a waiter yet               sleep for most of a round of all waiters, then take a free lock, or join
-    overdue                        poll, more and more seldom: after half the time that it has waited in vain
-    free, but another's turn       allow each waiter ahead some patience, then take the lock
-
-No client needs to be a waiter (`LockRecord.waiters`), and a JVM writer may drop the waiters. A client sleeps for at
-most `LONGEST_S`, or `poll_s` if that is longer. Any client may take a lock that lay free for `LONGEST_S`, so waiters
-that gave up or died cost at most that time together.
-
-Not promised: an order. Only that clients of this library do not pass over a waiting one for long.
+See "Waiting" in `lockprovider/SPECIFICATION.md`. Not promised: an order; only that clients of this library do not pass
+over a waiting one for long.
 """
 
 from __future__ import annotations
@@ -20,29 +12,28 @@ from fsspec_cas import Version
 from lockprovider.storage_lock.machine import may_take
 from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, free_for_s, without_waiter, yield_left_s
 
-FIRST_S = 0.15  # first pause of a client that is no waiter; also how late a waiter may be
+FIRST_S = 0.15  # first pause of a client that is no waiter; a waiter's allowed delay
 
-_SHARE = 0.5  # share of the time waited in vain that the next pause takes
-_POLLS = 6  # polls in the length of a turn, by a waiter whose turn is due
-_LATENCIES = 3  # latencies of the store by which a waiter polls before its turn, and may be late
-# Each join makes the holder write again: if all joined in its turn, the turn would not end.
+_SHARE = 0.5  # next pause's share of the time waited in vain
+_POLLS = 6  # per turn, by a waiter whose turn is due
+_LATENCIES = 3  # by which a waiter polls early, and may be late
+# Each join makes the holder write again: its turn would not end if all joined.
 _UNKNOWN_TURN_S = 0.2
-_JOIN_BURST = 4  # attempts in a row: with short turns, one in three or four succeeds
+_JOIN_BURST = 4  # attempts in a row: in short turns, one in three or four succeeds
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a waiting client saw in one read of the record."""
+    """One read of the record by a waiting client."""
 
     record: LockRecord
     version: Version
     now_ms: int
     monotonic_s: float
-    took_s: float  # 0 if no request was needed, for the record that this client released
-    understood: bool = True  # encoding the record again would give the same bytes
-    owner: str = ""  # the reading client, as the record would name it
-    # a turn has just begun: another client took the lock after this read
-    lost_race: bool = False
+    took_s: float  # 0 without a request, for a record released here
+    understood: bool = True  # re-encoding gives the same bytes
+    owner: str = ""  # of the reading client
+    lost_race: bool = False  # another client took the lock after this read
 
     @property
     def mine(self) -> bool:
@@ -57,39 +48,39 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """What a waiting client remembers between two polls."""
+    """Memory of a waiting client between two polls."""
 
     name: str
     poll_s: float
     began_s: float
-    latency_s: float = 0.0  # the slowest recent latency of a read
+    latency_s: float = 0.0  # slowest recent read
     version: Version | None = None
-    free_since_s: float | None = None  # since when the lock was free at `version`
-    refused: int = 0  # attempts to join that lost to another write
-    round_s: float | None = None  # a round of all waiters at the last poll, if this client was not one
+    free_since_s: float | None = None  # free at `version` since
+    refused: int = 0  # refused attempts to join
+    round_s: float | None = None  # round at the last poll, if this client was no waiter
 
 
 @dataclass(frozen=True, slots=True)
 class TakeTurn:
-    """Take the lock as it was read; `waiters` are the waiters from then on."""
+    """Action: take the lock as it was read, leaving these `waiters`."""
 
     waiters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Poll again after so many seconds."""
+    """Action: poll again after a pause."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Add this client to the waiters, under the version that was read; then poll after a pause."""
+    """Action: add this client to the waiters, at the version read, then poll."""
 
 
 def next_action(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """Choose the next action after a read of the record; `jitter` is in [0, 1)."""
+    """Choose the action after a read of the record; `jitter` is in [0, 1)."""
     outside = seen.record.waiters and waiter.name not in seen.record.waiters
     known = replace(_noted(waiter, seen), round_s=_round_s(seen) if outside else None)
     take = None if known.free_since_s is None else _take(waiter, seen)
@@ -99,7 +90,7 @@ def next_action(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waite
 
 
 def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
-    """Take the lock if it is free, regardless of waiters and yield window: for a client at its deadline."""
+    """Take a free lock, regardless of waiters and yield window: for a client at its deadline."""
     if not seen.free:
         return None
     return TakeTurn(() if _was_left(seen) else without_waiter(seen.record.waiters, waiter.name))
@@ -118,9 +109,9 @@ def join_failed(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waite
 
 
 def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
-    """Take the lock if this client is first among the waiters; waiters ahead of it that missed their turns are removed.
+    """Take the lock if this client is first, without the waiters that missed their turns.
 
-    A client that was not a waiter at its last poll, and has waited for a whole round, goes before all waiters once.
+    A client that was no waiter at its last poll, and has waited for a whole round, goes before all once.
     """
     waiters, name = seen.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
@@ -138,7 +129,7 @@ def _was_left(seen: Observation) -> bool:
 
 
 def _skipped_waiters(waiter: Waiter, seen: Observation) -> int:
-    """Count the first waiters whose turns have passed since the lock was first read in this version."""
+    """Count the first waiters whose turns have passed since this version was first read."""
     if waiter.free_since_s is None or waiter.version != seen.version:
         return 0
     free_s = seen.monotonic_s - seen.took_s - waiter.free_since_s
@@ -146,7 +137,7 @@ def _skipped_waiters(waiter: Waiter, seen: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Guess whether a client that asked again `gap_s` after its release comes back before its turn as a new waiter.
+    """Guess whether a client that asked `gap_s` after its release returns before its turn as a new waiter.
 
     `waited_s`: how long it recently waited.
     """
@@ -155,7 +146,7 @@ def comes_again(gap_s: float, waited_s: float) -> bool:
 
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:
     """Note this read: version, latency, and since when the lock is free."""
-    # In the yield window the lock is left to foreign clients.
+    # The yield window belongs to foreign clients.
     free = seen.free and not yield_left_s(seen.record, seen.now_ms)
     since_s = waiter.free_since_s if waiter.version == seen.version else None
     since_s = seen.monotonic_s if since_s is None else since_s
@@ -164,7 +155,7 @@ def _noted(waiter: Waiter, seen: Observation) -> Waiter:
 
 
 def _should_join(waiter: Waiter, seen: Observation) -> bool:
-    """Return whether to join now: after a round in vain; as the first waiter, in a turn of some length."""
+    """Return whether to join: after a round in vain; as first waiter, in a longer turn."""
     record = seen.record
     if not seen.understood or not waiter.name or waiter.name in record.waiters or seen.lost_race:
         return False
@@ -200,10 +191,7 @@ def _slowing_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
 
 
 def _until_takeable_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
-    """Return the seconds until this client may take the lock: at the lapse, at its turn, or when any client may.
-
-    `jitter` spreads clients that wait for the same moment.
-    """
+    """Return the seconds until this client may take the lock; `jitter` spreads the clients."""
     if waiter.free_since_s is None:
         takeable_s = (seen.record.lapses_ms - seen.now_ms) / 1000
     else:

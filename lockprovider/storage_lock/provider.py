@@ -1,14 +1,4 @@
-"""`LockProvider`: the lock with the interface of Hudi's own provider, for code that is written against it.
-
-    with LockProvider.from_config({"hoodie.base.path": "s3://bucket/table"}) as provider:
-        if provider.try_lock(timeout=60):
-            try:
-                ...
-            finally:
-                provider.unlock()
-
-The promises are those of `Lock`. Unlike in Hudi, two threads of one provider exclude each other, and an inner `unlock`
-does not free the outer `try_lock`.
+"""`LockProvider`: the lock with the interface of Hudi's own provider.
 
 Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -39,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """The place of a lock, and the settings that its URL or config gave."""
+    """Place of a lock, with the settings of its URL or config."""
 
     url: str
     store: Store
@@ -50,11 +40,7 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """Return a copy with these times, where they are given.
-
-        Raises:
-            InvalidSettings: the times contradict each other or are out of range.
-        """
+        """Return a copy with the times that are not None; may raise `InvalidSettings`."""
         given = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
         named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         settings = self.settings or LockSettings()
@@ -64,7 +50,7 @@ class LockPlace:
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
-        """Make a client, `Lock` or `AsyncLock`, that writes Hudi's audit records if the table has them switched on."""
+        """Make a client, `Lock` or `AsyncLock`, with Hudi's audit."""
         audit = AuditLog(self.store, self.path)
         return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
 
@@ -83,8 +69,18 @@ def locate(
 class LockProvider:
     """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the calling thread.
 
-    In another process it is another client: a forked child holds nothing, and a pickled provider gets a new owner id. A
-    provider that holds the lock cannot be pickled.
+        with LockProvider.from_config({"hoodie.base.path": "s3://bucket/table"}) as provider:
+            if provider.try_lock(timeout=60):
+                try:
+                    ...
+                finally:
+                    provider.unlock()
+
+    The promises are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock` does not
+    free the outer `try_lock`.
+
+    A forked child, or a pickled copy, is another client, which holds nothing. A provider that holds the lock cannot be
+    pickled.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """
@@ -131,8 +127,8 @@ class LockProvider:
     ) -> LockProvider:
         """Open the provider that a Hudi writer's config describes, with Hudi's names, defaults and bounds.
 
-        It reads `hoodie.base.path` (required) and the lock's keys; see `LockSettings.from_hudi`. On Azure the keys
-        `hoodie.write.lock.azure.*` give the store's credentials, unless `storage_options` do.
+        It reads `hoodie.base.path` (required) and the lock's keys; see `LockSettings.from_hudi`. On Azure
+        `hoodie.write.lock.azure.*` are the store's credentials, unless `storage_options` has them.
 
         Raises:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
@@ -155,12 +151,12 @@ class LockProvider:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # pickling raises if it is held
 
     def try_lock(self, timeout: float = 0.0) -> bool:
-        """Take the lock, waiting at most `timeout` seconds; returns False if another client still holds it then.
+        """Take the lock, waiting at most `timeout` seconds; False if another client still holds it then.
 
-        A thread that holds it already gets True, and must unlock once more.
+        The holding thread gets True, and must unlock once more.
 
         Raises:
-            LeaseLost: this thread had the lock, and its lease is lost: unlock first.
+            LeaseLost: this thread's lease is lost: unlock first.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
             LockError: this provider is closed.
@@ -199,7 +195,7 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """Return the lock record of the held lease, without a request; None if this provider does not hold the lock.
+        """Return the held lease's lock record, without a request; None if this provider does not hold the lock.
 
         >>> provider.try_lock() and provider.get_lock().expired
         False
@@ -214,11 +210,11 @@ class LockProvider:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the last `try_lock`, for `check` and `publish`."""
+        """Lease of the last `try_lock`, for `check` and `publish`."""
         return self._lease
 
     def close(self) -> None:
-        """Release the lock, whichever thread holds it and however often; later calls of `try_lock` raise.
+        """Release the lock, whichever thread holds it and however often; later `try_lock` calls raise.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -244,11 +240,7 @@ def _place(
     settings: LockSettings | None,
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
-    """Merge the options of a URL or config with the arguments.
-
-    Raises:
-        InvalidSettings: an option and an argument contradict each other.
-    """
+    """Merge the options of a URL or config with the arguments; rejects contradictions."""
     asked = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if asked is None else asked
     _check_path(path)
@@ -258,11 +250,7 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a managed identity's client id in the storage options by a credential object.
-
-    Raises:
-        InvalidSettings: `azure-identity` is not installed.
-    """
+    """Replace a managed identity's client id by a credential object, which requires `azure-identity`."""
     found = dict(options)
     identity = found.pop(MANAGED_IDENTITY, None)
     if identity is not None:

@@ -1,14 +1,14 @@
-"""The publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
+"""Publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
 
-`steps` describes the protocol. The life of a publish, in the order of the calls:
+The life of a publish, in the order of the calls:
 
     Lease.publish         checks the bytes, and stages or encloses them (`stage`)
-    commit                takes the steps that `publish_next` names, until it is published or the lease has ended:
+    commit                takes the steps of `publish_next`, until published or the lease has ended:
         steps.prepare         checks that the path is free and the bytes exist
-        _advance              sends the commit, or reads what became of a write without an answer
+        _advance              sends the commit, or reads what became of an unanswered write
         apply_left            applies what an earlier write has decided
         _apply_own            applies what the commit has decided, and checks that this was in time
-    settle                reads the record and the path, after the lease has ended and a commit was sent
+    settle                after the lease and a sent commit, reads the record and the path
     discard               removes the staged copy
 """
 
@@ -54,14 +54,14 @@ class Publisher:
         self._me = me
         self._driver = driver
         self._world = driver.world
-        self._sent: set[Pending] = set()  # publishes whose application was begun, and may yet arrive
-        # Of this lease, the last try of each publish that is not known to be applied.
+        self._sent: set[Pending] = set()  # begun to apply, and may yet arrive
+        # This lease's last try of each publish not known to be applied.
         self._commits: dict[Pending, Sent] = {}
-        self.breaks = False  # an operator's order to set aside whatever cannot be applied
-        self.set_aside: dict[str, str] = {}  # by path of what could not be applied: the object that keeps its details
+        self.breaks = False  # an operator's order to set aside unappliable publishes
+        self.set_aside: dict[str, str] = {}  # by unappliable path: the object with the details
 
     def begin_lease(self) -> None:
-        """Forget the earlier lease's commits: they cannot land over the new lease's record."""
+        """Forget the earlier lease's commits: they cannot land over the new record."""
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
@@ -72,12 +72,7 @@ class Publisher:
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove the staged bytes of a publish, after reading that no record needs them.
-
-        Raises:
-            LockError: they are still needed.
-            CasError: the store failed; they may remain.
-        """
+        """Remove a publish's staged bytes after reading that no record needs them; else raise `LockError`."""
         if pending.staged:
             with self._driver.step_guard:
                 seen = self._driver.read()
@@ -92,16 +87,16 @@ class Publisher:
         self.discard(pending)
 
     def discard(self, pending: Pending) -> None:
-        """Remove the staged copy of a publish, if it has one."""
+        """Remove the publish's staged copy, if any."""
         steps.discard(self._store, pending)
 
     def commit(
         self, pending: Pending, data: bytes | None, *, new: bool, over: Callable[[], Ended | None]
     ) -> Ended | None:
-        """Pass the commit point, and apply; None if it is published, else how the lease ended before that was known.
+        """Pass the commit point and apply; None if published, else how the lease ended before that was known.
 
-        Renewals go on. `over` returns how the lease has ended, if it has, before a commit is repeated. `data`: the
-        bytes, if the caller has them. `new`: the caller knows that nothing is at the path.
+        Renewals go on. `over` returns how the lease has ended, before a commit is repeated. `data`: the bytes at hand.
+        `new`: the caller knows that nothing is at the path.
         """
         data_is_ready, ended = new and data is not None, None
         with self.publish_guard:
@@ -117,7 +112,7 @@ class Publisher:
                         return None
                     case "send", None:
                         data, data_is_ready = steps.prepare(self._store, pending, data, self.left_s), True
-                    case "send", _:  # not written, though a copy may still be on its way
+                    case "send", _:  # a copy may still be under way
                         ended = over()
                     case "look", _:
                         pass
@@ -127,10 +122,7 @@ class Publisher:
                         return ended or _ENDED_BEFORE
 
     def _advance(self, pending: Pending, ended: Ended | None, *, data_is_ready: bool) -> tuple[PublishStep, Answer]:
-        """Take the next step of a publish; returns it with the machine's answer, if the machine took it.
-
-        The answer of a commit is None until the data is ready.
-        """
+        """Take a publish's next step; returns it with the machine's answer, None until the data is ready."""
         driver = self._driver
         with driver.step_guard:
             state = driver.state
@@ -144,11 +136,9 @@ class Publisher:
             return step, None
 
     def _apply_own(self, what: Apply, data: bytes | None) -> None:
-        """Apply what this client has decided just now, with its data.
+        """Apply what this client has just decided.
 
-        Raises:
-            AlreadyExists, Unappliable: other bytes are at its path; see `_never`.
-            PublishUnknown: it was applied after its time.
+        May raise `PublishUnknown` if that was too late, or the errors of `_never`.
         """
         pending, began_s = what.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
@@ -160,10 +150,9 @@ class Publisher:
             self._never(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Check a publish that was applied after its time, as by a process that was stopped in the moment of sending.
+        """Check a publish applied after its time, as by a process stopped while sending.
 
-        Raises:
-            PublishUnknown: a JVM writer may have had the lock before the publish was applied.
+        Raises `PublishUnknown` if a JVM writer may have had the lock before.
         """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
@@ -179,12 +168,11 @@ class Publisher:
             )
 
     def _never(self, pending: Pending) -> None:
-        """Raise for a publish that was set aside, after writing the record without it.
+        """Write the record without a publish that was set aside, and raise.
 
         Raises:
             AlreadyExists: the record no longer names it, so it never will be applied.
-            Unappliable: the record may still name it, and the next holder may find its path free.
-            CasError: the same.
+            Unappliable, CasError: the record may still name it, and the next holder may find its path free.
         """
         kept = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {kept!r}"
@@ -199,17 +187,10 @@ class Publisher:
         return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> Verdict:
-        """Find out what became of a commit under the lease of `epoch`, which has ended. Reads the record and the path.
+        """Read the record and the path to settle a commit under the ended lease of `epoch`.
 
-        Another thread may have the client's next lease by now.
-
-        Args:
-            pending: the publish.
-            epoch: of the lease.
-            tried: the result of `tried` from before any thread was notified of the end: `begin_lease` makes it False.
-
-        Raises:
-            CasError, LockError: it cannot be found out now.
+        Another thread may have the next lease. So read `tried` before any thread is notified of the end: `begin_lease`
+        resets it.
         """
         driver, seen = self._driver, None
         while True:
@@ -221,7 +202,7 @@ class Publisher:
                     record = None if seen is None else seen.record
                     stored_digest = steps.digest_at(self._store, pending.path)
                     verdict = settle_commit(pending, self._me.owner, epoch, record, stored_digest)
-                    # A JVM writer that drops `pending` from the record does not stop a write that this client has sent.
+                    # A JVM writer that drops `pending` does not stop a sent write.
                     return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
                 case _:
                     return "not_committed"
@@ -229,7 +210,7 @@ class Publisher:
     # -- applying what was decided ---------------------------------------------------------------------------------
 
     def finish_in_flight(self) -> Ended | None:
-        """Read what became of a write without an answer, if there is one."""
+        """Read what became of an unanswered write, if any."""
         driver = self._driver
         answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
         return answer if isinstance(answer, Ended) else None
@@ -241,10 +222,7 @@ class Publisher:
             self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
-        """Apply a publish and those before it while the lease lives.
-
-        The machine is free during this, and notified at the end.
-        """
+        """Apply a publish, after those before it, while the lease lives; then notify the machine."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
         self._sent.add(what.pending)
@@ -263,7 +241,7 @@ class Publisher:
         return True
 
     def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
-        """Set a publish aside if other bytes are at its path: it never can be applied, and must not block the lock.
+        """Set aside a publish whose path has other bytes: it must not block the lock.
 
         If its own bytes are missing, they may still exist, so only an operator's order (`breaks`) sets it aside.
         """
@@ -275,7 +253,7 @@ class Publisher:
         return True
 
     def roll_forward(self, what: Apply) -> None:
-        """Apply what was decided under an earlier lease, unless a listing shows that it exists."""
+        """Apply what an earlier lease decided, unless a listing shows that it exists."""
         all_pending = (*what.earlier, what.pending)
         many = bool(what.earlier) and all(pending.unshared for pending in all_pending)
         if many and steps.all_exist(self._store, [pending.path for pending in all_pending]):
@@ -284,7 +262,7 @@ class Publisher:
             self._apply(what)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
-        """Notify the machine at once, even if a renewal's answer is missing: the object may now be removed."""
+        """Notify the machine, even if a renewal is unanswered: the object may now be removed."""
         driver = self._driver
         with driver.step_guard:
             held = driver.held()

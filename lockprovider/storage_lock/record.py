@@ -1,8 +1,7 @@
 """The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider.
 
-`owner`, `validUntil` and `expired` are Hudi's. JVM Hudi ignores all other fields when it reads, and drops them when it
-writes: `epoch`, `nonce`, `pending`, `holder`, `waiters`, `turnMs`, `freedMs`, `foreignSeenMs`, `yieldUntilMs`,
-`combinerMs`, `releasedPending`, `pendingUntil`, `pendingBefore`, `log`.
+JVM Hudi knows `owner`, `validUntil` and `expired`. It ignores all other fields when it reads, and drops them when it
+writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -35,7 +34,7 @@ from lockprovider.storage_lock.commit_log import MOST_ENTRIES, MOST_PACKED, REMO
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10
 """Most bytes of a publish in the record; a larger one is staged, however well it deflates."""
-_LARGEST = 4 << 20  # bytes of a record; ours have about 50 KB, and 40 bytes for each waiter
+_LARGEST = 4 << 20  # bytes; records have about 50 KB, and 40 bytes a waiter
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's largest `long`
 _TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "pending_until_ms"}
 _TIMES |= {"foreignSeenMs": "foreign_seen_ms", "yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms"}
@@ -43,37 +42,35 @@ _MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
-    """Return whether a lease that was promised until then counts as over, by a clock that shows `now_ms`."""
+    """Return whether a lease promised until then is over at `now_ms`, with the grace."""
     return now_ms > valid_until_ms + GRACE_MS
 
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """One state of the lock.
+    """One state of the lock. Times are epoch ms UTC; 0 means unknown or long past.
 
     Attributes:
         owner: UUID of the lock client that wrote the record.
-        valid_until_ms: when the lease lapses, epoch ms UTC.
+        valid_until_ms: when the lease lapses.
         expired: the holder released the lock.
-        epoch: the fencing token. It rises strictly over acquisitions without a JVM writer in between. A JVM writer
-            drops it (0). The epoch after that is above all that its client has seen, and not below its clock. So it
-            falls only if another client's clock was ahead by more than the time in between.
-        nonce: makes the bytes of every write unique, and names the write.
+        epoch: the fencing token. It rises strictly, except over a JVM writer, which drops it (0). The next epoch is
+            above all that its client has seen, and not below its clock. So it falls only if another client's clock was
+            ahead by more than the time in between.
+        nonce: unique name of the write.
         pending: a decided publish that the next holder must apply first.
-        pending_before: the publishes decided right before `pending` that may not be applied yet either, in order.
+        pending_before: earlier publishes that may not be applied yet either, in order.
         holder: the holding process, for people.
-        waiters: the waiters, in the order of their turns. Safety never depends on it.
-        turn_ms: the recent length of a turn, from take to take; 0 if not known.
-        freed_ms: when the lock was released to the waiters, epoch ms by the releaser's clock; else 0.
-        foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written the record, epoch ms; 0 if
-            long past.
+        waiters: in the order of their turns. Safety never depends on it.
+        turn_ms: the recent length of a turn, from take to take.
+        freed_ms: when the lock was released to the waiters, by the releaser's clock.
+        foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written the record.
         combiner_ms: a hint for how long after this write its writer leads the batch; 0 if it does not.
-        yield_until_ms: end of the last yield window, in which waiters leave a released lock to a foreign client, epoch
-            ms.
-        released_pending: the lock was released with pending publishes. Clients of this library may take it. A foreign
-            client, which ignores `pending`, must wait until `valid_until_ms`.
+        yield_until_ms: end of the last yield window, in which waiters leave a released lock to a foreign client.
+        released_pending: released with pending publishes. Clients of this library may take the lock; a foreign client,
+            which ignores `pending`, must wait until `valid_until_ms`.
         pending_until_ms: `valid_until_ms` of the last `released_pending` record: until then a pending publish may be
-            applied. 0 if long past.
+            applied.
         log: the recent publishes of holders that keep the log; None once any other holder has had the lock.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
@@ -102,16 +99,16 @@ class LockRecord:
 
     @property
     def all_pending(self) -> tuple[Pending, ...]:
-        """All publishes that are decided and may not be applied yet, in the order of the decisions."""
+        """All publishes that are decided and may not be applied yet, in order."""
         return () if self.pending is None else (*self.pending_before, self.pending)
 
     @property
     def log_has_pending(self) -> bool:
-        """Whether the log has the bytes of all pending publishes; True if nothing is pending."""
+        """Whether the log has the bytes of all pending publishes, if any."""
         return self.pending is None or (self.log is not None and self.log.ends_with(self.all_pending))
 
     def lapsed_at(self, now_ms: int) -> bool:
-        """Return whether other clients may take the lock over: its validity and the grace have passed.
+        """Return whether validity and grace have passed, so other clients may take the lock over.
 
         >>> record.lapsed_at(record.valid_until_ms), record.lapsed_at(record.valid_until_ms + 60_000)
         (False, True)
@@ -120,7 +117,7 @@ class LockRecord:
 
     @property
     def lapses_ms(self) -> int:
-        """The first time, epoch ms, at which the record is lapsed."""
+        """First time, epoch ms, at which the record is lapsed."""
         return self.valid_until_ms + GRACE_MS + 1
 
     def without_waiters(self) -> LockRecord:
@@ -133,7 +130,7 @@ class LockRecord:
 
     @property
     def is_free(self) -> bool:
-        """Whether a client of this library may take the lock without waiting: its holder has released it."""
+        """Whether its holder has released it, so a client of this library may take the lock at once."""
         return self.expired or self.released_pending
 
     def encode(self) -> bytes:
@@ -163,7 +160,7 @@ class LockRecord:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def _optional_fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield the fields that are left out if they are empty."""
+        """Yield the fields that are left out if empty."""
         yield "waiters", list(self.waiters)
         yield "turnMs", self.turn_ms
         yield "freedMs", self.freed_ms
@@ -175,9 +172,7 @@ class LockRecord:
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
-        """Decode a record of this library or of JVM Hudi; unknown fields are ignored.
-
-        `path` names the object in the error.
+        """Decode a record of this library or of JVM Hudi, ignoring unknown fields; errors name `path`.
 
         Raises:
             MalformedRecord: the bytes are not a lock record.
@@ -232,7 +227,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode the earlier pending publishes; a number refers to that many log entries before the last one."""
+    """Decode earlier pending publishes; a number counts log entries before the last one."""
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -246,7 +241,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish; bytes that the record leaves out come from the last entry of the log."""
+    """Decode a pending publish; omitted bytes come from the log's last entry."""
     if value is None:
         return None
     if is_first and value.get("first") is not None:
@@ -280,13 +275,12 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
 
 # -- the waiters: their order, the length of a turn, and the yield window ----------------------------------------------
 #
-# Safety does not depend on the waiters. A foreign client (a JVM writer) does not know them, and would hardly find the
-# lock free. So if one was seen recently (`foreign_seen_ms`), the waiters regularly leave a released lock alone for long
-# enough to be found (`yield_until_ms`).
+# A foreign client (a JVM writer) does not know the waiters, and would hardly find the lock free. So they regularly
+# leave a released lock alone for long enough to be found (`yield_until_ms`).
 
-# Longest turn that waiting clients expect, and longest time that a free lock is left to its waiters.
+# Longest expected turn, and longest time that a free lock is left to its waiters.
 LONGEST_S = 4.5
-# Shortest time for which a client that need not hold the lock leaves a free lock to the waiters.
+# Least time for which a client that only publishes leaves a free lock to the waiters.
 _WAITERS_FIRST_S = 0.25
 
 
@@ -301,12 +295,12 @@ def without_waiter(waiters: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def with_waiter(record: LockRecord, name: str) -> LockRecord:
-    """Return the record with this name added to the waiters."""
+    """Return the record with this name among the waiters."""
     return record if name in record.waiters else replace(record, waiters=(*record.waiters, name))
 
 
 def free_for_s(record: LockRecord, now_ms: int) -> float:
-    """Return for how many seconds a free lock has been available, by the record; clocks may differ."""
+    """Return for how many seconds a free lock has been available; clocks may differ."""
     return (now_ms - max(record.yield_until_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
@@ -316,20 +310,20 @@ def others_wait(record: LockRecord, name: str) -> bool:
 
 
 def waiters_first_s(record: LockRecord) -> float:
-    """Return for how many seconds a client that need not hold the lock leaves it, once free, to the waiters."""
+    """Return for how many seconds a client that need not hold the lock leaves a free one to the waiters."""
     return min(LONGEST_S, max(_WAITERS_FIRST_S, 2 * record.turn_ms / 1000))
 
 
 def yield_left_s(record: LockRecord, now_ms: int) -> float:
-    """Return the seconds left of the yield window, in which waiters leave a released lock to a foreign client."""
+    """Return the seconds left of the yield window, for which waiters leave a released lock to a foreign client."""
     left_ms = record.yield_until_ms - now_ms if record.expired else 0
     return left_ms / 1000 if 0 < left_ms <= _YIELD_MS else 0.0
 
 
 def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the end of the yield window of a lock that is released now; 0 if none is due.
+    """Return the end of the yield window of a lock released now; 0 if none is due.
 
-    A foreign client may wait unseen, so a window is due now and then in any case.
+    A foreign client may wait unseen, so windows come without a seen one, too.
     """
     every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
     return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
@@ -338,7 +332,7 @@ def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
 def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
     """Return the end of the last yield window for a write of now.
 
-    `lies_free`: the write leaves the lock free, and no client needs to wait for that.
+    `lies_free`: the write leaves the lock free, which serves as a window.
     """
     return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
@@ -349,26 +343,26 @@ _YIELD_MS = 1200  # JVM Hudi tries once in a second
 
 
 def foreign_seen_ms(seen: LockRecord, now_ms: int) -> int:
-    """Return when a foreign client last wrote the record; 0 if that is long past."""
+    """Return when a foreign client last wrote the record; 0 if long past."""
     if not seen.nonce:
         return now_ms
     return seen.foreign_seen_ms if now_ms <= seen.foreign_seen_ms + LONG_PAST_MS else 0
 
 
 def turn_ms(seen: LockRecord, now_ms: int) -> int:
-    """Return the length of a turn: a running mean without outliers, of turns that had waiters. A hint."""
+    """Return the running mean, without outliers, of turns that had waiters. A hint."""
     if not seen.waiters or seen.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
     if not mean_ms:
         return last_ms
-    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # turns were long while the waiters gathered
+    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # long turns while waiters gathered
         return (mean_ms + last_ms) // 2
     return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
 
 
 def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
-    """Return the length of the last turn; the time it lay free counts up to the time it was held."""
+    """Return the last turn's length; time free counts up to the time held."""
     if not seen.freed_ms:
         return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
     held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)

@@ -1,4 +1,4 @@
-"""Reading, writing and applying the lock record for a client of group commit."""
+"""`RecordWriter` and `Applying`: reads and writes of the record for group commit, and what they decided."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from lockprovider.storage_lock.states import Me, Moment, Sent
 
 
 class Applying:
-    """Apply decided publishes on threads of its own, so that the next decision need not wait.
+    """Applies decided publishes on background threads, so that the next decision need not wait.
 
-    It applies one after the other, in the order of the log, or concurrently with unordered visibility. After each
-    publish the applying thread calls `notify`. Not promised: that all is applied. What is left stays pending in the
-    record, and its next writer applies it.
+    In the log's order, or concurrently with unordered visibility. It calls `notify` after each publish. Not promised:
+    that all is applied. The rest stays pending in the record, for its next writer.
 
     Attributes:
-        last_applied: the last publish that is known to be applied, with all before it.
+        last_applied: the last publish known to be applied, with all before it.
         unordered: whether visibility is unordered.
-        failed: why the last run ended early; what it left must be applied again.
+        failed: why the last run ended early; apply its rest again.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:
@@ -51,9 +50,9 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply these publishes, until that time by the monotonic clock. Objects of `new` cannot exist yet.
+        """Start to apply these publishes, until a time of the monotonic clock. Objects of `new` cannot exist yet.
 
-        Work that is under way goes on, until the later of the two times.
+        Work under way goes on with the new time.
         """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
@@ -66,12 +65,9 @@ class Applying:
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether another client has applied the publish and all `before` it; if so, note that in `last_applied`.
+        """Read whether another client has applied the publish and all `before` it; if so, set `last_applied`.
 
-        Without `before`, the object's bytes are compared; else all objects are only looked up by name.
-
-        Raises:
-            CasError: the store failed.
+        Without `before` it compares the object's bytes, else only lists the names.
         """
         applied = (
             steps.all_exist(self._store, [pending.path for pending in (*before, pending)])
@@ -88,16 +84,17 @@ class Applying:
             while (pending := self._next()) is not None:
                 self._put(pending)
                 self._notify()
-        except Exception as error:  # noqa: BLE001 - the member reads it
+        except Exception as error:  # noqa: BLE001 - for the member
             with self._guard:
                 self._threads, self.failed = self._threads - 1, error
         else:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
+        """Apply one publish, and advance `last_applied` over all that are done."""
         steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
-        if self._left_s() <= 0:  # possible if the process was stopped in the moment of sending
-            # A foreign client (a JVM writer) may have had the lock before: the record must tell.
+        if self._left_s() <= 0:  # the process was stopped while sending
+            # A JVM writer may have had the lock before: the record must show.
             raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)
         with self._guard:
             self._done.add(pending)
@@ -129,9 +126,9 @@ class RecordWriter:
     """Reads and writes the record for group commit. Not thread-safe.
 
     Attributes:
-        stale: the record must be read before anything else.
-        refused: how many writes in a row lost to other clients.
-        put_s: how long a write took recently.
+        stale: read the record before anything else.
+        refused: writes in a row that lost to other clients.
+        put_s: recent time of a write.
     """
 
     def __init__(
@@ -145,11 +142,11 @@ class RecordWriter:
         self._audit = audit
         self._applying = applying
         self._file = RecordFile(records, path, world)
-        self._doubts: tuple[Sent, ...] = ()  # writes without a known outcome, since the record was last read
+        self._doubts: tuple[Sent, ...] = ()  # unknown outcomes since the last read
 
     @property
     def known(self) -> KnownRecord | None:
-        """The record as this client last read or wrote it."""
+        """Record as this client last read or wrote it."""
         return self._file.known
 
     @property
@@ -160,27 +157,23 @@ class RecordWriter:
     def learn(self, known: KnownRecord) -> None:
         """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
 
-        The other read may have been sent before the write. Its epoch is no proof after a JVM writer, which drops it.
+        The other read may precede the write; after a JVM writer, which drops the epoch, its epoch is no proof.
         """
         mine = self._file.known
         if not self._doubts and (mine is None or known.record.epoch > mine.record.epoch):
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record; starts to apply what a write in doubt has decided.
-
-        Raises:
-            CasError, MalformedRecord: the record could not be read.
-        """
+        """Read the record; starts to apply what a write in doubt has decided."""
         known = self._file.read(REQUEST_S)
         self.stale = False
         self._settle_doubts(known)
         return known
 
     def _settle_doubts(self, known: KnownRecord | None) -> None:
-        """Start to apply what an unanswered or refused write has decided after all, and forget writes that are over.
+        """Start to apply what a write in doubt has decided after all, and forget writes that are over.
 
-        Such a write may have landed late, so its time to apply counts from its start.
+        Its time to apply counts from its start, as it may have landed late.
         """
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:
@@ -189,10 +182,9 @@ class RecordWriter:
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record at the known version and start to apply what it decides; False if that was not won.
+        """Write the record at the known version and start to apply what it decides; False unless that won.
 
-        Raises:
-            CasError: nothing was sent.
+        After a `CasError` nothing was sent.
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
@@ -207,14 +199,14 @@ class RecordWriter:
             yield_until_ms=yield_until_ms,
             epoch=epoch,
         )
-        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half allows for clocks that differ
+        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for differing clocks
         outcome = self._file.put(record, known.version, REQUEST_S)
         now_s = self._world.monotonic_s()
         self.put_s += (now_s - began_s - self.put_s) / (SMOOTHING if self.put_s else 1)
         if not isinstance(outcome, Won):
             self.refused += 1
             self.stale = True
-            # A refused write counts too, because a proxy may have sent it twice.
+            # Even a refused write: a proxy may have sent it twice.
             self._doubts = (*self._doubts, Sent(record.nonce, known.version, until_s))
             return False
         self.refused, self.stale, self._doubts = 0, False, ()
@@ -225,12 +217,9 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Wait until no write over the current record can land any more; writes the record for that.
+        """Write the record, until no earlier write over its current version can land.
 
         A record that may not be written has no such write.
-
-        Raises:
-            CasError, MalformedRecord: the store failed.
         """
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
@@ -244,5 +233,5 @@ class RecordWriter:
         return pending_after(record, self._applying.last_applied)
 
     def is_stuck(self, record: LockRecord) -> bool:
-        """Return whether a decided publish never can be applied: a holder must settle that."""
+        """Return whether a decided publish can never be applied: a holder must settle that."""
         return isinstance(self._applying.failed, Unappliable) and bool(self.all_pending(record))

@@ -1,7 +1,4 @@
-"""Events, effects and states of the lease machine.
-
-They are frozen, so that a state can be kept, compared and searched. `machine.step` has the transitions.
-"""
+"""Events, effects and states of the lease machine; `machine.step` has the transitions."""
 
 from __future__ import annotations
 
@@ -21,24 +18,24 @@ Verdict = Literal["committed", "apply", "not_committed", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """What never changes about one lock client."""
+    """Constants of one lock client."""
 
     owner: str
     settings: LockSettings
     host: str = ""
     pid: int = 0
-    waiter_name: str = ""  # its name among the waiters; clients of one process may share it
+    waiter_name: str = ""  # shared by clients of one process
     user: str = ""
     command: str = ""
 
     def holds_since(self, now_ms: int) -> Holder:
-        """Return the holder that the record names, for people."""
+        """Return the holder to store in the record, for people."""
         return Holder(self.host, self.pid, now_ms, self.user, self.command)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time of an event, and a fresh nonce for a write that follows from it."""
+    """Time of an event, and a fresh nonce for a resulting write."""
 
     now_ms: int
     monotonic_s: float
@@ -47,12 +44,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A write of the record with an unknown outcome: it was not answered, or another copy of it was refused.
+    """A write of the record with an unknown outcome.
 
     Attributes:
         nonce: of the record that was sent.
         version: that the stored record must have for the write to land.
-        until_s: until when its sender may apply what it decides, on the monotonic clock.
+        until_s: until when (monotonic clock) its sender may apply what it decides.
     """
 
     nonce: str
@@ -68,7 +65,7 @@ Became = Literal["there", "open", "over"]
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """The record was read; None if there is no record."""
+    """Event: the record was read; None if absent."""
 
     record: LockRecord | None
     version: Version | None
@@ -77,10 +74,10 @@ class RecordSeen:
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Take the lock as it was read, if it may be taken.
+    """Event: take the lock as it was read, if allowed, leaving these `waiters`.
 
-    `waiters`: the waiters from then on. `keeps_log`: only publishes will change what the lock protects. `epoch`: the
-    highest that this client has seen, in case a foreign client dropped it.
+    `keeps_log`: only publishes will change what the lock protects. `epoch`: the highest that this client has seen, as a
+    foreign client may drop it.
     """
 
     seen: RecordSeen
@@ -91,38 +88,38 @@ class TakeLock:
 
 @dataclass(frozen=True, slots=True)
 class PutWon:
-    """The write is in the store at this version."""
+    """Event: the write is stored at this version."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """The write was refused, or its outcome is not known."""
+    """Event: the write was refused, or its outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """The take was refused, so another client was faster. A take that landed all the same may be repeated."""
+    """Event: the take was refused; one that landed all the same may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """The pending publish and all before it are applied, except those `set_aside`, which will never be published."""
+    """Event: all pending publishes are applied, except those `set_aside`, which never will be."""
 
     set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Prolong the lease."""
+    """Event: prolong the lease."""
 
     at: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Pass the commit point of a publish."""
+    """Event: pass the commit point of a publish."""
 
     pending: Pending
     at: Moment
@@ -130,7 +127,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release the lock. `again`: this client will want it again, and joins the end of the waiters."""
+    """Event: release the lock; with `again` this client joins the end of the waiters."""
 
     at: Moment
     again: bool = False
@@ -138,12 +135,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read the record again to find its owner."""
+    """Event: read the record again to find its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Event: time has passed."""
 
     monotonic_s: float
 
@@ -156,12 +153,12 @@ Event = TakeLock | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending |
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the lock record."""
+    """Effect: read the lock record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutRecord:
-    """Write the lock record under this condition."""
+    """Effect: write the lock record under this condition."""
 
     record: LockRecord
     condition: Condition
@@ -169,7 +166,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create the pending object, after the `earlier` ones; an object with the same digest counts as success."""
+    """Effect: create the pending object, after the `earlier` ones; an equal digest counts as success."""
 
     pending: Pending
     earlier: tuple[Pending, ...] = ()
@@ -177,7 +174,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another client has the lock; `owner` is empty if the record was not read."""
+    """Result: another client has the lock; `owner` is empty if not read."""
 
     owner: str = ""
     valid_until_ms: int = 0
@@ -193,7 +190,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The lease is lost: notify the holder at once."""
+    """Result: the lease is lost; notify the holder at once."""
 
     why: str
     reason: LossReason = LossReason.TAKEN_OVER
@@ -207,16 +204,16 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Not the holder. `released`: its last record, while no other write is known."""
+    """State: not the holder. `released`: its last record, while no other write is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The holder, until `deadline_s` on the monotonic clock.
+    """State: the holder, until `deadline_s` on the monotonic clock.
 
-    `clocks_ms` is the wall clock minus the monotonic one at the acquisition.
+    `clocks_ms`: wall clock minus monotonic clock at the acquisition.
     """
 
     record: LockRecord
@@ -227,27 +224,27 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A write of the record is on its way. `before` is what was held when it was sent (None for a take)."""
+    """State: a write of the record is under way. `before`: the lease when it was sent (None for a take)."""
 
     purpose: Purpose
     record: LockRecord
     sent_s: float
     clocks_ms: int
     before: Held | None
-    then: What = "not_written"  # for a renewal during a roll-forward: what that completes
-    applied: tuple[Pending, ...] = ()  # the pending publishes of `before` that are known to be applied
+    then: What = "not_written"  # result of a roll-forward that a renewal interrupted
+    applied: tuple[Pending, ...] = ()  # of `before`'s pending publishes
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The answer to `write` was a refusal or did not come; the record will show the outcome."""
+    """State: `write` was refused or not answered; the record will show the outcome."""
 
     write: Writing
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """The holder, which must apply a decided publish before anything else."""
+    """State: the holder, which must first apply a decided publish."""
 
     held: Held
     then: What
@@ -255,7 +252,7 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Not the holder any more, without a release."""
+    """State: not the holder any more, without a release."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""Status of a lock for people: a read record, changes between two reads, and complete error messages."""
+"""Status of a lock for people: records, their changes, and complete error messages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
 
 @dataclass(frozen=True, slots=True)
 class LockStatus:
-    """The record and its version from one answer; None if there is no record.
+    """The lock record with its version; None if absent.
 
-    `now_ms` is the store's clock if `by_store`, else this machine's. `own_ms` always is this machine's.
+    `now_ms` is the store's clock if `by_store`, else this machine's, which `own_ms` always is.
 
     >>> status = lockprovider.lock("memory://docs/lock").status()
     >>> status.state, status.record
@@ -52,7 +52,7 @@ class Change:
 
 
 def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
-    """Return the state of the record for a client whose clock shows `now_ms`."""
+    """Return the record's state at `now_ms`."""
     if record is None:
         return "absent"
     if record.is_free:
@@ -61,7 +61,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
-    """Return the changes between two reads; what came and went between them is missed."""
+    """Return the changes between two reads, not those undone in between."""
     if after is None:
         return [] if before is None else [Change("removed", None)]
     if before is not None and before == after:
@@ -84,12 +84,12 @@ def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
 
-# A possible reason why a JVM writer, which does not say what it does, holds the lock.
+# A JVM writer does not record what it does.
 JVM_HOLDS = (
     "a JVM writer with hoodie.write.auto.upgrade=true can hold the lock while it waits for all writes, even its own; "
     "if it holds the lock for minutes, stop it and set the key to false"
 )
-# The yield windows give a JVM writer about a second, a few times a minute.
+# Yield windows last a second, a few times a minute.
 JVM_STARVES = (
     "a JVM writer cannot add itself to the waiters, so fast writers may keep it from the lock; raise its "
     "hoodie.write.lock.wait_time_ms and hoodie.write.lock.client.num_retries, or pause the other writers"
@@ -207,7 +207,7 @@ def describe(change: Change) -> str:
 
 @contextlib.contextmanager
 def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[[], int]) -> Iterator[None]:
-    """Add the lock's details to a `LockError` of this block, once; `record` returns the record without a request."""
+    """Add the lock's details to this block's `LockError`, once; `record` must send no request."""
     try:
         yield
     except LockError as error:
@@ -217,7 +217,7 @@ def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: C
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Add the lock's URL, holder and next step to the error's message and attributes, where they are missing."""
+    """Add URL, holder and next step to an error's message and attributes, where missing."""
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.is_free:

@@ -1,27 +1,12 @@
-"""Fenced publish: its commit point is a conditional write on the lock record itself.
+"""Steps of a fenced publish: stage, prepare, apply, set aside, discard.
 
-    stage    put_if_absent(staged, data)                         before the lock is needed; small data travels in
-                                                                 `pending` itself
-    prepare  is `path` free, do the staged bytes exist?          what is decided must be possible to apply
-    commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (`lease`)
-    apply    put_if_absent(path, data)                           an object with the same digest is success; the
-                                                                 publish's `first` object goes before it
-
-A client that acquires a lock whose record has `pending` applies that first. A holder that was paused before the commit
-point never commits. One that was paused after it has committed, in the order of the commit points.
-
-A client that only publishes need not hold the lock (`combine`). Then several publishes may be decided but not applied.
-Each client applies them in the order of the decisions, unless visibility is unordered (`combine`).
-
-Applying ends with its lease, or half of `HAND_OVER_S` after the write that decided. Nothing is written after that, and
-no request is waited for longer. A client that removes published objects waits that long
-(`LockRecord.pending_until_ms`). So a roll-forward that was paused does not restore what was removed.
+The commit point, a conditional write of the lock record, is between prepare and apply. See "Fenced publish" in
+`lockprovider/SPECIFICATION.md`.
 
 Not promised:
-- that a removed object stays away, if its write was delayed on its way or its process stopped in the moment of sending;
-- that a publish without an answer can tell a removed object from one that never existed;
-- that data is applied which takes longer to write than a lease lives: stage little compared with what the store takes
-  in `validity` seconds.
+- that a removed object stays away, if its write was delayed on its way, or its process stopped while sending;
+- that an unanswered publish can tell a removed object from one that never existed;
+- that data is applied which takes longer to write than a lease lives.
 
 Source: the fencing requirement of Hudi RFC-91, "Considerations".
 """
@@ -50,7 +35,7 @@ from lockprovider.storage_lock.record import LARGEST_ENCLOSED, fields_of
 _REQUEST_S = 60.0
 _ENCLOSED = 6144  # bytes, deflated; each waiting client reads them
 
-Left = Callable[[], float]  # returns the seconds until the lease ends, by this machine's monotonic clock
+Left = Callable[[], float]  # returns the seconds until the lease ends
 
 
 def ample() -> float:
@@ -68,7 +53,7 @@ def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, u
 
 
 def enclose(path: str, data: bytes, *, unshared: bool = False) -> Pending | None:
-    """Return a publish whose data travels in the record; None if the data is too large for that."""
+    """Return a publish whose data travels in the record; None for too much data."""
     path = check_path(path)
     data = check_bytes(path, data)
     fits = len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED
@@ -76,7 +61,7 @@ def enclose(path: str, data: bytes, *, unshared: bool = False) -> Pending | None
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
-    """Read the digest of the object at `path`; None if there is no object."""
+    """Read the digest of the object at `path`; None if absent."""
     try:
         return digest(store.read(path, timeout=_look_s(left_s)).data)
     except ObjectNotFound:
@@ -84,10 +69,10 @@ def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
 
 
 def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: Left = ample) -> bytes:
-    """Check, before the commit point, that the publish can be applied; returns its bytes.
+    """Check before the commit point that the publish can be applied; returns its bytes.
 
-    This reads the path, and the staged copy unless `data` is given. A decided publish that cannot be applied would stop
-    every later holder.
+    This reads the path, and the staged copy unless `data` is given. An unappliable decided publish would stop every
+    later holder.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -109,11 +94,7 @@ def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: L
 
 
 def must_match(pending: Pending, data: bytes) -> bytes:
-    """Return the bytes if they have the digest of the publish.
-
-    Raises:
-        NotBytes, LockError: they do not.
-    """
+    """Return the bytes if they have the publish's digest, else raise `LockError`."""
     checked = check_bytes(pending.path, data)
     if digest(checked) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "given"
@@ -123,10 +104,10 @@ def must_match(pending: Pending, data: bytes) -> bytes:
 
 
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
-    """Create the pending object from `data`, the enclosed bytes or the staged copy. Any holder may repeat it safely.
+    """Create the pending object, after its `first`, from `data`, enclosed bytes or the staged copy. May be repeated.
 
-    Any object at the path of an `unshared` publish counts as that publish. Only the publisher, which passes `data`,
-    compares the bytes. The publish's `first` object is created before it.
+    Any object at the path of an `unshared` publish counts as applied, unless `data` is given (by the publisher): then
+    the bytes are compared.
 
     Raises:
         Unappliable: another object is at the path, or neither the object nor the staged copy exists.
@@ -135,7 +116,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     """
     trusts = data is None and pending.unshared
     if trusts and exists(store, pending.path, left_s):
-        return  # most likely the client that released it has applied it
+        return  # most likely applied by the client that released it
     is_new = data is not None
     data = _bytes_of(store, pending, left_s) if data is None else data
     if data is None:
@@ -155,7 +136,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
         case Unknown() if digest_at(store, pending.path, left_s) != pending.digest:
             outcome.unwrap()
         case Unknown():
-            return  # an identical copy counts, whichever client wrote it
+            return  # an identical copy counts
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
@@ -173,7 +154,7 @@ def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
 
 
 def _look_s(left_s: Left) -> float:
-    """Return a read's timeout: within the lease while it lasts. After it, a read does no harm and has the full time."""
+    """Return a read's timeout, within the lease; after it a read does no harm."""
     seconds = left_s()
     return min(_REQUEST_S, seconds) if seconds > 0 else _REQUEST_S
 
@@ -186,7 +167,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def exists(store: Store, path: str, left_s: Left = ample) -> bool:
-    """Return whether an object exists at `path`; for an `unshared` publish this means that it was applied."""
+    """Return whether an object exists at `path`, so an `unshared` publish was applied."""
     try:
         store.head(path, timeout=_timeout_s(path, left_s))
     except ObjectNotFound:
@@ -195,7 +176,7 @@ def exists(store: Store, path: str, left_s: Left = ample) -> bool:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether an object exists at each path, by one listing of each folder."""
+    """Return whether each path has an object, by one listing of each folder."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)
@@ -206,10 +187,11 @@ def all_exist(store: Store, paths: Sequence[str]) -> bool:
 
 
 def _must_be(pending: Pending, stored_digest: str | None) -> None:
+    """Raise `Unappliable` unless the stored digest shows that the publish was applied."""
     if stored_digest == pending.digest:
         return
     if stored_digest is None and pending.unshared:
-        return  # it was applied, and a later holder has removed it
+        return  # applied, and removed by a later holder
     found = "its bytes are gone" if stored_digest is None else f"its path holds an object with digest {stored_digest}"
     raise Unappliable(
         f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {found}; "
@@ -222,10 +204,7 @@ _CURE = "`lockprovider break` sets it aside"
 
 
 def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> str:
-    """Keep what the record says of a publish that cannot be applied in an object of its own; returns the object's path.
-
-    The call may be repeated: the record names the publish until the object is written.
-    """
+    """Write what the record says of an unappliable publish to its own object; returns its path. May be repeated."""
     path = f"{folder}/set_aside/{digest(repr((pending.path, pending.digest)).encode())}.json".removeprefix("/")
     details = {**fields_of(pending, enclosed=True), "why": str(why)}
     store.put_if_absent(path, json.dumps(details).encode(), timeout=_REQUEST_S)
@@ -233,6 +212,6 @@ def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> 
 
 
 def discard(store: Store, pending: Pending) -> None:
-    """Remove the staged copy of a publish, if it has one."""
+    """Remove a publish's staged copy, if any."""
     if pending.staged:
         store.delete(pending.staged)

@@ -1,5 +1,4 @@
-"""The open table: state that one process reads and caches, for services, engines and transactions.
+"""The open table: state that one process reads and caches; an answer may be out of date.
 
-They take a `context.TableContext`. An answer may be out of date; a commit checks again under the lock. May import:
-files, timeline, format and below.
+May import: files, timeline, format and below.
 """

@@ -38,12 +38,12 @@ T = TypeVar("T")
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
 _MOST_ROWS = 1_000_000  # per file; JVM Hudi ends a file of the archive at 1 GB
-_LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # per file, decoded: this many bytes, or this multiple of its size
+_LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # decoded bytes per file, or a multiple of its size
 _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Read the list of the archive's files and cache it; one request if it is unchanged."""
+    """Read the list of the archive's files and cache it."""
     return look_again(partial(_look, table))
 
 
@@ -68,13 +68,13 @@ def _number(table: TableKnowledge) -> tuple[int, Version | None]:
 def _manifest(table: TableKnowledge, number: int) -> Manifest:
     path = manifest_path(number)
     content = table.place.store.read_or_none(path)
-    if content is None:  # removed by later archivals since, or lost
+    if content is None:  # a later archival removed it, or it is lost
         raise Stale(Corrupt(f"{VERSION_FILE} says {number}, and there is no {path}; restore the file"))
     return decode_manifest(content.data, path)
 
 
 def reach(table: TableKnowledge) -> Digest:
-    """Return the greatest begin and completion time of archived writes, both maybe empty; may raise `Corrupt`."""
+    """Return the greatest begin and completion time of archived writes; may raise `Corrupt`."""
     return _digest(table, streams=False)
 
 
@@ -88,7 +88,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def tells_of_all(table: TableKnowledge, mine: Timeline, now: Timeline) -> bool:
-    """Return whether the archive proves that `mine` has, completed, every write archived since its listing."""
+    """Return whether `mine` has, completed, every write that was archived since its listing."""
     try:
         names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
     except Corrupt:
@@ -127,7 +127,7 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Return `read`'s results by archive file, except for files in `known`; starts again if files were merged."""
+    """Return `read`'s results by archive file, except for known files; repeats after a merge."""
 
     def look() -> dict[str, T]:
         history = read_history(table)
@@ -148,7 +148,7 @@ def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file; raises `Corrupt` if it is missing, not Parquet, or has too many rows."""
+    """Open an archive file; raises `Corrupt` if it is missing, unreadable or too long."""
     path = f"{HISTORY}/{name}"
     try:
         file, filesystem = table.place.source(path, size)
@@ -175,7 +175,7 @@ def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Return a file's digest, from its footer if this library wrote it, else from its rows."""
+    """Return a file's digest, from its footer or, if JVM Hudi wrote it, its rows."""
     said = digest_of(file.metadata.metadata)
     if said is not None:
         return said
@@ -203,7 +203,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Iterate over rows in small batches, since rows can be large; raises `Corrupt` past the limit of decoded bytes."""
+    """Iterate over rows in small batches, since rows can be large; may raise `Corrupt`."""
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     try:
         for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):

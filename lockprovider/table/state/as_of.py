@@ -1,4 +1,4 @@
-"""Snapshots of past moments, and the errors once their files or instants were cleaned or archived.
+"""Snapshots of past moments, and the errors once their files or instants are gone.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """
@@ -32,12 +32,12 @@ def reached(table: TableContext) -> Reached:
 
 
 def snapshot_of_version(table: TableContext, now: Timeline, given: TableVersion) -> Snapshot:
-    """Return the snapshot of a version; raises as `snapshot_at`, and `InvalidInput` if `given` names no version."""
+    """Return the snapshot of a version; may raise `InvalidInput` or `HistoryGone`."""
     return snapshot_at(table, now, moment_of_version(now, given, reached(table)))
 
 
 def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
-    """Return the snapshot of a moment; raises `HistoryGone` if it precedes the table or was archived or cleaned."""
+    """Return the snapshot of a moment; raises `HistoryGone` if the table no longer has it."""
     then = rewound(now, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
     if not then.writes and not archived:
@@ -67,13 +67,13 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """Return the writes that may have written log files or replaced groups; empty without a deltacommit."""
+    """Return the writes that determine the log files; empty without a deltacommit."""
     told = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in told] if any(i.action is Action.DELTACOMMIT for i in told) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Raise `HistoryGone` if `start` precedes the last archived write; else return that write's time, or an empty text.
+    """Raise `HistoryGone` if `start` precedes the last archived write, else return that write's time, or "".
 
     Archived writes are only known as completed, so no snapshot between them can be built.
     """
@@ -84,8 +84,7 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
     return reached
 
 
-# Files of a snapshot disappear after other commits, by a clean, an archival or a restore. A reader then finds a file
-# missing; from Spark it gets only the text of that error. Another try may succeed.
+# A clean, archival or restore removes files of a snapshot; of Spark's error only the text remains. A retry may succeed.
 T = TypeVar("T")
 
 _GONE = (ObjectNotFound, HistoryGone)
@@ -93,7 +92,7 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> T:
-    """Return the result of `look`; raises `Stale` if files of `seen` may have been removed before its end."""
+    """Return `look`'s result; raises `Stale` if files of `seen` may have been removed before its end."""
     try:
         found = look()
     except HistoryGone as error:
@@ -107,10 +106,7 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Return whether `error` is a conflict, or a file of `snapshot` that others have removed since.
-
-    It calls `snapshot` only if needed, since the store may be failing.
-    """
+    """Return whether `error` is a conflict or a removed file; calls `snapshot` only if needed."""
     if isinstance(error, WriteConflict):
         return True
     if not misses_file(error):
@@ -120,7 +116,7 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
 
 
 def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
-    """Return whether a later clean, a restore or an archival may have removed files of `seen`; lists the timeline.
+    """Return whether files of `seen` may have been removed since; lists the timeline.
 
     A clean planned earlier removes no latest file of `seen`. Archival removes the oldest writes first.
     """
@@ -137,5 +133,5 @@ def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
 
 
 def misses_file(error: Exception) -> bool:
-    """Return whether the error reports a missing table file, by its type or an engine's text."""
+    """Return whether the error, or an engine's text in it, reports a missing table file."""
     return isinstance(error, _GONE) or _SAID.search(str(error)) is not None

@@ -1,7 +1,6 @@
 """Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
 
-A checkpoint is valid while the log in the lock record reaches back to its position. It ends with that log: by a JVM
-writer, a clean, an archival, a restore, a rollback of another's write, or changed properties.
+A checkpoint is valid while the log in the lock record reaches back to its position; whatever ends a log ends them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog
 
 CHECKPOINTS = ".hoodie/.locks/checkpoints/"
-EVERY = 64  # positions: a record of small commits goes back further
+EVERY = 64  # positions; a record of small commits goes back further
 KEPT = 2  # per log
 
 
@@ -52,7 +51,7 @@ def find(store: Store, log: Log) -> Checkpoint | None:
 
 def remove_ended(store: Store, lock: Lock) -> None:
     """Delete the checkpoints of ended logs."""
-    found = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first: the logs of these have begun
+    found = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first, so that their logs have begun
     record = lock.look() if found else None
     if record is not None:
         live = _of_log("" if record.log is None else record.log.name)
@@ -63,23 +62,20 @@ def _of_log(log: str) -> str:
     return f"{CHECKPOINTS}{quote(log, safe='')}/"
 
 
-# The encoding is deflated JSON. File names contain file groups, begin times and kinds. Completed writes, most of the
-# instants, take a fifth of their names: the distance of begin from the one before, and the duration.
+# Times of completed writes are stored as differences, a fifth of the size of their names.
 _VERSION = 2
-_LEVEL = 1  # most of it is random ids
-_DIGITS = 17  # of a time; instants with shorter times are stored by name
+_LEVEL = 1  # most content is random ids
+_DIGITS = 17  # of a time; shorter times are stored by name
 
 _Log = tuple[str, int, str]  # path, size in bytes, completion time
-_Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if there is none; its size; the log files
+_Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file or empty, its size, the log files
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at position `place` of the log `log`.
+    """The table at position `place` of the log `log`; `timeline` includes instants pending then.
 
-    Attributes:
-        timeline: all completed instants, and those pending then.
-        files: the latest slice of each file group, by partition.
+    `files`: the latest slices by partition.
     """
 
     log: str
@@ -125,7 +121,7 @@ class Checkpoint:
             done = [one for action, times in said["done"].items() for one in _instants(Action(action), *times)]
             timeline = Timeline.of_done(done, said["instants"])
             found = cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
-            found.slices  # noqa: B018 - raises if a file name is none
+            found.slices  # noqa: B018 - raises for a wrong file name
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error):
             return None
         return found
@@ -143,7 +139,7 @@ def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Split instants into the times of completed writes by action, and the file names of all others."""
+    """Split instants into times of completed writes by action, and names of the others."""
     unsure, done, others = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for one in timeline.instants:
         if one in unsure:
@@ -159,7 +155,7 @@ def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[
 
 
 def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the distances between begin times, and from begin to completion, as integers of their digits."""
+    """Return the distances between begin times, and from begin to completion."""
     begins = [0, *(begin for begin, _ in times)]
     return [b - a for a, b in pairwise(begins)], [completion - begin for begin, completion in times]
 

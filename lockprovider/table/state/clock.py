@@ -1,7 +1,4 @@
-"""The clock for times on the timeline: this machine's, or the store's if that is behind it.
-
-A commit with a future time would hide later commits from every reader.
-"""
+"""The clock for times on the timeline: a commit with a future time would hide later commits from readers."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from fsspec_cas import CasError, Store, World
 from lockprovider.table.format.layout import PROPERTIES
 
 _LOG = logging.getLogger("lockprovider.table")
-_DIFFERS_MS = 1500  # the lock's grace and a second more, since HTTP gives the store's clock in seconds
+_DIFFERS_MS = 1500  # the lock's grace and a second, since HTTP gives the store's clock in seconds
 _BELIEVED_S = 60.0
 _warned: set[object] = set()
 
@@ -26,7 +23,7 @@ class TimelineClock:
         self._asked_s = -_BELIEVED_S
 
     def now_ms(self) -> int:
-        """Return this machine's epoch ms, or the store's if its clock is behind by more than `_DIFFERS_MS`.
+        """Return this machine's epoch ms, or the store's if its clock is more than `_DIFFERS_MS` behind.
 
         While the clocks differ, it asks the store at most once a minute.
         """
@@ -35,7 +32,7 @@ class TimelineClock:
         return self._world.now_ms() - max(0, self._warned(self.ahead_ms))
 
     def store_ms(self) -> int:
-        """Ask the store for its clock; return the earlier of it and this machine's, for removals by age."""
+        """Ask the store for its clock; return the earlier of it and this machine's."""
         self._ask()
         by_store, own_ms = self._store.time_ms, self._world.now_ms()
         return own_ms if by_store is None else min(own_ms, by_store)
@@ -54,7 +51,7 @@ class TimelineClock:
 
     @property
     def ahead_ms(self) -> int:
-        """The ms by which this machine's clock is ahead of the store's (negative: behind); 0 within `_DIFFERS_MS`."""
+        """How far this machine's clock is ahead of the store's; 0 within `_DIFFERS_MS`."""
         by_store = self._store.time_ms
         found = 0 if by_store is None else self._world.now_ms() - by_store
         return found if abs(found) > _DIFFERS_MS else 0
@@ -63,7 +60,7 @@ class TimelineClock:
         try:
             self._store.head(PROPERTIES)
         except (CasError, FileNotFoundError):
-            return  # a request that needs the store will fail itself
+            return  # later requests report the failure
         self._asked_s = self._world.monotonic_s()
 
 

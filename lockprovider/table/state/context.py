@@ -31,7 +31,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
 _LOG = logging.getLogger("lockprovider.table")
-_LOOKS_FOR_DEAD = 2  # per heartbeat interval, since a dead writer was silent for several
+_LOOKS_FOR_DEAD = 2  # per heartbeat interval
 
 _Context = TypeVar("_Context", bound="TableContext")
 
@@ -74,7 +74,7 @@ class TableContext:
         self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or copy: another client of the same table, with an empty cache."""
+        """Return the state for a pickle or copy, with an empty cache."""
         return {
             "store": self.store,
             "url": self.url,
@@ -124,7 +124,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Return an HTML summary for notebooks; reads the store, and shows the error if that fails."""
+        """Return an HTML summary for notebooks; reads the store."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -167,7 +167,7 @@ class TableContext:
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """Return the timeline for readers, in which no commit appears without those decided before it.
+        """Return the timeline for readers: each commit with all decided before it.
 
         >>> table.timeline().latest_completed_time == first.completion
         True
@@ -246,7 +246,7 @@ class TableContext:
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the table by the lock's log; lists it if `listed`, or if the log is not enough."""
+        """Read the table by the lock's log, or list it if needed or `listed`."""
         return self.current.now(record, listed=listed)
 
     def may_look_for_dead(self) -> bool:
@@ -279,19 +279,19 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 def config_to_begin_with(table: TableContext) -> TableConfig:
     """Return the properties last seen if they can be written, else read them; may raise `UnsupportedTable`.
 
-    Cached ones are enough to begin: the write compares them before its first file.
+    The write compares them before its first file.
     """
     seen = table.knowledge.config
     if seen is None:
         return writable_config(table)
     if _is_writable(table, seen):
         return seen
-    # List the table, so that the cached view gets these properties: the start compares them with that view.
+    # The start compares them with the cached view, which a listing refreshes.
     return writable_config(table, table.now(listed=True).config)
 
 
 def view_to_begin_with(table: TableContext) -> TableView:
-    """Return the table now; lists it if the properties last seen refuse a write, since they may have changed."""
+    """Return the table now, listed if the properties last seen refuse a write."""
     seen = table.now()
     return seen if seen.listed or _is_writable(table, seen.config) else table.now(listed=True)
 

@@ -1,7 +1,6 @@
 """The table's current state as one process reads it, with as few requests as possible.
 
-NOT promised: that an answer is still true, or that two answers are of one moment. Readers check afterwards
-(`read.consistent`), commits under the lock.
+Answers may be out of date: readers check afterwards (`read.consistent`), commits under the lock.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _AFTER_META = ".hoodie0"  # sorts after all names in .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
 _FRESH_S = 1.0
-_PAGE = 900  # names of the timeline per request: a store's page is 1000, and some names are new
+_PAGE = 900  # names per request: a store's page is 1000, and some names are new
 _RECENT = 300  # commits, of three names each
 _LATE = 16  # commits
 _LOOKED_S = 60.0
-_OLD = 8  # older pending writes, listed one by one
+_OLD = 8  # pending writes, listed one by one
 
 
 class CurrentState:
@@ -76,17 +75,14 @@ class CurrentState:
             try:
                 return self._read_config() if path == PROPERTIES else parse_properties(self._store.read(path).data)
             except ObjectNotFound:
-                continue  # a JVM writer deletes the file before it replaces it; then the backup counts
+                continue  # a JVM writer deletes the file before it replaces it
             except Corrupt as error:
-                cut = error  # the file may be half-written, on a disk
+                cut = error  # it may be half-written on a disk
         said = f"there is no Hudi table at {self._url!r}; create one: `lockprovider table create URL`, or Table.create"
         raise cut or TableNotFound(said)
 
     def config_since(self, monotonic_s: float) -> TableConfig:
-        """Return properties read after `monotonic_s` and within `_FRESH_S` seconds; reads them if needed.
-
-        An upgrade may be made without the lock.
-        """
+        """Return properties read after `monotonic_s` and within `_FRESH_S` seconds; reads them if needed."""
         seen = self._knowledge.properties
         is_fresh = seen is not None and monotonic_s < seen.asked_s > self._world.monotonic_s() - _FRESH_S
         return seen.config if seen is not None and is_fresh else self.config()
@@ -102,9 +98,9 @@ class CurrentState:
             before, found = None if known is None else known.config.version, parse_properties(content.data)
             known = SeenProperties(content.version, found, began_s)
             self._tell_version(before, found.version)
-        assert known is not None  # noqa: S101 - only a known version is found unchanged
+        assert known is not None  # noqa: S101 - only a known version is unchanged
         newest = self._knowledge.properties
-        if newest is None or newest.asked_s <= began_s:  # otherwise another thread has read since
+        if newest is None or newest.asked_s <= began_s:  # else another thread has read since
             self._knowledge.properties = replace(known, asked_s=began_s)
         return known.config
 
@@ -117,19 +113,19 @@ class CurrentState:
     # -- the timeline --------------------------------------------------------------------------------------------------
 
     def visible(self, *, noted: bool = False) -> Timeline:
-        """Return the timeline for readers, in which no commit appears without those decided before it (see `taken`).
+        """Return the timeline for readers: each commit with all decided before it (see `taken`).
 
         `noted`: also read the properties, and cache the view.
         """
         return look_again(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read the lock record, list the timeline, and read the record again if commits are in doubt."""
-        record = self._record()  # first: what it does not name is listed, or was decided later
+        """Read the lock record and list the timeline; read the record again if commits are in doubt."""
+        record = self._record()  # before listing: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
         if not listed.writes:
-            check_readable(self.config())  # a downgrade moves the timeline and leaves an empty folder
+            check_readable(self.config())  # a downgrade leaves an empty folder
         found = taken(listed, before)
         if found is None and not before.log and self._appears_in_order():
             return listed
@@ -143,7 +139,7 @@ class CurrentState:
         return seen is not None and not appears_at_once(seen.config)
 
     def listed(self) -> Timeline:
-        """List the whole timeline, for writers and services, and cache it; raises `TableReplaced` for another table."""
+        """List the whole timeline and cache it; raises `TableReplaced` for another table."""
         before = self._knowledge.latest
         timeline = self._list(before)
         self._refuse_replaced(before, timeline)
@@ -159,21 +155,18 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` is of another table than `before`, or of an older copy.
-
-        May raise `TableNotFound` or `UnsupportedTable`.
-        """
-        late = before.writes[-_LATE:]  # some may be decided, and dropped by a JVM writer
+        """Raise `TableReplaced` if `listed` is of another table than `before`, or of an older copy."""
+        late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _tells_of(listed, late):
             return
         check_readable(self.config())  # a downgrade moves the timeline
         record = self._record()
         if record is not None and self._knowledge.at(record.log) is not None:
-            return  # same log: the write is decided, and not in the store yet
+            return  # the write is decided, but not stored yet
         with suppress(Corrupt):
             if reach(self._knowledge).begin >= late[0].begin:
                 return
-        if not _tells_of(self._list(before), late):  # otherwise it was just being stored
+        if not _tells_of(self._list(before), late):  # else it was just being stored
             raise TableReplaced(
                 f"the table at {self._url!r} was removed and created anew, or put back from a copy: "
                 f"{late[-1].file_name}, which was there before, is neither on its timeline nor in its archive; "
@@ -181,10 +174,9 @@ class CurrentState:
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the table by the log in the lock record, or list it if needed or `listed` is set; caches the view.
+        """Read the table by the lock's log, or list it if needed or `listed`; caches the view.
 
-        `record`: the caller's own record, or the one it is about to replace; then all decided commits count, stored or
-        not.
+        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not.
         """
         decided = record is not None
         record = record or self._record()
@@ -194,7 +186,7 @@ class CurrentState:
         if view is None:
             view = self._listed_now(record, decided=decided)
         else:
-            # A commit always reads the properties before: not every upgrade is made under the lock.
+            # An upgrade may be made without the lock, so a commit always reads the properties.
             config = self.config() if decided else view.config
             view = replace(view, config=config, latest_begin=view.timeline.latest_completed_begin)
         return replace(view, is_combined=is_combined, has_guests=has_guests)
@@ -202,7 +194,7 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        If the log is enough, it lists only the end of a long timeline, and older instants that have a heartbeat.
+        With a log it lists only recent names, and older instants with a heartbeat.
         """
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -220,21 +212,18 @@ class CurrentState:
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
         found: list[Timeline] = []
         config, _ = concurrently(self._store, [self.config, lambda: found.append(self.listed())])
-        assert config is not None  # noqa: S101 - of the first call
+        assert config is not None  # noqa: S101
         check_readable(config)  # before the timeline of another version is cached
         return self._knowledge.learn(record, found[0], config, decided=decided)
 
     def known(self, record: LockRecord | None) -> TableView | None:
-        """Return the table by the lock's current `record`, from the cached view or a checkpoint; None: list it.
-
-        It caches the view.
-        """
+        """Return the table by the lock's current `record` and the cache or a checkpoint; None: list it."""
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
             return view
         found: list[Checkpoint | None] = []
-        # Properties cached before the log began may be out of date.
+        # Cached properties may be older than the log.
         config, _ = concurrently(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
         if config is None or (made := found[0]) is None:
             return None
@@ -250,7 +239,7 @@ class CurrentState:
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
-                record.log.entries  # noqa: B018 - raises if the log cannot be unpacked
+                record.log.entries  # noqa: B018 - raises for a damaged log
         except MalformedRecord:
             return None
         return record
@@ -277,7 +266,7 @@ class CurrentState:
         return known
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """Return the columns of the latest commit that states them, else of the properties, and cache them."""
+        """Return the columns of the latest commit that states them; caches them."""
         schema = self._knowledge.schema = self._schema(timeline)
         return schema
 
@@ -302,7 +291,7 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the snapshot of `timeline`, from `files` or, if None, from the files of now."""
+        """Return the snapshot of `timeline`, from `files` or those of now."""
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
@@ -311,7 +300,7 @@ class CurrentState:
         return found
 
     def refuse_misread(self, timeline: Timeline, seen: Snapshot) -> None:
-        """Raise `UnsupportedTable` if a column was renamed or dropped by schema-on-read after a file was written."""
+        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file."""
         text, oldest = self.internal_schema(timeline), min((one.begin for one in seen.slices), default="")
         if not text or not oldest:
             return
@@ -332,9 +321,9 @@ class CurrentState:
         return next((said.extra.get(LATEST_SCHEMA, "") for said in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """Return the schema-on-read entries that a commit beginning at `begin` must state for JVM readers.
+        """Return the schema-on-read entries that a commit must state for JVM readers.
 
-        It also stores the history of schemas again under `begin`: JVM readers find it by commits on the timeline.
+        It also stores the schema history again under `begin`: JVM readers find it by commits on the timeline.
         """
         text = self.internal_schema(timeline)
         if not text:
@@ -345,37 +334,36 @@ class CurrentState:
         return {LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:
-        """Return the newest schema history of a commit on `timeline`, else the newest; empty if none exists."""
+        """Return the newest schema history of a commit on `timeline`, else the newest."""
         paths = {begin_of_schema_file(entry.path): entry.path for entry in self._store.list(f"{SCHEMAS}/")}
         paths.pop("", None)
         done = {instant.begin for instant in timeline.writes}
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """Return all files that `timeline` needs, from the metadata table if it stays enabled, else listed."""
+        """Return all files that `timeline` needs, from the metadata table or a listing."""
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):
-                last = [instant.begin for instant in timeline.writes[-1:]]  # by a log it may only be decided
+                last = [instant.begin for instant in timeline.writes[-1:]]  # maybe decided, and not stored
                 sizes = listed_files(self._store, timeline, last).sizes
-                if self.config() is config:  # unchanged: no other writer has begun to remove the metadata table
+                if self.config() is config:  # no writer has begun to remove the metadata table
                     return [Entry(path, size, None) for path, size in sizes.items()]
         return self.data_files()
 
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return completion times by begin time of archived writes that wrote log files among `paths`."""
+        """Return completion times by begin time of archived writes with log files in `paths`."""
         begins = archived_logs(timeline, paths)
         return completions(self._knowledge, begins) if begins else {}
 
     def current_files(self, timeline: Timeline) -> Snapshot:
-        """Return the snapshot of a timeline read just now; lists and caches the files unless cached."""
+        """Return the snapshot of a timeline read just now; lists and caches unknown files."""
         return self._knowledge.snapshot(timeline) or self._knowledge.found(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
         """Return the snapshot for readers, if the lock's log is enough; None: list the files.
 
-        None also if a decided commit is not stored yet. It lists the end of the timeline for commits made without the
-        lock.
+        None also if a decided commit is not stored yet. It looks for commits made without the lock.
         """
         record = self._record()
         seen = self.known(record)
@@ -393,7 +381,7 @@ class CurrentState:
         since = _begin_of_recent(seen.timeline) if is_due else min(begins)
         newest = self._timeline(after=min(since, *begins))
         if last is not None and last.file_name not in newest:
-            return None  # a downgrade moved the timeline, or the table was removed
+            return None  # a downgrade or a removal moved the timeline
         if not all(_name(path) in newest if _is_on_timeline(path) else self._exists(path) for path in unapplied[at:]):
             return None
         if unapplied:
@@ -406,7 +394,7 @@ class CurrentState:
 
 
 def _begin_of_recent(timeline: Timeline) -> str:
-    """Return the least begin time of the last `_RECENT` commits; empty if there are no older ones."""
+    """Return the least begin time of the last `_RECENT` commits; empty without older ones."""
     recent = timeline.writes[-_RECENT:]
     return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
 

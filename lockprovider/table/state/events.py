@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 
 
 EventKind = Literal[
-    "begin",  # an instant was taken; data files may be written from now on
-    "written",  # all data files and markers are in the store, not yet visible
-    "lock_wait",  # the writer asks for the table lock
+    "begin",  # an instant was taken, data files may be written
+    "written",  # all files are stored, not yet visible
+    "lock_wait",  # the writer requests the table lock
     "lock_held",  # the writer holds it
     "committed",  # the completed instant is on the timeline
-    "conflict",  # another commit touched its file groups first, or cleaned their files; it will be rolled back
-    "rolled_back",  # an instant (own or a dead writer's) and its files were removed
-    "lock_released",  # the lock is free again
-    "cleaned",  # files that no reader needs any more were removed
-    "archived",  # the oldest instants moved from the timeline to the archive
-    "anchored",  # buckets of new partitions got their first files, for non-blocking writers
-    "compaction_scheduled",  # a plan of log files to merge is on the timeline
+    "conflict",  # another commit touched or cleaned its file groups first; it will be rolled back
+    "rolled_back",  # an instant, own or a dead writer's, was removed with its files
+    "lock_released",  # the lock is free
+    "cleaned",  # files that no reader needs were removed
+    "archived",  # the oldest instants were moved to the archive
+    "anchored",  # new partitions got empty files for non-blocking writers
+    "compaction_scheduled",  # a plan to merge log files exists
     "compaction_unscheduled",  # the plan was removed
-    "compacted",  # the log files are merged
-    "listing_compacted",  # the log files of the metadata table are merged
-    "clustering_scheduled",  # a plan of small files to join is on the timeline
+    "compacted",  # log files were merged
+    "listing_compacted",  # log files of the metadata table were merged
+    "clustering_scheduled",  # a plan to join small files exists
     "clustering_unscheduled",  # the plan was removed
-    "clustered",  # the small files are joined
-    "savepoint",  # a commit's files are kept from now on
+    "clustered",  # small files were joined
+    "savepoint",  # a commit's files are kept
     "restored",  # later commits were taken back
-    "service_failed",  # a compaction or clustering by the writer itself failed; its commit stands
-    "retry",  # the transaction starts over from a fresh snapshot
-    "progress",  # a step of a long read or write began, or a part of it is done; see `ShowProgress`
-    "left_out",  # a batch of a stream was in the table already, or had no rows; nothing was committed
+    "service_failed",  # the writer's own compaction or clustering failed; its commit stands
+    "retry",  # the transaction restarts from a fresh snapshot
+    "progress",  # a step began, or a part of it is done; see `ShowProgress`
+    "left_out",  # a stream's batch was committed already, or had no rows
 ]
 
 
-# Levels of the logger `lockprovider.table`: INFO or WARNING for these, DEBUG for the others.
+# Log levels: INFO or WARNING for these, DEBUG for the others.
 _STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released", "progress"})
 WARNED: frozenset[EventKind] = frozenset({"service_failed"})
 LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
@@ -81,8 +81,7 @@ def nobody(event: TableEvent) -> None:
     del event
 
 
-# A `progress` event has in `detail`: `step` (its name), `number` and `of` (its number, and the most steps of the
-# write), `done` and `total` (files or partitions; None: unknown).
+# `detail` of a `progress` event: `step` (name), `number`, `of` (most steps), `done` and `total` (files; None: unknown).
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider.table")
 _WIDTH = 24
@@ -118,7 +117,7 @@ class ShowProgress:
         return f"<{type(self).__name__} on {'standard error' if self._stream is None else self._stream!r}>"
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # a copy in another process writes to that process's standard error
+        return {}  # a copy writes to its own process's standard error
 
     def __setstate__(self, state: dict[str, object]) -> None:
         ShowProgress.__init__(self)

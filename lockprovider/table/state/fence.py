@@ -1,7 +1,7 @@
 """Fences and stream batches: a commit is refused if the table has a newer epoch, or has the batch already.
 
-Epochs are stored in commits, since a JVM lock client would drop them from the lock record. They outlive archival; a
-restore or a rollback removes those of the commits that it takes back.
+Commits store epochs, since a JVM lock client would drop them from the lock record. A restore or rollback removes those
+of its commits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STREAM = "lockprovider.fence/"
 
 
 def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-    """Iterate over commits and their batches by stream, newest first, then over each stream's last archived batch."""
+    """Iterate over commits and their batches, newest first, then over last archived batches."""
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
     yield from archive_index.last_archived_batches(table.knowledge)
@@ -43,7 +43,7 @@ class Fence:
 
     @classmethod
     def of(cls, given: Any) -> Fence:
-        """Make a fence of a lease, term, job or epoch, or of a name and one of these; else raises `InvalidInput`."""
+        """Make a fence of a lease, term, job or epoch, alone or paired with a name; may raise `InvalidInput`."""
         if isinstance(given, Fence):
             return given
         name, of = given if isinstance(given, tuple) and len(given) == 2 else ("", given)  # noqa: PLR2004 - a pair
@@ -79,11 +79,9 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
 def refuse_noted(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
-    """Raise if a commit with these fences and this batch may not follow the noted commits, newest first.
+    """Raise if this batch or these fences may not follow the noted commits, newest first.
 
-    Raises:
-        AlreadyCommitted, WrongCheckpoint: because of the batch.
-        Fenced: a noted commit has a newer epoch.
+    Raises `AlreadyCommitted`, `WrongCheckpoint` or `Fenced`.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.found_in(done)
@@ -101,13 +99,13 @@ _KEY = re.compile(r"(?P<stream>[^@#]+)@(?P<run>[^@#]*)#(?P<write>[0-9]+)", re.AS
 class BatchId:
     """One write of a stream's batch; a repeated one is found in the table, archived or not, and skipped.
 
-    A commit records it in the form of Hudi's streaming sink, in one atomic step with the check. Batches of a stream,
-    and the writes of a batch, must be committed in the order of their numbers.
+    A commit records it in the form of Hudi's streaming sink, in one atomic step with the check. Commit batches, and the
+    writes of a batch, in the order of their numbers.
 
     Attributes:
         stream: the stream's name, without `@` and `#`.
         batch: the batch's number, from 0 on.
-        run: the checkpoint that numbers the batches, by the id of Spark's query. Empty: the caller numbers them.
+        run: the checkpoint that numbers the batches (the id of Spark's query). Empty: the caller does.
         write: the write's number within the batch, from 1 on.
     """
 
@@ -118,7 +116,7 @@ class BatchId:
 
     @classmethod
     def of(cls, stream: object, batch: object, run: str = "", write: int = 1) -> BatchId:
-        """Return the id for a user's values; raises `InvalidInput` for an impossible stream or batch."""
+        """Return the id for a user's values; may raise `InvalidInput`."""
         if not isinstance(stream, str) or not stream or {"@", "#"} & {*stream}:
             raise InvalidInput(f"stream_id={stream!r} must be a text without '@' and '#': give each stream its own")
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 0:
@@ -135,14 +133,13 @@ class BatchId:
         return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Return the entry for a commit's extra metadata, including other streams' batches in `extra`."""
+        """Return the entry for a commit's extra metadata, with other streams' batches."""
         return noted(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
-        """Return the commit that has this batch, or None; `notes`: commits with their batches by key, newest first.
+        """Return the commit that has this batch, or None; `notes`: commits with their batches, newest first.
 
-        Raises:
-            WrongCheckpoint: the stream's last commit is of another run, or of a later batch of this run.
+        Raises `WrongCheckpoint` if the stream's last commit is of another run, or a later batch of this run.
         """
         for commit, batches in notes:
             others = [other for key, batch in batches.items() if (other := _parsed(key, batch)).stream == self.stream]

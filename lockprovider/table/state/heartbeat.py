@@ -1,7 +1,6 @@
 """Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
-Stores date the file by their own clock. In a local folder, the file holds machine, boot and uptime instead, since the
-writer's clock may be wrong.
+Stores date it by their clock. In a local folder it holds machine, boot and uptime, since writers' clocks may be wrong.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _BEATS_PER_INTERVAL = 2  # two tries within one interval
 
 
 def claim(store: Store, begin: str) -> Version | None:
-    """Reserve `begin` for one action by creating its heartbeat file; None if another action has it.
+    """Reserve `begin` by creating its heartbeat file; None if another action has it.
 
-    If it raises, do not use `begin`.
+    After an error, do not use `begin`.
     """
     outcome = store.put_if_absent(heartbeat_path(begin), _beat(store))
     return None if isinstance(outcome, Lost) else outcome.unwrap()
@@ -37,12 +36,12 @@ def last_beats(
 ) -> tuple[dict[str, int], int]:
     """Return the last beats by begin time, and the time now, in ms of one clock; records beats in `knowledge`.
 
-    `suspects`: the begin times to judge; None: all.
+    `suspects`: the begin times to judge, or all.
     """
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
     if store.kind != _LOCAL:
-        return beats_ms, max(beats_ms.values(), default=0)  # the newest beat is a recent time of the store's clock
+        return beats_ms, max(beats_ms.values(), default=0)  # a recent time of the store's clock
     now_ms = world.now_ms()
     unchanged_s = knowledge.watch_beats({begin: entry.version for begin, entry in entries.items()}, world.monotonic_s())
     for begin in entries if suspects is None else {*suspects} & {*entries}:
@@ -52,7 +51,7 @@ def last_beats(
         if beat is not None:
             silent_s = beat.silent_s(*_machine(), Machine().uptime_s(), seen_s)
             beats_ms[begin] = now_ms - round(silent_s * 1000) if silent_s < _FOR_EVER_S else 0
-        elif beats_ms[begin] > now_ms:  # of a JVM: its clock was set back since, or was wrong
+        elif beats_ms[begin] > now_ms:  # a JVM writer's clock was set back, or wrong
             beats_ms[begin] = now_ms - round(seen_s * 1000)
     return beats_ms, now_ms
 
@@ -83,7 +82,7 @@ class WriterHeartbeat:
 
     @property
     def alive(self) -> bool:
-        """Whether the last beat is so recent that no other writer may judge this one dead."""
+        """Whether no other writer may judge this one dead yet."""
         return not self._removed and self._world.monotonic_s() - self._last_s < self._settings.tolerance_s
 
     @property
@@ -94,7 +93,7 @@ class WriterHeartbeat:
     def start(self) -> bool:
         """Create the file, then beat in a thread; False if another writer has this begin time.
 
-        If it raises, the instant must not begin.
+        After an error the instant must not begin.
         """
         sent_s = self._world.monotonic_s()
         self._version = claim(self._store, self._begin)
@@ -105,9 +104,9 @@ class WriterHeartbeat:
         return True
 
     def resume(self) -> bool:
-        """Beat for an instant that another process of this writer began; False if its file is gone.
+        """Beat for an instant of another process of this writer; False if its file is gone.
 
-        If the first beats fail, `alive` is false from the start.
+        If the first beats fail, `alive` is false.
         """
         for _ in range(_RESUMES):  # the other process may still beat in between
             self._once()
@@ -119,11 +118,11 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Beat in a thread, after half an interval, for an instant that another process began."""
+        """Beat in a thread for another process's instant, after half an interval."""
         self._thread.start()
 
     def leave(self) -> None:
-        """Stop beating but keep the file, for another process of this writer or a cleaner."""
+        """Stop beating but keep the file, for a successor or a cleaner."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -146,7 +145,7 @@ class WriterHeartbeat:
             beat = _beat(self._store)
             outcome = self._store.put_if_match(self._path, beat, self._version, timeout=self._settings.interval_s)
         except FileNotFoundError:
-            self._removed = True  # another writer took this one for dead, and rolled back
+            self._removed = True  # another writer took this one for dead
         except CasError:
             return  # the next beat tries again; `alive` counts the time
         else:

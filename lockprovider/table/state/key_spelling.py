@@ -1,11 +1,11 @@
-"""Detect how a table's files spell record keys, where Hudi writers differ and record nothing.
+"""Detect how a table's files spell record keys: Hudi writers differ, and do not record it.
 
 - One key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later ones
   with `hoodie.write.complex.keygen.new.encoding` in tables of version 8. Both are written here.
 - A timestamp: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone by `bulk_insert` with the row
-  writer and by `CREATE TABLE AS SELECT`. Only the first is written here.
+  writer and `CREATE TABLE AS SELECT`. Only the first is written here.
 
-An upsert with another spelling would insert the row again. Only one row of a few files is compared; others may differ.
+An upsert with another spelling inserts the row again. Only one row of a few files is compared.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 MOST = 4  # files
-_ROWS, _BYTES = 1024, 1 << 20  # the first rows of a file, which are searched for one with all its times
+_ROWS, _BYTES = 1024, 1 << 20  # of a file, searched for a row without null times
 
 
 def spelled(table: TableContext, config: TableConfig) -> TableConfig:
-    """Return `config` with the key spelling of the table's files, before keys are computed; caches what it compared.
+    """Return `config` with the key spelling of the table's files; caches what it compared.
 
     Raises `UnsupportedSchema` for a timestamp as partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
@@ -46,7 +46,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
     seen = table.knowledge.key_spellings
     found, compared = dict(seen.found), seen.compared
     for one in _to_compare(table, seen):
-        with contextlib.suppress(HistoryGone):  # a clean has removed the file
+        with contextlib.suppress(HistoryGone):  # a clean removed the file
             found.update(_spelling(table, config, one))
         compared = max(compared, one.begin)
     table.knowledge.key_spellings = KeySpellings(compared, found)
@@ -60,7 +60,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
-    """Return the newest base file if not yet compared; at first a sample from oldest to newest."""
+    """Return the newest base file if not compared, at first a sample of all."""
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((one for one in snapshot.slices if one.path), key=lambda one: one.begin)
     if seen.compared:
@@ -70,7 +70,7 @@ def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
 
 
 def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
-    """Return one row's key in a base file by its spelling; empty if the shape has only one spelling."""
+    """Return one row's key by its spelling; empty if only one spelling is possible."""
     file = table.place.open(one.path, one.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:
@@ -90,7 +90,7 @@ def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mappi
 
 
 def _first_with_times(rows: pa.Table) -> int:
-    """Return the index of the first row without a null time, since nulls have one spelling; else 0."""
+    """Return the first row without a null time, which has only one spelling; else 0."""
     times = [column for column in rows.columns if types.is_timestamp(column.type)]
     there = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
     return there.index(True) if True in there else 0

@@ -61,10 +61,9 @@ class SeenProperties:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The files of the archive.
+    """The files of the archive; `number`: the manifest's, 0 if nothing was archived.
 
-    `number`: the manifest's, 0 if nothing was archived. `version`: of the file with the number; None while a JVM writer
-    replaces it.
+    `version`: of the file with the number; None while a JVM writer replaces it.
     """
 
     number: int = 0
@@ -80,7 +79,7 @@ class SeenListing:
         log: the log in which its timeline was listed; empty if there was none.
         compacted: the time of its last compaction.
         schema: the schema of its files since then; empty if not read.
-        logs: its commits since then; of other writers those at the listing.
+        logs: the number of its commits since then.
     """
 
     log: str = ""
@@ -91,7 +90,7 @@ class SeenListing:
 
 @dataclass(frozen=True, slots=True)
 class KeySpellings:
-    """Spellings of keys in files up to begin time `compared`, each with a sample key (True: it names its column)."""
+    """Key spellings of files up to begin time `compared`, with samples (True: it names its column)."""
 
     compared: str = ""
     found: Mapping[bool, str] = field(default_factory=dict)
@@ -103,23 +102,23 @@ class TableKnowledge:
     **A fact is of an immutable object, of a position in a log, or of a version of one object. All else is a hint: it
     may start a read, and never replaces one.**
 
-    ========  ==========================  ==========================================================================
-    fact of   stays true                  examples ========  ==========================
-    ========================================================================== object    for ever
-    completed writes; digests and completion times of archive files; footers position  while the record has that   the
-    view (`at`); `applied`; `listing`; a checkpoint
-              log, back to the position
-    version   until a conditional         `properties`; `history`
-              request finds another
-    hint      never relied on             `latest`; `schema`; `files_seen_last`; `key_spellings`; moments ========
-    ==========================  ==========================================================================
+    ========  ============================  ========================================================================
+    fact of   stays true                    examples ========  ============================
+    ======================================================================== object    for ever
+    completed writes; digests and completion times of archive files position  while the record's log        the view
+    (`at`); `applied`; `listing`; a checkpoint
+              reaches back to it
+    version   until a conditional request   `properties`; `history`
+              finds another
+    hint      never relied on               `latest`; `schema`; `files_seen_last`; `key_spellings`; moments ========
+    ============================  ========================================================================
 
     A log has only its own clients' commits. A rollback of another's write, a clean, a restore, changed properties and
-    every JVM writer end it, and the facts of its positions. A log lacks others' pending instants, so no view of a table
-    with a pending service is cached.
+    every JVM writer end it. A log lacks others' pending instants, so no view of a table with a pending service is
+    cached.
 
     Two exceptions: partitions with a metafile are trusted until a completed action may have removed one. A blind write
-    uses the files seen last, since its commit conflicts with whatever replaced one of them.
+    uses the files seen last, since its commit conflicts with whatever replaced one.
 
     Thread-safe: each attribute is replaced as a whole.
     """
@@ -131,7 +130,7 @@ class TableKnowledge:
         self.completions: Mapping[str, Mapping[str, str]] = {}
 
         self._view: TableView | None = None
-        self.applied = ""  # a decided publish found in the store, with all before it
+        self.applied = ""  # a publish found in the store, with all before it
         self.listing = SeenListing()
 
         self.properties: SeenProperties | None = None
@@ -140,24 +139,21 @@ class TableKnowledge:
         self.latest = Timeline()
         self.schema: pa.Schema | None = None  # of the last commit that was read
         self.key_spellings = KeySpellings()
-        self.committed_s: dict[str, float] = {}  # completion times of this handle's commits, by the monotonic clock
-        self.late_looked_s: float | None = None  # at the last commits, for writers without the lock
-        self.dead_looked_s: float | None = None  # for dead writers
+        self.committed_s: dict[str, float] = {}  # when this handle's commits completed, by the monotonic clock
+        self.late_looked_s: float | None = None  # when late commits were last searched for
+        self.dead_looked_s: float | None = None  # when dead writers were
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
     # -- facts of a position of a log ----------------------------------------------------------------------------------
 
     def at(self, log: Log | None) -> TableView | None:
-        """Return the cached view, advanced to the end of the lock's current `log`; None if the log does not reach it.
-
-        All facts of a position come from here.
-        """
+        """Return the cached view, advanced to the end of the lock's current `log`; None if that does not reach it."""
         view = self._view
         if view is None or log is None or log.name != view.log or (since := log.since(view.place)) is None:
             return None
         if since:
-            there = view.timeline.written  # a listing may contain more than the position noted for it
+            there = view.timeline.written  # a listing may contain later commits
             instants = tuple(i for i in self._learn_contents(since) if i.file_name not in there)
             slices, timeline = self._advanced(view, instants), view.timeline.plus(instants)
             view = self._view = replace(view, place=log.next, timeline=timeline, slices=slices)
@@ -167,13 +163,13 @@ class TableKnowledge:
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
         """Cache and return the table, whose timeline was listed after reading `record`, or under the lock.
 
-        The record's last publishes may be decided and not stored yet; they count if `decided`.
+        The record's last publishes may not be stored yet; they count if `decided`.
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
         before = self.at(log)
         entries = () if log is None else log.since(log.first) or ()
-        # A listing may have a later one and lack the one before.
+        # A listing may lack a publish and have a later one.
         last = entries[len(entries) - unapplied :] if unapplied else ()
         is_there = (entry.path.removeprefix(_PREFIX) in listed.names for entry in last)
         missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
@@ -187,7 +183,7 @@ class TableKnowledge:
         return TableView(timeline, config, name, place, slices, listed=True, latest_begin=listed.latest_completed_begin)
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
-        """Cache a view from a checkpoint at a position of the current log; return it as `at` does."""
+        """Cache a checkpoint's view at a position of the current log; return it as `at`."""
         self._learn_contents(log.since(log.first) or ())
         self._view, self.latest = view, view.timeline
         return self.at(log)
@@ -200,7 +196,7 @@ class TableKnowledge:
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
-        """Return the cached files of `timeline`, if it is the newest one; files of older ones may be cleaned."""
+        """Return the cached files of the newest timeline; files of older ones may be cleaned."""
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:
             return None
@@ -264,7 +260,7 @@ class TableKnowledge:
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the partitions with a metafile, as a set to extend; services that may remove one reset it."""
+        """Return the set of partitions with a metafile, for callers to extend."""
         removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
@@ -278,7 +274,7 @@ class TableKnowledge:
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
-    """Update `slices` by the files that a completed write wrote and the file groups that it ended."""
+    """Update `slices` by the files and ended file groups of a completed write."""
     for ended in metadata.ended:
         slices.pop(ended, None)
     for stat in metadata.all_stats:

@@ -1,7 +1,6 @@
 """Reading the metadata table, a merge-on-read table of HFiles in `.hoodie/metadata`: the files that it lists.
 
-The result is that of JVM Hudi's readers, if the table stays enabled during the read. NOT promised: that these files
-exist; the doctor compares the two.
+They are those of JVM Hudi's readers, if the table stays enabled; they may not exist.
 
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """
@@ -36,10 +35,10 @@ _SCHEMA = "schema"
 
 
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
-    """Read the metadata table's listing as of `timeline`, the data table's, which must have been listed before.
+    """Read the listing as of the data table's `timeline`, which must have been listed before.
 
-    `must_have`: begin times that must be completed there. Raises `HistoryGone` if one is missing, or if the table was
-    removed or rewritten during the read.
+    `must_have`: begin times that must be completed there. Raises `HistoryGone` if one is not, or if the table was
+    removed.
     """
     own = own_timeline(store)
     if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:
@@ -52,7 +51,7 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
 
 
 def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
-    """List the file slices of its partition `files` as of `own`; paths are relative to the metadata table."""
+    """List the file slices of its partition `files`; paths are relative to the metadata table."""
     root = f"{METADATA_TABLE}/"
     found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
     return snapshot_of(own, found, file_at=hfile_at).slices
@@ -77,7 +76,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read the record schema of these slices from their base file, else their first log file with one."""
+    """Read the record schema of these slices from their base file or logs."""
     for path in (path for one in slices for path in one.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
@@ -111,9 +110,9 @@ def _read(store: Store, path: str) -> bytes:
         raise HistoryGone.with_file(path) from error
 
 
-# The validity of log blocks, by Hudi's `HoodieTableMetadataUtil.getValidInstantTimestamps`. Each block names its write
-# of the data table. It counts if that write is completed, or exists only in the metadata table.
-_FIRST = "0" * 14  # begin of the writes that create its partitions, unknown to the data table
+# A log block counts if its write of the data table is completed, or exists only in the metadata table.
+# Source: Hudi `HoodieTableMetadataUtil.getValidInstantTimestamps`.
+_FIRST = "0" * 14  # begins of writes that create its partitions
 _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 
@@ -138,10 +137,10 @@ def uncompacted(own: Timeline) -> int:
 
 
 def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the oldest instants of the metadata table that no reader needs: completed before `first`.
+    """Return the metadata table's oldest instants that no reader needs: completed before `first`.
 
-    `left`: the begin times of its remaining files. Readers take files older than its timeline for completed, so the
-    rest of the timeline must begin before each file within it.
+    `left`: begin times of its remaining files. Those within the timeline now must stay within it, or readers take them
+    for completed.
     """
     end = min((first, *(begin for begin in left if begin >= own.first_active)))
     found: dict[str, list[Instant]] = {}
@@ -171,7 +170,7 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Compare the listing with the files, listed before `timeline` and after the metadata table was read.
+    """Compare the listing with files listed before `timeline` and after the listing was read.
 
     Concurrent changes by other writers are no differences.
     """

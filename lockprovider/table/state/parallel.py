@@ -1,4 +1,4 @@
-"""Concurrent requests to a table's store, and reads that start again if other writers interfere."""
+"""Concurrent requests to a table's store, and reads that repeat after interference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
-    """Yield the jobs' results in their order, with up to `limit` running; on exit no job runs any more."""
+    """Yield the jobs' results in order, `limit` running at most, none after the end."""
     jobs = iter(jobs)
     first = list(islice(jobs, 2))
     if limit == 1 or len(first) <= 1:
@@ -30,7 +30,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     with ThreadPoolExecutor(limit) as threads:
         try:
             running: deque[Future[T]] = deque()
-            for job in chain(first, jobs):  # the iterator may make jobs one by one, and be large
+            for job in chain(first, jobs):  # the iterator may be large
                 if len(running) == 2 * limit:
                     yield running.popleft().result()
                 running.append(submit(threads, job))
@@ -40,7 +40,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
-    """List the files in a folder by name: those after the name `after`, and before `until`.
+    """List the files in a folder with a name after `after` and before `until`.
 
     Timeline names begin with digits, so `until=":"` leaves the archive out.
     """
@@ -50,7 +50,7 @@ def files_below(store: Store, folder: str, *, after: str = "", until: str = "") 
     return {entry.path.removeprefix(prefix): entry for entry in found}
 
 
-_LOOKS = 10  # after so many changes, reading cannot keep up
+_LOOKS = 10  # then reading cannot keep up
 
 
 class Stale(Exception):

@@ -83,9 +83,9 @@ class ArchivalFacts:
         paths: all data files, listed before `now`: a file without an instant on it never gets one.
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that unfinished rollbacks take back.
-        logs: the begin times of writes whose log files are read by completion time, for lack of an earlier base file.
-        listed: the last compaction of the metadata table, None without one; empty if never compacted.
-        earliest: the begin time of the oldest write that the cleaner's retention needs, or empty.
+        logs: the begin times of writes whose log files are read by completion time.
+        listed: the metadata table's last compaction; None without one, empty if never compacted.
+        earliest: the begin time of the oldest write that the cleaner's retention needs.
     """
 
     now: Timeline
@@ -99,14 +99,14 @@ class ArchivalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArchivalPlan:
-    """The instants to archive, oldest first. `held`: why they are fewer than the settings ask for, or empty."""
+    """The instants to archive, oldest first; `held`: why they are fewer than asked for."""
 
     actions: tuple[Archivable, ...]
     held: str = ""
 
 
 def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
-    """Return the number of writes to archive; those that the retention needs stay, with one more before them."""
+    """Return the number of writes to archive; those that the retention needs stay."""
     count = len(now.writes)
     needed = sum(write.begin > earliest for write in now.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
@@ -135,8 +135,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     """Yield begin times that the archived writes must end before, each with its reason.
 
     A restore to a savepoint needs the later writes. A pending write must not begin before the first remaining one. Rows
-    of replaced files would reappear, files without an instant become visible. A metadata table lists files from before
-    its last compaction by itself.
+    of replaced files would reappear, files without an instant become visible.
     """
     now = facts.now
     for begin in now.pending(Action.RESTORE):
@@ -166,7 +165,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(now: Timeline, begin: str) -> str:
-    """Return the last write before `begin` that has no savepoint: it stays, and begins the timeline."""
+    """Return the last write before `begin` without a savepoint: it begins the timeline."""
     kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
     return max((write.begin for write in now.writes if write.begin < begin and write.begin not in kept), default="")
 

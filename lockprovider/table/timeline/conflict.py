@@ -81,9 +81,9 @@ def _has_grown(mine: Timeline, now: Timeline) -> bool:
 
 
 def archived_since(mine: Timeline, now: Timeline) -> bool:
-    """Return whether a write may have completed after the snapshot `mine` and be archived, so that none can compare it.
+    """Return whether a write that completed after the snapshot `mine` may be archived.
 
-    Archival takes the oldest by begin. A write not completed in `mine` began after its writes, or was pending.
+    Archival takes the oldest by begin; a write not completed in `mine` began after its writes, or was pending.
     """
     first = now.first_active
     passed = bool(mine.writes) and all(i.begin < first for i in mine.writes) and bool(completed_since(mine, now))
@@ -162,10 +162,8 @@ def _first_overlap(mine: frozenset[FileGroup], others: Iterable[ConcurrentOperat
     return None
 
 
-# Non-blocking concurrency control. A blind write, of a transaction that has read nothing, writes one log file per
-# bucket and conflicts with no other such write; readers merge them by the ordering value. An anchor is an empty base
-# file. With it JVM readers see a group's completed logs; without it they see none until the write that began first
-# completes (apache/hudi issue 19774).
+# Blind writes add one log file per bucket; readers merge them by the ordering value. An anchor is an empty base file:
+# without it JVM readers see no log until the write that began first completes (apache/hudi issue 19774).
 # Source: Hudi RFC-66; `BucketIdentifier.newBucketFileIdForNBCC`.
 Bucket = tuple[str, int]  # partition and number
 
@@ -206,9 +204,9 @@ def bare_buckets(seen: Snapshot, partitions: Iterable[str], buckets: int) -> tup
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """Return the file id of a bucket's anchor: the first fixed one that no replacecommit has ended.
+    """Return the file id of a bucket's anchor: the first fixed one that was never replaced.
 
-    JVM writers would continue to write into an ended one, which is hidden for ever.
+    JVM writers would write into a replaced group, which is hidden for ever.
     """
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
@@ -223,7 +221,7 @@ def left_bare(
 ) -> tuple[Bucket, ...]:
     """Return the buckets of replaced partitions in which JVM writers would write into a hidden group.
 
-    `replaced`: the file ids that a commit ends. `written`: its new groups. `ended`: groups that earlier commits ended.
+    `replaced`: file ids that a commit ends. `ended`: groups that earlier commits ended.
     """
     gone = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     there = {(partition, bucket_of(file_id)) for partition, file_id in written}

@@ -40,7 +40,7 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class SeenBeat:
-    """A heartbeat in a local folder: machine and boot, and a time by a clock that never steps."""
+    """A heartbeat in a local folder: machine, boot and uptime, which no clock change affects."""
 
     boot: str
     host: str
@@ -61,10 +61,9 @@ class SeenBeat:
         return found if math.isfinite(found.uptime_s) else None
 
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
-        """Return the seconds since the beat, by this machine's `boot`, `host` and uptime `now_s`.
+        """Return the seconds since the beat, for this machine's boot, host and uptime `now_s`.
 
-        Infinite if the machine was restarted since. For another machine: `unchanged_s`, how long this process has seen
-        the file unchanged.
+        Infinite after a restart. For another machine `unchanged_s`, how long this process saw the file unchanged.
         """
         if self.boot and self.boot == boot:
             return max(0.0, now_s - self.uptime_s)
@@ -79,7 +78,7 @@ def dead(
 ) -> tuple[str, ...]:
     """Return the begin times among `pending` whose heartbeat is missing or too old.
 
-    `beats_ms`: the last beats. `store_now_ms`: the time now by the same clock; an earlier time only delays a verdict.
+    `store_now_ms`: now by the clock of `beats_ms`, or earlier, which only delays a verdict.
     """
     oldest_ms = store_now_ms - round(settings.tolerance_s * 1000)
     return tuple(begin for begin in pending if beats_ms.get(begin, 0) < oldest_ms)

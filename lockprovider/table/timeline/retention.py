@@ -74,10 +74,10 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """Return the files that may be removed. List `paths` BEFORE `now`, so a file without an instant never gets one.
+    """Return the files that may be removed. List `paths` BEFORE `now`: a file without an instant never gets one.
 
-    `replaced_by`: the begin time of the replacecommit that ended a file group. `protected`: paths in savepoints.
-    `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
+    `replaced_by`: the begin of the replacecommit that ended a file group. `protected`: paths in savepoints. `archived`:
+    completion times of archived writes of logs.
     """
     earliest = earliest_retained(policy, now, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(now))
@@ -92,10 +92,9 @@ def removable(
 def earliest_retained(
     policy: Policy, now: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
-    """Return the retained commit that began first, or the last commit if none is retained; None by versions.
+    """Return the retained commit that began first, else the last commit; None by versions.
 
-    Files that a late commit replaced are still needed. `written_ms`: when completed files were written, by a better
-    clock than that in their names; the later time counts.
+    `written_ms`: when completed files were written, by a better clock than in their names; the later time counts.
     """
     match policy:
         case KeepVersions():
@@ -134,7 +133,7 @@ def _committed(
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
     """Return begin time and paths of each file group's completed slices, oldest first.
 
-    Logs belong to the last slice whose base file began before they completed, or to none.
+    Logs belong to the last slice that began before they completed.
     """
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []

@@ -1,7 +1,6 @@
 """Plans of clusterings and compactions: the file slices that they rewrite. Pure.
 
-A clustering joins the small latest slices of a partition in the order of their begin times. With the default sizes it
-leaves fewer files than it takes, so a table without new writes is done soon.
+A clustering joins the small latest slices of a partition, in the order of their begin times.
 
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
 """
@@ -22,8 +21,8 @@ from lockprovider.table.format.service_metadata import (
 from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
 TARGET_FILE_BYTES = 128 << 20
-_MOST_GROUPS = 30  # per plan (`hoodie.clustering.plan.strategy.max.num.groups`); the others wait for the next
-_SORTED_FILES = 16  # this many target files are sorted together, each with a range of its own
+_MOST_GROUPS = 30  # per plan (`hoodie.clustering.plan.strategy.max.num.groups`)
+_SORTED_FILES = 16  # target files sorted together, each with its own range
 _MB = 1 << 20
 
 
@@ -48,10 +47,7 @@ class ClusteringRule:
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> ClusteringRule:
-        """Make the rule of a caller's values; raises `InvalidInput` for impossible ones.
-
-        Small files are by default those below half of the target.
-        """
+        """Make the rule of a caller's values; raises `InvalidInput` for impossible ones."""
         if (
             isinstance(sort_by, str)
             or not isinstance(sort_by, Iterable)
@@ -88,9 +84,9 @@ class ClusterEvery:
 def clustering_plan(
     seen: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Return the plan of a clustering now, without slices that began at `until` or later.
+    """Return a clustering plan of slices that began before `until`, if given.
 
-    `busy`: file groups of other uncompleted plans.
+    `busy`: file groups of other plans.
     """
     small = [
         one
@@ -166,8 +162,7 @@ class CompactEvery:
 def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
     """Return the slices that a compaction with this begin time merges, largest logs first.
 
-    Logs count if completed before `begin`; those of pending writes belong to the next slice. `busy`: file groups of
-    other uncompleted plans.
+    Logs of pending writes belong to the next slice. `busy`: file groups of other plans.
     """
     found = [(one, _compacted(one, begin)) for one in seen.slices if one.logs and one.group not in busy]
     ordered = sorted(found, key=lambda pair: (-pair[1].metrics["TOTAL_LOG_FILES_SIZE"], pair[0]))

@@ -31,9 +31,9 @@ class Timeline:
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], others: Iterable[str]) -> Timeline:
-        """Make a timeline of completed writes and the file names of all other instants, with other begin times.
+        """Make a timeline of completed writes and the file names of all other instants.
 
-        Derived facts are set from the writes, without a look at each instant.
+        Derived facts are set from the writes; the others must have other begin times.
         """
         mine, rest = sorted(done, key=_BEGIN), cls.of(others)
         if not mine:
@@ -164,9 +164,9 @@ class Timeline:
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
-        """Iterate over the instants with this begin time, by a binary search.
+        """Iterate over the instants with this begin time.
 
-        It searches by the second, which also orders times of 14 digits.
+        A search by the second also orders times of 14 digits.
         """
         second = begin[:_SECOND]
         at = bisect_left(self.instants, second, key=_second)
@@ -202,7 +202,7 @@ class Timeline:
 
     def pending(self, *actions: Action) -> tuple[str, ...]:
         """Return the begin times of uncompleted instants of these actions, oldest first."""
-        as_write = not _SERVICES.isdisjoint(actions)  # completed, they have the name of a commit
+        as_write = not _SERVICES.isdisjoint(actions)  # completed, they are named like a commit
         found = self.perhaps_pending
         done = {i.begin for i in found if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
         return tuple(sorted({i.begin for i in found if i.action in actions} - done))
@@ -260,7 +260,7 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """Return by file name the ms by which the completion time is ahead of the store's time of writing."""
+    """Return by file name how many ms the completion time is ahead of the store's."""
     found = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)
@@ -270,7 +270,7 @@ def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict
 
 
 def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
-    """Return the files named by a clock in another zone than UTC; a wrong clock or a copy looks the same."""
+    """Return the files named by a clock outside UTC, which a wrong clock or copy resembles."""
     return [name for name, drift_ms in drifts.items() if abs(drift_ms) > ZONE_MS / 2]
 
 
@@ -311,8 +311,8 @@ def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> 
     the lock record (`before`), then lists. The first decided publish that the listing lacks, and all that complete
     later, are left for the next read.
 
-    A commit later than the known log was decided since, or made without the lock; an earlier one may be missing. Then a
-    second read of the record (`now`) must show the log entries since; if it does not, no later commit is taken.
+    Before a commit later than the known log, an earlier one may be missing. Then a second read of the record (`now`)
+    must show the log entries since; if it does not, no later commit is taken.
 
     None: without `now`, read the record again and pass it; with `now`, the log has ended: start again.
     """

@@ -1,8 +1,7 @@
 """Versions: the names that a caller may give a state of the table, the same for all verbs.
 
-A version is a commit's result, a time of a commit, or any other time. 17 digits are a completion time if a commit has
-it, else a begin time if a commit has that, else a time. NOT promised: begin times of archived commits; name those by
-their completion.
+A version is a commit's result or a time. 17 digits are a completion time if a commit has it, else its begin time, else
+a time. Begin times of archived commits are unknown; name those by their completion.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ class DoneCommit(Protocol):
 
 
 TableVersion = str | datetime | AsOf | DoneCommit
-Reached = Callable[[], str]  # the last archived completion time; empty if none was
+Reached = Callable[[], str]  # the last archived completion time, or empty
 
 
 def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached) -> AsOf:
     """Return the moment that a version names: by completion, including that commit.
 
-    Raises `InvalidInput` for no version, `HistoryGone` for a commit that is not in the table.
+    May raise `InvalidInput` or `HistoryGone`.
     """
     if isinstance(given, AsOf):
         return AsOf.of(given)
@@ -69,7 +68,7 @@ def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached
         found = None if given != time else _named(timeline, time, order, reached)
         return time if found is None else order.time_of(found)
     if not isinstance(given, DoneCommit):
-        return time_text(given)  # raises
+        return time_text(given)  # raises `InvalidInput`
     return _of_done(timeline, given, order, reached)
 
 
@@ -82,7 +81,7 @@ def refuse_none(given: TableVersion | None) -> None:
 def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) -> Instant:
     """Return the last commit of a version, or of the table if None.
 
-    Raises `InvalidInput` for no version, `HistoryGone` if there is no such commit, also for 17 digits of none.
+    Raises `InvalidInput` for no version, `HistoryGone` for a commit that the table lacks.
     """
     if given is None:
         if not timeline.writes:
@@ -106,7 +105,7 @@ def _is_instant(given: TableVersion) -> bool:
 
 
 def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:
-    """Return the commit with exactly this time; of two, the one whose time in this order it is."""
+    """Return the commit with this time; of two, that whose time in this order it is."""
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)
@@ -206,8 +205,8 @@ def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
     """Return the changed rows of one partition, as `OPERATION` and the columns of `new`.
 
-    Rows are compared by key and sequence number, which a copy to another file keeps. An update shows the new row, a
-    delete the last old one. A key that came and went in between does not show.
+    Rows are compared by key and sequence number, which survive a rewrite. A key that came and went in between does not
+    show.
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))

@@ -1,7 +1,7 @@
 """The file-system view: the files of a snapshot, as the latest completed slice of each file group.
 
 A log file belongs to the last slice whose base file began before the log completed. An instant before the oldest active
-one counts as completed, so failed writes must be cleaned before archival.
+one counts as completed: clean failed writes before archival.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -80,9 +80,9 @@ def _of_iso(text: str) -> datetime:
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
-    """Return the timeline with all completed writes that `keep` rejects pending again.
+    """Return the timeline with completed writes that `keep` rejects pending again.
 
-    They stay on it, so their files do not count as archived ones.
+    They stay on it, or their files would count as archived.
     """
 
     def then(instant: Instant) -> Instant:
@@ -249,8 +249,7 @@ def snapshot_of(
 ) -> Snapshot:
     """Return the latest slices among `files`, as of `timeline`.
 
-    `replaced`: ended file groups. `archived`: returns an archived write's completion time by its begin time, or that
-    time if unknown. `file_at`: parses a path.
+    `replaced`: ended file groups. `archived`: returns an archived write's completion time, or the begin if unknown.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}
@@ -297,8 +296,7 @@ def lost(
 ) -> frozenset[FileGroup]:
     """Return the file groups whose slice in the past snapshot `seen` was cleaned.
 
-    A write in `later` names the base file that it replaced, and a replacecommit the group that it ended. `earlier`: the
-    writes of `seen`, which name its log files.
+    Writes in `later` name the base file or group that they replaced; those in `earlier` the log files of `seen`.
     """
     there = {s.group: s for s in seen.slices}
     bases = {group: found.base for group, found in there.items()}
@@ -316,7 +314,7 @@ def lost(
 def _without_logs(
     there: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
-    """Return the groups with a missing log file that is not part of their base file either."""
+    """Return the groups with a missing log file that their base file does not contain."""
     ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
     paths = {log.path for found in there.values() for log in found.logs}
     gone: set[FileGroup] = set()

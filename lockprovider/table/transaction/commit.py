@@ -71,7 +71,7 @@ class Committing:
     def run(self) -> tuple[str, float]:
         """Commit; return the completion time and the seconds waited for the decision.
 
-        If it raises one of `_REFUSED`, nothing will be visible; after `PublishUnknown` the commit may be decided.
+        After an error of `_REFUSED` nothing will be visible; after `PublishUnknown` it may be.
         """
         lock = self._table.lock
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
@@ -87,7 +87,7 @@ class Committing:
     def _in_some_try(self, staged: Pending) -> str:
         """Try until the commit is decided; finishes a dead restore if needed."""
         proposal, table = self._proposal, self._table
-        carries = bool(table.settings.carried_keys)  # which keys, only a holder of the lock knows
+        carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
         alone = bool(staged.staged) or self._listing is not None or carries
         unknown, may_travel = None, proposal.may_travel and not alone
         for tried in count():
@@ -123,16 +123,16 @@ class Committing:
     def _grouped(self) -> str | _Again:
         """Try a group commit; return the completion time if it is decided."""
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
-        # Another try looks again: a withdrawn intent has used up its name. The listing of the start is too old by now.
+        # Another try must look again: a withdrawn intent has used up its name.
         seen, self._txn.view = self._txn.view, None
         seen = replace(seen, listed=False) if seen else self._look()
         if not seen.listed and seen.timeline.written_at(begin) is not None:
-            seen = table.now(listed=True)  # decided, but the log may not have it any more
+            seen = table.now(listed=True)  # the log may not have it any more
         if not seen.log:
             return _Again(hold=True)
         done = seen.timeline.written_at(begin)
         if done is not None and done.completion is not None:
-            return self._ended(done.completion, "")  # decided before the log ended, and rolled forward
+            return self._ended(done.completion, "")  # decided before the log ended
         if seen.timeline.pending(Action.RESTORE):
             return _Again(restoring=seen.timeline)
         if done is None:
@@ -147,7 +147,7 @@ class Committing:
             table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise
         except PublishUnknown as error:
-            return _Again(hold=True, unknown=error)  # the next holder, maybe this writer, sees what was decided
+            return _Again(hold=True, unknown=error)  # the next holder finds the outcome
         finally:
             self._waited_s += table.world.monotonic_s() - asked_s
         if isinstance(came, Decided):
@@ -170,7 +170,7 @@ class Committing:
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
     def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
-        """Try under the lock; if it fails, an earlier try that may be decided (`unknown`) stays unknown."""
+        """Try under the lock; if it fails, an `unknown` earlier try stays unknown."""
         try:
             if unknown is not None:
                 return self._held_where_posted(staged)
@@ -181,7 +181,7 @@ class Committing:
             raise
 
     def _held_where_posted(self, staged: Pending) -> str | _Again:
-        """Try under the lock; if refused, try again with the log ended, so that no posted intent is decided later."""
+        """Try under the lock; if refused, try again with the log ended, which ends posted intents."""
         try:
             return self._under(self._acquire(), staged)
         except _REFUSED:
@@ -215,13 +215,13 @@ class Committing:
         return self._end(completion, staged.staged)
 
     def _publish(self, lease: Lease, staged: Pending, seen: TableView) -> str:
-        """Judge the commit and publish its completed file; return the completion time, maybe of an earlier lease."""
+        """Judge the commit and publish its completed file, unless it was decided before; return the completion time."""
         table, proposal, now = self._table, self._proposal, seen.timeline
         done = now.written_at(proposal.begin)
         if done is not None and done.completion is not None:
-            return done.completion  # decided under an earlier lease of this writer, and rolled forward
+            return done.completion  # decided under an earlier lease
         validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
-        first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # `now` lacks it if read by a log
+        first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # the log lacks its begin
         if self._listing is not None:
             self._txn.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
@@ -230,7 +230,7 @@ class Committing:
         if data is not proposal.data:
             staged = table.lock.stage(staged.path, data, unshared=True)
             left = staged.staged
-        # `new`: no other writer has this begin time, and the completion time exceeds all those listed under this lease.
+        # `new`: no other writer has this begin time.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
         table.lock.discard(*filter(None, [left]))
         table.knowledge.remember(name, data)

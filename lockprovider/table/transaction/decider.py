@@ -87,7 +87,7 @@ def config_digest(config: TableConfig) -> str:
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Raise if the proposal may not follow these commits of the log; `JudgeAnew` if the log is not enough."""
+    """Raise if the proposal may not follow these commits; `JudgeAnew` if they are not enough."""
     if not done:
         return
     if proposal.compares_keys:
@@ -103,8 +103,8 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 class TableDecider:
     """The `combine.Decider` of one table in this process.
 
-    `latest`: the largest time on the timeline at the last judgement. `config` sets only the visibility; `refresh` reads
-    the properties that judge commits.
+    `latest`: the largest time on the timeline at the last judgement. `config`: for the visibility only, until
+    `refresh`.
     """
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
@@ -130,7 +130,7 @@ class TableDecider:
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         """Return the completed file to publish, at a time above all on the timeline.
 
-        None: the intent carries no proposal, or one made with other properties.
+        None: the intent has no proposal, or one made with other properties.
         """
         proposal = self._proposal(intent)
         if proposal is None or proposal.config != self._config:
@@ -154,9 +154,9 @@ class TableDecider:
         return self._decoded[intent.body]
 
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
-        """Return the commit in this log entry, and cache it; raises `JudgeAnew` if the entry has no bytes.
+        """Decode and cache the commit in this log entry; raises `JudgeAnew` if it has no bytes.
 
-        Cached bytes do not count, since all processes must judge alike.
+        Cached bytes do not count: all processes must judge alike.
         """
         name = _name(entry)
         instant = parse_instant(name)

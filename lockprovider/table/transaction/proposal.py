@@ -78,7 +78,7 @@ class Basis:
 
     def compared(self, mine: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
         """Return the commits in `done` whose file groups are compared with those of the proposal."""
-        # The rule of a blind write passes over other commits only if this write has read nothing.
+        # A blind write ignores other commits only if it has read nothing.
         if self.resolution is non_blocking and self.snapshot is None:
             return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
         return tuple(done) if self.may_overlap(mine) else ()
@@ -86,7 +86,7 @@ class Basis:
     def may_overlap(self, mine: Proposal) -> bool:
         """Return whether a completed write can touch the same data.
 
-        It cannot if this one has read nothing, writes only new file groups, and its rule compares only those.
+        It cannot if this one has read nothing and writes new file groups, and its rule compares only those.
         """
         if self.snapshot is not None or mine.compares_keys or mine.buckets:
             return True

@@ -1,6 +1,6 @@
 """Run a function in transactions until one commits or the retries are used up; create tables.
 
-Each attempt begins from a fresh snapshot, so the function must read everything through its transaction.
+Each attempt has a fresh snapshot, so the function must read through its transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Face, Transaction
 
-WHOLE_RETRIES = 3  # if all rows are given; a function runs once, unless its caller allows more
+WHOLE_RETRIES = 3  # if all rows are given; a function runs once by default
 
 
 def transact(
@@ -52,8 +52,8 @@ def transact(
             fn(given)
             result = given.commit(conflicts=conflicts)
         except (PropertiesChanged, Passed):
-            txn.rollback()  # it has not begun, and now the table is known
-            if face is not None and not retries:  # a caller's function may have read what can be read only once
+            txn.rollback()  # it has not begun
+            if face is not None and not retries:  # a caller's function may have used up its input
                 raise
         except Exception as error:
             conflicts += 1
@@ -83,7 +83,7 @@ def _is_text(extra: object) -> bool:
     return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)
 
 
-# Source of creation and new columns, each in a commit of its own: Hudi `HoodieTableMetaClient`, `HoodieSparkSqlWriter`.
+# Source of creation and new columns: Hudi `HoodieTableMetaClient`, `HoodieSparkSqlWriter`.
 _Table = TypeVar("_Table", bound=TableContext)
 
 
@@ -115,7 +115,7 @@ def create_table(
         found = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
         _check_same(found, config)
         return found
-    # With a first commit no file of a failed write can be older than the whole timeline, which would make it visible.
+    # A failed write's file older than the whole timeline would be visible: a first commit prevents that.
     transact(table, lambda txn: txn.add(()))
     return table
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
 
 _REQUEST_S = 60.0  # for the inflight file
-_FRESH_S = 10.0  # within this time after its choice a begin time may be taken
+_FRESH_S = 10.0  # from the choice of a begin time until it is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class InstantKind:
 class Started:
     """An instant of this writer: pending, with a heartbeat.
 
-    `view`: the table, read afterwards. `creating`: the creation of the inflight file, maybe still running. `pending`: a
-    timeline with others' pending instants, if a check for dead writers is due.
+    `view`: the table, read afterwards. `creating`: the creation of the inflight file. `pending`: a timeline with
+    others' pending instants, if a check for dead writers is due.
     """
 
     begin: str
@@ -71,10 +71,10 @@ class Started:
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, clean up after dead writers if due, and read the properties in the background.
 
-        If it fails, it stops the heartbeat.
+        An error stops the heartbeat.
         """
-        if not self.view.is_combined:  # otherwise the leader of the batch reads them
-            # This read follows that of the record. The commit, which writes the record itself, need not wait for it.
+        if not self.view.is_combined:  # else the leader of the batch reads them
+            # After the read of the record, so that the commit need not wait for it.
             table.store.in_background(table.config)
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
@@ -83,11 +83,11 @@ class Started:
                 if self.view.has_guests:
                     rollback.remove_ended_beats(table, self.pending)
         except BaseException:
-            self.heartbeat.leave()  # a cleaner then takes the instant for that of a dead writer
+            self.heartbeat.leave()  # a cleaner then removes the instant
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """Stop the heartbeat after the commit, and delete leftovers in the background, which are harmless.
+        """Stop the heartbeat after the commit, and delete leftovers in the background.
 
         If JVM writers were seen, the heartbeat file stays (see `rollback.remove_ended_beats`).
         """
@@ -95,18 +95,18 @@ class Started:
         table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove everything that was written; the next writer removes what cannot be removed now.
+        """Remove everything that was written; the next writer removes what is left.
 
         `files`: all files, removed without the lock. None: more may exist, or another writer may still commit them.
         """
         try:
             with contextlib.suppress(CasError):
-                self.wait_in_flight()  # otherwise the file might appear after its removal
+                self.wait_in_flight()  # else the file might appear after its removal
             with contextlib.suppress(CasError, NotAcquired):
                 mine = files if self.heartbeat.alive else None
                 if mine is None or not rollback.take_back_alone(table, self.begin, mine):
                     rollback.roll_back(table, self.begin, own=True)
-        finally:  # not earlier: others would take this writer for dead at once, and both would roll back
+        finally:  # last, or others would take this writer for dead and roll back, too
             with contextlib.suppress(CasError):
                 self.heartbeat.stop()
 
@@ -154,7 +154,7 @@ def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
 
 
 def resume(table: TableContext, begin: str) -> Started:
-    """Take up an instant that another process of this writer began; raises `Aborted` if it is not pending."""
+    """Take up another process's instant of this writer; raises `Aborted` if it is not pending."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     seen = table.now(listed=True)
     if not seen.timeline.is_pending(begin) or not heartbeat.resume():
@@ -182,27 +182,27 @@ def _claim(table: TableContext, known: Timeline) -> _Claimed:
 
 
 def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
-    """Try to begin at this time; return the instant, or a new timeline if the time is invalid."""
+    """Try to begin at this time; return a new timeline if the time is invalid."""
     heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:
-        # a late instant may begin before writes that were archived since
+        # A late instant may begin before writes archived since.
         is_late = table.world.monotonic_s() - claimed.chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
             return table.listed_timeline()
         return _verify(table, kind, requested, profile, heartbeat)
     except BaseException:
-        heartbeat.leave()  # a cleaner then takes the instant for that of a dead writer
+        heartbeat.leave()  # a cleaner then removes the instant
         raise
 
 
 def _verify(
     table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
-    """Create the inflight file and check the begin time; return the instant.
+    """Create the inflight file and check the begin time.
 
-    If the time is invalid, remove its files and return the timeline.
+    If the time is invalid, remove the files and return the timeline.
     """
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
@@ -213,7 +213,7 @@ def _verify(
     now = seen.timeline
     if seen.config == kind.config and seen.latest_begin < begin and now.is_alone(requested):
         return Started(begin, heartbeat, seen, creating, pending)
-    creating.result()  # otherwise the file might appear after its removal
+    creating.result()  # else the file might appear after its removal
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
     table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])

@@ -17,13 +17,13 @@ from lockprovider.table.errors import Aborted, InvalidRecords, TableError
 class State(Enum):
     """The progress of a transaction."""
 
-    OPEN = auto()  # no instant yet; it has read at most
-    CLAIMED = auto()  # a begin time is chosen, and its instant is being taken
-    BEGUN = auto()  # its instant is pending: data files may be written
-    RESUMED = auto()  # begun by another process of its writer, which may have asked for the commit
-    WRITTEN = auto()  # all its files are in the store
-    ASKED = auto()  # its commit may be decided
-    REFUSED = auto()  # its commit was refused, and never becomes visible
+    OPEN = auto()  # no instant yet
+    CLAIMED = auto()  # an append announces files while its instant is being taken
+    BEGUN = auto()  # data files may be written
+    RESUMED = auto()  # begun by another process, which may have asked for the commit
+    WRITTEN = auto()  # all files are stored
+    ASKED = auto()  # any writer may decide its commit
+    REFUSED = auto()  # its commit never becomes visible
     OVER = auto()  # committed or rolled back
 
     @property
@@ -78,13 +78,13 @@ def _refusal(state: State, step: Step) -> TableError:
 class Try(Enum):
     """The way in which a commit is tried."""
 
-    GROUP = auto()  # decided together with others, by any writer of the table
+    GROUP = auto()  # decided by any writer of the table
     HOLD = auto()  # by this writer, under the lock
     HOLD_WHERE_POSTED = auto()  # under the lock, while an earlier try may still be decided
     GIVE_UP = auto()
 
 
-TRIES = 8  # of a commit that loses its lease or whose log ends, before it gives up
+TRIES = 8  # of a commit that loses its lease, or whose log ends
 _LOGS = 4  # group commits among these tries
 
 

@@ -57,7 +57,7 @@ class Transaction:
     """One instant of one writer; good for one commit. Not thread-safe."""
 
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
-        table.lock.require_safe_store()  # the begin is a conditional create
+        table.lock.require_safe_store()  # begin creates a file conditionally
         self.table = table
         now = view_to_begin_with(table) if pinned else None
         config = config_to_begin_with(table) if now is None else writable_config(table, now.config)
@@ -70,29 +70,29 @@ class Transaction:
         self._schema_json: str | None = None
         self._snapshot: Snapshot | None = None
         self._adds_columns = False
-        self._target: Snapshot | None = None  # the files that a blind write changes without having read them
+        self._target: Snapshot | None = None  # the slices of a blind write
         self._is_blind = False
         self.state = State.OPEN
         self.begin = ""  # empty until something is written
         self.heartbeat: WriterHeartbeat | None = None
         self._early: EarlyStart | None = None
         self.started: Started | None = None
-        self.view: TableView | None = None  # the table at the start, until a commit was judged by it
-        self.replay = False  # the input can be read again from its beginning
+        self.view: TableView | None = None  # of the start, until a commit was judged by it
+        self.replay = False  # the input can be read again
         self._stats: tuple[WriteStat, ...] = ()
-        self.markers: list[str] = []  # written by this process, or about to be
-        self.announced: set[str] = set()  # the paths of the data files of these markers
-        self._tasks_write = False  # other processes write files too, and only the store lists their markers
-        self.is_listed = False  # also in the metadata table
+        self.markers: list[str] = []  # of this process
+        self.announced: set[str] = set()  # paths of the markers' data files
+        self._tasks_write = False  # the store lists the markers of other processes
+        self.is_listed = False  # in the metadata table
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Take up an instant that another process of this writer began; raises `Aborted` if it is not pending.
+        """Take up another process's instant of this writer; raises `Aborted` if it is not pending.
 
-        The snapshot is of now: only for writes that add file groups. A replacecommit replaces all files of now.
+        The snapshot is of now: only for writes that add file groups, or replace all files of now.
         """
         txn = cls(table)
         mine = resume(table, begin)
@@ -135,7 +135,7 @@ class Transaction:
         """The files to read, by which conflicts are detected; reads the table the first time."""
         if self._snapshot is None:
             found = self.table.current.current_files(self.timeline)
-            self._snapshot = self._snapshot or found  # threads that read partitions in parallel share the first result
+            self._snapshot = self._snapshot or found  # parallel threads share the first result
         return self._snapshot
 
     @property
@@ -157,7 +157,7 @@ class Transaction:
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
         done = batch_id.committed_by(batches_back(self.table, self.timeline))
-        # A decided commit may still be missing in the store and never appear: then `commit` checks under the lock.
+        # A decided commit may never be stored: then `commit` checks under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
             raise batch_id.found_in(done)
 
@@ -182,7 +182,7 @@ class Transaction:
     def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
         """Begin in the background; files of these columns may be announced during that.
 
-        `check` raises if the table must not be written this way; it runs before the first file.
+        `check` raises if the write is not possible; it runs before the first file.
         """
         known = self.table.knowledge.partitions_at(self.table.knowledge.latest)
 
@@ -194,7 +194,7 @@ class Transaction:
                 raise Passed
             started.wait_in_flight()
             check()
-            if self.partitions is not known:  # other writers may have removed some of them
+            if self.partitions is not known:  # others may have removed some
                 raise Passed
             self.enter(Step.BEGIN)
 
@@ -204,9 +204,9 @@ class Transaction:
         return WritesHere(self.markers, self.announced, known, self._early.confirm)
 
     def ensure_begun(self) -> Started:
-        """Begin if not begun; raises `Passed` if the early start failed: the write must begin again.
+        """Begin if not begun; raises `Passed` if the write must begin again.
 
-        Also raises `PropertiesChanged` as `start`, and as `states.after` once it has written or is over.
+        Also raises `PropertiesChanged`, or `Aborted` or `InvalidRecords` once it is over or has written.
         """
         if self.state is State.CLAIMED and self._early is not None:
             self._early.confirm()
@@ -257,14 +257,14 @@ class Transaction:
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices that changes of these partitions go into; a blind write does not read them.
+        """Return the file slices that changes of these partitions go into.
 
-        Raises `WriteConflict` if others replaced the anchors of a blind write.
+        Raises `WriteConflict` if others replaced a blind write's anchors.
         """
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
-            known = self.table.knowledge.files_seen_last  # a later one will do: a group replaced since conflicts
+            known = self.table.knowledge.files_seen_last  # a group replaced since conflicts
             if known is None or not self.timeline.written <= known.timeline.written:
                 known = self.table.knowledge.found(self.table.snapshot_of(self.timeline))
             self._target = known
@@ -325,7 +325,7 @@ class Transaction:
     def add(self, stats: Iterable[WriteStat]) -> None:
         """Record the written data files; call it once, after all of them are stored.
 
-        Raises `InvalidRecords` if called twice, or for a file group that this commit replaces.
+        Raises `InvalidRecords` for a file group that this commit replaces.
         """
         self.ensure_begun()
         found = tuple(stats)
@@ -337,7 +337,7 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write anchors for buckets whose file group this overwrite hides, or JVM writers would log into that."""
+        """Write anchors for buckets whose hidden file group JVM writers would write into."""
         if not self._replaced or missing(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -356,8 +356,7 @@ class Transaction:
         Raises:
             WriteConflict: a commit completed since the snapshot touched the same file groups.
             Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
-            AlreadyCommitted, WrongCheckpoint: see `exactly_once`.
-            Fenced: a newer epoch has committed.
+            AlreadyCommitted, WrongCheckpoint, Fenced: because of its batch or fence.
             InvalidRecords: nothing was written.
         """
         if self.result is not None:
@@ -376,7 +375,7 @@ class Transaction:
         return self.result
 
     def lost_to_others(self, error: Exception) -> bool:
-        """Return whether `error` is a conflict or a file that others removed, so that another try may succeed."""
+        """Return whether `error` is a conflict or a removed file: another try may succeed."""
         return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
@@ -387,7 +386,7 @@ class Transaction:
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 
-        The next writer removes what cannot be removed now, once this heartbeat has expired.
+        A later writer removes what cannot be removed now.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -430,12 +429,12 @@ class Transaction:
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """Check new keys against the table; return the check to repeat at the commit.
 
-        None in a table with buckets, whose file groups show conflicts of keys.
+        None in a table with buckets, whose file groups conflict instead.
         """
         if self.config.is_merge_on_read:
             raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
         if self.config.bucket_index is None:
-            keys = KeyCheck(self.table, self.begin, stats)  # most of the check, before others have to wait for it
+            keys = KeyCheck(self.table, self.begin, stats)  # before others have to wait for it
             if self.operation == "INSERT":
                 keys.refuse_known(self.snapshot)
             keys.refuse_shared(completed_since(self.timeline, self.table.listed_timeline()))
@@ -456,7 +455,7 @@ class Transaction:
                 store.delete(path)
 
 
-# The handle for users, who read, end and pass on a transaction; how engines write stays internal.
+# The handle hides how engines write from users.
 class TransactionHandle:
     """A transaction to pass to engine functions: `engines.spark.write(txn, df)`. Not thread-safe, good for one commit.
 
@@ -523,7 +522,7 @@ Face: TypeAlias = Callable[[Transaction], TransactionHandle]
 def inside(txn: Any) -> Transaction:
     """Return the `Transaction` in a user's handle, or `txn` itself; raises `InvalidInput` for anything else."""
     if isinstance(txn, TransactionHandle):
-        return txn._inner  # noqa: SLF001 - engines are the ones that it is kept for
+        return txn._inner  # noqa: SLF001 - kept for engines
     if not isinstance(txn, Transaction):
         raise InvalidInput(f"txn={txn!r} must be a transaction: `with table.transaction() as txn:`")
     return txn

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 LOOKED_AT_MS = 1000
 
-_Done = tuple[Instant, CommitMetadata]  # a completed write, and its metadata
+_Done = tuple[Instant, CommitMetadata]  # a completed write
 
 
 def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ...]:
@@ -76,9 +76,8 @@ def validate(
 
     Raises:
         Aborted: it was rolled back, its heartbeat expired, or the table changed.
-        UnsupportedTable: the table changed so that it cannot be written here any more.
-        AlreadyCommitted, WrongCheckpoint: because of its batch.
-        Fenced: a newer epoch has committed.
+        UnsupportedTable: the table cannot be written here any more.
+        AlreadyCommitted, WrongCheckpoint, Fenced: because of its batch or fence.
         WriteConflict: another writer was faster.
     """
     _check_alive(table, proposal, basis, heartbeat, seen)
@@ -107,7 +106,7 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
 ) -> None:
-    """Raise `Aborted` if the instant was or may be rolled back, or if the table's properties changed."""
+    """Raise `Aborted` if the instant may be rolled back, or the table's properties changed."""
     begin, now = proposal.begin, seen.timeline
     if not (now.is_pending(begin) if seen.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
@@ -121,9 +120,9 @@ def _check_alive(
 
 
 def _is_there(table: TableContext, proposal: Proposal) -> bool:
-    """Return whether the write's inflight file exists, or the write is younger than `LOOKED_AT_MS`.
+    """Return whether the inflight file exists; also True for a write younger than `LOOKED_AT_MS`.
 
-    A rollback by a writer without the lock removes it, which the lock's log does not show.
+    A rollback without the lock removes the file, unseen in the log.
     """
     if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
         return True
@@ -137,7 +136,7 @@ def _is_there(table: TableContext, proposal: Proposal) -> bool:
 def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
     """Return the file groups whose files the snapshot lacks.
 
-    Log files are cleaned only after a compaction, so their commits are read only then.
+    Log files are cleaned only after a compaction.
     """
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
     return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
@@ -162,9 +161,9 @@ def _others(
 ) -> list[ConcurrentOperation]:
     """Return the operations to compare with; raises `WriteConflict` if files of the snapshot were cleaned."""
     unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
-    if unseen:  # keys that it took for new may exist there
+    if unseen:  # its new keys may exist there
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
-    # A compaction removes no row: rows logged during it complete after its begin, and stay for the next one.
+    # A compaction removes no row: rows logged during it stay for the next one.
     others = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     others += planned_services(table, now)
     return others
@@ -174,8 +173,7 @@ def _restores(timeline: Timeline) -> list[str]:
     return [instant.file_name for instant in timeline.services if instant.action is Action.RESTORE]
 
 
-# Pending writes for the conflict check: a clustering states its file groups in its plan, a writer by the markers of the
-# files written so far, a JVM writer also in its inflight file.
+# Pending writes state their file groups in a clustering's plan, in markers, or in a JVM writer's inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
     """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans."""
@@ -215,7 +213,7 @@ def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
 
 def _content(table: TableContext, instant: Instant) -> bytes:
     content = table.store.read_or_none(f"{TIMELINE}/{instant.file_name}")
-    # None: completed or rolled back just now; under the lock only by a writer without it
+    # None: just completed or rolled back; under the lock only by a writer without it.
     return b"" if content is None else content.data
 
 
@@ -240,8 +238,7 @@ class Since:
 def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
     """Raise if a write may not follow the commits since its snapshot. Pure, but for the functions of `since`.
 
-    All commits pass here: alone, grouped, or under the lock. Raises `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or
-    `WriteConflict`.
+    All commits pass here. Raises `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
     refuse_noted(fences_in(mine.metadata.extra), mine.batch_id, since.notes)
     since.refuse_broken()
@@ -274,16 +271,12 @@ def short_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-# Two inserts of the same new key write different file groups, so no file group shows the conflict. The later writer
-# compares the keys of its new files with those of files added since its snapshot: by the key ranges in the footers,
-# then the bloom filter, then the keys. Most of this runs before the lock is taken; only the newest commits are checked
-# under it.
-# Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
+# Two inserts of the same new key write different file groups. So the later writer compares the keys of new files: by
+# the key ranges in the footers, then the bloom filter, then the keys. Source: Hudi `HoodieBloomIndex`.
 class KeyCheck:
-    """The check that a write's new keys are still new at its commit; for tables whose keys are looked up.
+    """The check that a write's new keys are still new at its commit.
 
-    If all writers use it, no race puts a key twice into a partition. NOT promised: anything for writers that do not,
-    such as JVM writers.
+    No race puts a key twice into a partition if all writers use it; JVM writers do not.
     """
 
     def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
@@ -295,10 +288,7 @@ class KeyCheck:
         self._compared: set[str] = set()
 
     def refuse_shared(self, done: Iterable[Instant]) -> None:
-        """Raise `WriteConflict` if one of these commits inserted a key of this write; each is compared once.
-
-        May raise `HistoryGone`: a file was cleaned already.
-        """
+        """Raise `WriteConflict` if one of these commits inserted a key of this write; may raise `HistoryGone`."""
         for instant in done:
             if instant.file_name in self._compared:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -15,6 +16,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 240.0  # reached by a failure only
 _PAUSE_S = 0.01
+MORE_S = 900.0
 
 
 def until(condition: Callable[[], T], what: str = "") -> T:
@@ -24,6 +26,15 @@ def until(condition: Callable[[], T], what: str = "") -> T:
         assert time.monotonic() < end_s, f"not within {PATIENCE_S:g} s: {what or condition}"
         time.sleep(_PAUSE_S)
     return found
+
+
+def last_for(over: threading.Event, seconds: float, is_complete: Callable[[], object]) -> None:
+    """Wait for `seconds`, and on until all that is wanted has happened; set `over` at the end."""
+    over.wait(seconds)
+    end_s = time.monotonic() + MORE_S
+    while not is_complete() and time.monotonic() < end_s and not over.wait(1):
+        pass
+    over.set()
 
 
 async def soon(condition: Callable[[], object], what: str = "") -> None:

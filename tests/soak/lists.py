@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from patience import until
+from patience import MORE_S, until
 from recipes.freezing import stop
 from recipes.speaking import Speaking
 
@@ -84,10 +84,15 @@ class Crowd:
             ended.callback(self.over.set)
             yield
 
-    def disturb(self, seconds: float) -> None:
-        """Kill and stop one after the other; another comes for each that is dead. At the end all are awake."""
+    def disturb(self, seconds: float, wanted: Sequence[str]) -> None:
+        """Kill and stop one after the other, for `seconds` and on until all that is wanted has happened.
+
+        Another comes for each that is dead. At the end all are awake.
+        """
         end_s, wakes = time.monotonic() + seconds, list[tuple[float, Appender]]()
-        while not self.over.wait(self.chance.uniform(0.5, 5.0)) and time.monotonic() < end_s:
+        while not self.over.wait(self.chance.uniform(0.5, 5.0)) and time.monotonic() < (
+            end_s if all(self.happened[what] for what in wanted) else end_s + MORE_S
+        ):
             for wake_s, one in tuple(wakes):
                 if wake_s < time.monotonic():
                     wakes.remove((wake_s, one))
@@ -146,11 +151,12 @@ class Crowd:
 
     def live(self, processes: int, lookers: Sequence[Callable[[Crowd], None]], seconds: float) -> dict[str, object]:
         """All of it for so long; what is wrong then. What did not happen has tested nothing: that is wrong, too."""
+        wanted = ("killed", "stopped", *(look.__name__ for look in lookers))
         with self.of(processes, lookers):
-            self.disturb(seconds)
+            self.disturb(seconds, wanted)
             self.settle()
-        wrong, wanted = self.audit(), ("done", "killed", "stopped", *(look.__name__ for look in lookers))
-        missing = [what for what in wanted if not self.happened[what]]
+        wrong = self.audit()
+        missing = [what for what in ("done", *wanted) if not self.happened[what]]
         return wrong | ({"never happened": missing} if missing else {})
 
     @property

@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from patience import last_for
 from table.test_histories import History
 
 from fsspec_cas import Machine
@@ -95,8 +96,8 @@ class Market:
         first = [(name, name, 0, "") for name in LISTS] + [(name, "rated", 0, "") for name in RATED]
         self.table.upsert(rows(*first))
 
-    def live(self, seconds: float, trades: Sequence[Trade]) -> None:
-        """Let all of them trade for so long."""
+    def live(self, seconds: float, trades: Sequence[Trade], is_complete: Callable[[], object] = lambda: True) -> None:
+        """Let all of them trade for so long, and on until `is_complete()`."""
         self.over.clear()
         threads = [
             threading.Thread(
@@ -106,8 +107,7 @@ class Market:
         ]
         for thread in threads:
             thread.start()
-        self.over.wait(seconds)
-        self.over.set()
+        last_for(self.over, seconds, is_complete)
         for thread in threads:
             thread.join()
 

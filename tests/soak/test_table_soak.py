@@ -84,7 +84,11 @@ def test_test_plan_of_rfc_91_passes_on_each_kind_of_table(
     resident_mb: list[int] = []
     weighing = threading.Thread(target=weigh, args=(market.over, seconds * (1 - ALONE) / WEIGHED, resident_mb))
     weighing.start()
-    market.live(seconds * (1 - ALONE), everybody)
+    market.live(
+        seconds * (1 - ALONE),
+        everybody,
+        lambda: streams.kills > 0 and all(market.happened[what] for what in expected),
+    )
     following.join()
     weighing.join()
     took_s, after = time.monotonic() - began_s, Footprint.at_rest(before)

@@ -6,7 +6,9 @@ At every request of one, others may append, read, trim, die and begin again unde
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import time
 import uuid
 from collections import Counter
 from itertools import pairwise
@@ -162,10 +164,13 @@ def manifest(chance: random.Random) -> LogManifest:
     return LogManifest("id", chance.choice((1, 2, 3, 5, 9, None)), chance.choice(("readers", "readers", "slots")))
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(2_000, marks=pytest.mark.soak)])
-def test_random_histories_lose_and_double_nothing(seed, count) -> None:
+@pytest.mark.parametrize("is_soak", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_random_histories_lose_and_double_nothing(seed, is_soak, request) -> None:
+    end_s = time.monotonic() + 60 * request.config.getoption("--soak") * is_soak
     happened: Counter[str] = Counter()
-    for n in range(seed, seed + count):
+    for count, n in enumerate(itertools.count(seed)):
+        if count >= 8 and time.monotonic() > end_s:
+            break
         history = History(n)
         try:
             history.run()
@@ -175,7 +180,7 @@ def test_random_histories_lose_and_double_nothing(seed, count) -> None:
         happened += history.happened + Counter(told=len(history.told))
     assert [name for fault in FAULTS if not happened[name := type(fault).__name__]] == [], happened
     assert happened["told"] > count
-    print(happened)  # noqa: T201 - pytest shows it with a failure
+    print(count, happened)  # noqa: T201 - pytest shows it with a failure
 
 
 def test_mutant_log_without_a_producer_table_is_caught(seed, monkeypatch) -> None:

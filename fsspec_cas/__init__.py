@@ -4,7 +4,7 @@
     store = Store.from_url("s3://bucket/folder")
     if isinstance(store.put_if_absent("leader.json", b"me"), Won): ...
 
-`Store` and `AsyncStore` are the entry points; `errors` shows the error tree; `outcome` defines the results of a write.
+Entry points are `Store` and `AsyncStore`; `outcome` defines a write's results, `errors` the error tree.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return the distribution's version as `__version__`, looked up on first use."""
+    """Return the distribution's version as `__version__`, looked up on use."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
 

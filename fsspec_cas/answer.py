@@ -1,7 +1,6 @@
-"""Capabilities of a store, and the answers to one request, with the same names for every store.
+"""Capabilities of a store, and a backend's answers to one request, the same for every store.
 
-A backend sends a request once and returns one of these answers; `resolve` decides what it means. A failure that no
-second send would change (no such bucket, access denied) is raised as a `StoreError` instead.
+`resolve` interprets the answers.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from fsspec_cas.outcome import Version, Write
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The store performed the write or delete. `version` is None if the answer carried none."""
+    """Answer: the store performed the write or delete. `version` is None if the answer carried none."""
 
     version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The condition is false: 412, 409 "exists", or 404 on a match.
+    """Answer: the condition is false (412, 409 "exists", or 404 on a match).
 
     `dialect` is the form of the condition, if the store may expect another one.
     """
@@ -31,7 +30,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """The request was certainly not applied and may be re-sent: 409 "conflict", 429, no connection."""
+    """Answer: the request was certainly not applied and may be re-sent (409 "conflict", 429, no connection)."""
 
     why: str
     retry_after_s: float | None = None
@@ -39,9 +38,9 @@ class NotNow:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The request may have been applied: a timeout, a reset, or an answer that may not be the store's.
+    """Answer: the request may have been applied (a timeout, a reset, or a reply that may not be the store's).
 
-    `stranger`: the answer is from an endpoint that has never proved to be a store.
+    `stranger`: the endpoint has never proved to be a store.
     """
 
     why: str
@@ -50,22 +49,22 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Whether the answer is a throttle: 429, or 503 as S3's SlowDown; `why` begins with the HTTP status."""
+    """Return whether the answer is a throttle (429, or 503 as S3's SlowDown); its `why` begins with the HTTP status."""
     return isinstance(answer, (NotNow, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The upload to complete does not exist: an earlier send completed it, or it was dropped."""
+    """Answer: the upload to complete does not exist, because an earlier send completed it or it was dropped."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An object, as one response showed it. `data` is None in an answer to a `head`.
+    """Answer: an object, as one response showed it; `data` is None for a `head`.
 
-    `answered_ms` is the store's clock when it answered a `head`, if the store reports it.
+    `answered_ms` is the store's clock when it answered, or None.
     """
 
     version: Version
@@ -80,12 +79,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """No object is at the path."""
+    """Answer: no object is at the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The object is still at the reader's version: 304, without a body."""
+    """Answer: the object is still at the reader's version (304, without a body)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,8 @@ class Content:
 class Info:
     """The metadata of an object. A field is None if the store does not report it.
 
-    `modified_ms` and `answered_ms` are the store's clock, in epoch ms, at the write and at the answer (over HTTP in
-    whole seconds). `metadata` is the writer's, without the write's identity.
+    `modified_ms` and `answered_ms` are the store's clock at the write and at the answer, in epoch ms (over HTTP in
+    whole seconds). `metadata` excludes the write's identity.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()
@@ -144,7 +143,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a listing, ordered by path; `token` requests the next page, and is None on the last one."""
+    """One page of a listing, ordered by path; `token` requests the next page and is None on the last."""
 
     entries: tuple[Entry, ...]
     token: str | None = None
@@ -152,10 +151,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An object that is being uploaded in parts; readers do not see it before its completion.
+    """An upload in parts; its object is invisible until the completion.
 
-    `write` is the create that completes it, `token` the store's name for the upload. `tags` are the store's names for
-    the parts so far, `sent` their bytes.
+    `write` is the create that completes it, `token` and `tags` are the store's names for the upload and its parts,
+    `sent` counts their bytes.
     """
 
     write: Write
@@ -173,7 +172,7 @@ ReadAnswer = Seen | Missing | Unchanged | NotNow | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The documented capabilities of a kind of store; `fsspec-cas probe` tests those of one endpoint.
+    """The documented capabilities of a kind of store; `fsspec-cas probe` tests one endpoint.
 
     Attributes:
         create: `put_if_absent` is atomic.
@@ -181,9 +180,9 @@ class Capabilities:
         delete_match: `delete_if_match` is atomic.
         read_changed: a conditional GET of an unchanged object sends no body.
         unique_versions: a version never recurs, even when equal bytes are written again.
-        keeps_write_id: the identity of a write is stored with the object, so a lost answer can be settled.
-        own_clock: `head` returns the times of the last write and of its answer, by the store's own clock.
-        writes_per_s: the most overwrites per second of one object, or None if no limit is documented.
+        keeps_write_id: the object keeps its write's identity, so a lost answer can be settled.
+        own_clock: `head` returns the store's clock at the last write and at the answer.
+        writes_per_s: documented limit of overwrites per second of one object, or None.
 
     >>> can = Store.from_url("memory://docs/store").capabilities
     >>> can.create, can.unique_versions

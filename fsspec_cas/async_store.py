@@ -1,7 +1,4 @@
-"""`AsyncStore`: conditional writes with a reliable outcome, for async callers.
-
-`fsspec_cas.store` lists the promises.
-"""
+"""`AsyncStore`: conditional writes with a reliable outcome, for async callers."""
 
 from __future__ import annotations
 
@@ -40,7 +37,9 @@ _BATCH = 1000  # S3's maximum
 
 
 class AsyncStore:
-    """Conditional writes below one root, for async callers. Paths are relative to the root.
+    """Conditional writes below one root, for async callers, with the promises of `Store`.
+
+    Paths are relative to the root.
 
     A store is bound to the event loop of its first use; close it there (`async with`).
 
@@ -118,10 +117,9 @@ class AsyncStore:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms, from its last answer to a `head` or read; None without such an answer.
+        """The store's clock now, in epoch ms, from its last answer to a `head` or read; None before one.
 
-        Over HTTP the answer has whole seconds. This machine's monotonic clock adds the time since then; its wall clock
-        does not matter.
+        Over HTTP the answer has whole seconds. The machine's monotonic clock adds the time since then.
 
         >>> store.time_ms is None
         True
@@ -148,8 +146,8 @@ class AsyncStore:
     ) -> Content | None:
         """Read the object as `read` does; return None if it does not exist.
 
-        `known` is the content of an earlier read. While the object is unchanged, `known` is returned, and a store with
-        conditional reads sends no body.
+        `known` is the content of an earlier read, returned while the object is unchanged. A store with conditional
+        reads then sends no body.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -162,9 +160,7 @@ class AsyncStore:
             return None
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """Return the object if it is no longer at `version`, else None.
-
-        A store with conditional reads sends no body for an unchanged object.
+        """Return the object, or None while it is at `version`. A store with conditional reads then sends no body.
 
         >>> await store.read_if_changed("a", version) is None
         True
@@ -214,16 +210,16 @@ class AsyncStore:
     ) -> Outcome:
         """Create the object, or return `Lost` if it exists.
 
-        `create_once=True` promises that no writer ever overwrites or deletes this path; then a lost answer can always
-        be settled.
+        With `create_once=True` you promise that no writer ever overwrites or deletes this path. Then a lost answer can
+        always be settled.
 
-        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts); `head` returns them. `own` holds
-        other parameters of the store's API, by its names: `CacheControl`, `ACL`, `Tagging`, `StorageClass` of S3,
-        `cacheControl` of GCS, `tags` of Azure. The next write replaces all of these.
+        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own` takes
+        other parameters by the store's API names: `CacheControl`, `ACL`, `Tagging`, `StorageClass` (S3), `cacheControl`
+        (GCS), `tags` (Azure).
 
         Raises:
             NotBytes: `data` is not bytes; nothing was sent.
-            InvalidInput: this kind of store does not take one of the arguments; nothing was sent.
+            InvalidInput: this kind of store does not take an argument; nothing was sent.
             NotSupported: local files keep only bytes; memory also keeps content type and metadata.
             StoreError: the store did not perform the write, and no copy of it can still arrive.
 
@@ -248,8 +244,8 @@ class AsyncStore:
     ) -> Outcome:
         """Replace the object if it is still at `version`, a `Version` or its text.
 
-        Where versions are not unique (S3), an object that went from A to B and back is "still at A"; write bytes that
-        never repeat. The other arguments are those of `put_if_absent`; attributes of the replaced object are not kept.
+        Where versions are not unique (S3), an object that went from A to B and back is "still at A": write bytes that
+        never repeat. The other arguments are those of `put_if_absent`; the replaced object's attributes are lost.
 
         >>> outcome = await store.put_if_match("a", b"2", version)
         >>> outcome.unwrap() == version
@@ -270,18 +266,17 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> AsyncExclusive:
-        """Return a writer that creates the whole object when it is closed, and only if the path is then empty.
+        """Return a writer that creates the whole object on close, only if the path is then empty.
 
-        Memory stays within a few times `part_size` bytes. Data of up to one part is written by `put_if_absent`; more
-        goes in parts, and the completion carries the condition. An exception in the `with` block, or a missing `close`,
-        leaves no object. `timeout`, in seconds, applies to each part and to the completion. The other arguments are
-        those of `put_if_absent`.
+        It buffers a few times `part_size` bytes. Up to one part is written by `put_if_absent`; more goes in parts,
+        completed under the condition. An exception in the `with` block, or a missing `close`, leaves no object.
+        `timeout` (seconds) is for each part and for the completion. The other arguments are those of `put_if_absent`.
 
         Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several simultaneous
         completions can succeed; fake-gcs-server ignores their conditions. `fsspec-cas probe` detects both.
 
         Raises:
-            InvalidInput: the store does not take parts of this size, or one of the other arguments.
+            InvalidInput: the store does not take parts of this size, or another argument.
 
         >>> async with store.open_exclusive("large") as out:
         ...     taken = await out.write(b"many ") + await out.write(b"rows")
@@ -294,9 +289,9 @@ class AsyncStore:
         return AsyncExclusive(self.backend, write, self._sender, part_size=part_size, timeout=timeout)
 
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Settle a write with an unknown outcome: read the object, and re-send the write under its own condition.
+        """Settle a write with an unknown outcome: read the object, and re-send the write under its condition.
 
-        For a stream it only reads, as a stream cannot be re-sent. A delete whose object is gone stays unknown.
+        A stream cannot be re-sent, so it is only read. A delete whose object is gone stays unknown.
 
         Raises:
             InvalidInput: `unknown` is not an `Unknown`.
@@ -313,14 +308,14 @@ class AsyncStore:
         return await self._sender.resume(unknown, timeout)
 
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Delete the object if it is still at `version`; `Won` carries the version removed.
+        """Delete the object if it is still at `version`. `Won` carries the version removed.
 
-        The call reads the head first, and is `Lost` if the object is gone or replaced by then. If the delete is refused
-        later, and the object is gone or replaced, it is `Unknown`: a delete leaves no trace that identifies it. It is
-        also `Unknown` on a store that reports success where no object is.
+        The call reads the head first, and is `Lost` if the object is gone or replaced by then. A later refusal after
+        which the object is gone or replaced is `Unknown`: a delete leaves no identity. So is success on a store that
+        reports it for a missing object.
 
         An S3 store other than Amazon's is first tested for keeping the condition, once per bucket and process: four
-        requests on an object of its own in the same folder.
+        requests on a temporary object in the same folder.
 
         Raises:
             NotSupported: this client or store has no conditional delete; nothing was deleted.
@@ -347,6 +342,10 @@ class AsyncStore:
         await self._deletes(self._joined("cas-probe"), seconds(timeout))
 
     async def _deletes(self, full: str, timeout: float) -> Deletes:
+        """Return how the store treats conditional deletes, testing it if needed.
+
+        Raises NotSupported if the store ignores the condition.
+        """
         if not self.capabilities.delete_match:
             raise NotSupported(
                 f"this client of {self.backend.name} has no conditional delete: write a tombstone by put_if_match"
@@ -370,11 +369,13 @@ class AsyncStore:
         await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
 
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
-        """Delete these objects at any version, several per request if the store can. `timeout` is for each request.
+        """Delete these objects at any version, several per request if the store can.
+
+        `timeout` (seconds) is per request.
 
         Raises:
-            InvalidInput: `paths` is a single path, or not a list of paths; nothing was removed.
-            StoreError: some objects may be gone, and some not; the call may be repeated.
+            InvalidInput: `paths` is not a list of paths; nothing was removed.
+            StoreError: some objects may be gone; the call may be repeated.
 
         >>> await store.delete_all(["a", "never there"])
         """
@@ -394,7 +395,7 @@ class AsyncStore:
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
     ) -> Entries:
-        """List all objects whose path starts with `prefix`, ordered by path; paths are relative to the root.
+        """List all objects whose path starts with `prefix`, ordered by path.
 
         Only paths after `start_after` and before `stop_at` are returned; no page beyond `stop_at` is requested. Several
         pages are not a snapshot of one moment.
@@ -423,8 +424,8 @@ class AsyncStore:
         `fn` gets None if the object does not exist. It may be called several times and must have no side effects.
 
         Raises:
-            NotBytes: `fn` returned something other than bytes; nothing was written.
-            OutcomeUnknown: the answer to the write was lost and could not be settled.
+            NotBytes: `fn` did not return bytes; nothing was written.
+            OutcomeUnknown: the write's answer was lost and could not be settled.
             Unavailable: other writers won every race until the timeout.
 
         >>> newer = await store.update("a", lambda old: b"%d" % (int(old or 0) + 1))
@@ -457,7 +458,7 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
-        """Check path and attributes of a put, and build a write with a new identity."""
+        """Check path and attributes of a put, and return a write with a new identity."""
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -466,7 +467,7 @@ class AsyncStore:
         return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 
     def _full(self, path: str) -> str:
-        """Check the path of an object to read or delete, and join it to the root."""
+        """Check an object's path, and return it joined to the root."""
         return self._joined(check_path(path, absolute=not self.root, marker=True))
 
     def _below(self, prefix: str) -> str:
@@ -480,7 +481,7 @@ class AsyncStore:
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _own(self, given: Version | str) -> Version:
-        """Parse a version; refuse a wildcard or another store's version."""
+        """Parse a version; raise InvalidVersion for a wildcard or another store's version."""
         version = Version.of(given)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")

@@ -1,20 +1,4 @@
-"""`Cached` and `AsyncCached`: one object that many callers of a process read by shared requests.
-
-    flags = Cached(Store.from_url("s3://bucket/config"), "flags.json")
-    content = flags.get()  # bytes and version, or None where there is no object
-
-Promised:
-
-- `get` returns a state that the object had at some moment between the call and its return.
-- One conditional GET is under way at a time; all callers that arrive during it share the next one.
-- A write made through the cache is known to it: a later read moves no body.
-- A failed request fails for all callers that share it. After an interrupt or cancellation another caller repeats it.
-- A forked child continues with the cached content.
-- No thread and no task is started. Memory: the object's body once, up to three times during requests.
-
-Not promised: anything between two calls, since the object is not watched. A write made elsewhere is unknown until the
-next `get` without `max_age_s`. A store that ignores the condition of a read sends the body each time.
-"""
+"""`Cached` and `AsyncCached`: one object that many callers of a process read by shared requests."""
 
 from __future__ import annotations
 
@@ -40,13 +24,14 @@ from fsspec_cas.waiting import SLICE_S, Signal
 
 
 class _Caller:
-    """Identity of one `get` call. The cache's weak reference to it is dead once the call has ended."""
+    """Identity of one `get` call, held by weak reference, which is dead once the call has ended."""
 
 
 class _Shared:
     """Cached state of one object, shared by all callers of this process.
 
-    `Cached` calls `_must_wait` and `_leave` under the guard.
+    Call `_must_wait` and `_leave` under the guard.
+
     """
 
     _new_signal: Callable[[], Any]
@@ -71,13 +56,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Whether a read is under way; first clears a read whose caller could not leave after an interrupt."""
+        """Return whether a read is under way; first drop a read whose interrupted caller is gone."""
         if self._state.look is not None and self._state.look.asker() is None:
             self._state = self._state.interrupted()
         return self._state.must_wait(number)
 
     def _leave(self, me: object, number: int) -> None:
-        """Remove an ending call from the state; wake the waiting callers if its read was under way."""
+        """Remove an ending call from the state; if its read was under way, drop the read and wake waiting callers."""
         if self._state.look is not None and self._state.look.asker() is me:
             self._state = self._state.interrupted()
             self._wake()
@@ -115,14 +100,14 @@ class _Shared:
                     self._state = self._state.wrote_in_vain()
 
     def _after_fork(self) -> None:
-        """Replace the guard and drop the read under way, which a thread of the parent may hold."""
+        """In a forked child, replace the guard and drop the parent's read under way."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
         self._state = self._state.forked()
 
 
 class _Writing:
-    """A write through the cache, and the content that it leaves."""
+    """Record of one write through the cache: its bytes, and the content it leaves."""
 
     def __init__(self, path: str) -> None:
         self.won = False
@@ -131,12 +116,12 @@ class _Writing:
         self._path = path
 
     def of(self, data: Bytes) -> bytes:
-        """Record and return the bytes to write; mutable data is copied."""
+        """Record and return the bytes to write, copied if mutable."""
         self.data = check_bytes(self._path, data)
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """Wrap `fn` so that its last result is recorded as the bytes written."""
+        """Return `fn`, wrapped to record its last result as the bytes written."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def came_to(self, outcome: Outcome) -> Outcome:
@@ -147,10 +132,21 @@ class _Writing:
 
 
 class Cached(_Shared):
-    """One object for any number of threads: reads share requests, and a body is sent only when it has changed.
+    """One object for any number of threads: concurrent reads share requests, and only a changed body is sent.
 
-    The module lists the promises. `timeout`, in seconds, is for each request with its retries; a `get` waits for at
-    most two, unless a caller is interrupted.
+    - `get` returns a state that the object had at some moment between the call and its return.
+    - One conditional GET is under way at a time; callers that arrive during it share the next one.
+    - After a write through the cache, a later read moves no body.
+    - A failed request fails for all callers that share it. After an interrupt or cancellation another caller repeats
+      it.
+    - A forked child continues with the cached content.
+    - It starts no thread or task. Memory: the body once, up to three times during requests.
+
+    Not promised: knowledge of other writers' writes before the next `get` without `max_age_s`. A store that ignores a
+    read's condition sends the body each time.
+
+    `timeout` (seconds) is for each request with its retries; a `get` waits for at most two, unless a caller is
+    interrupted.
 
     Raises:
         InvalidInput: `store` is not a `Store`, `path` is invalid, or `timeout` is not a number of seconds.
@@ -168,8 +164,8 @@ class Cached(_Shared):
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """Return the object, or None if it does not exist.
 
-        With `max_age_s`, content that was current less than that many seconds ago (by the monotonic clock) is returned
-        without a request. It is never older than content that a call on this cache returned or wrote before.
+        Content that was current less than `max_age_s` seconds ago (monotonic clock) is returned without a request. It
+        is never older than content that a call on this cache returned or wrote before.
 
         Raises:
             StoreError: the store did not answer, or refused access. Older content is not returned instead.
@@ -202,7 +198,7 @@ class Cached(_Shared):
                 self._leave(me, number)
 
     def put_if_absent(self, data: Bytes) -> Outcome:
-        """See `Store.put_if_absent`.
+        """Create the object as `Store.put_if_absent` does.
 
         >>> type(flags.put_if_absent(b"mine")).__name__
         'Lost'
@@ -211,7 +207,7 @@ class Cached(_Shared):
             return write.came_to(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
 
     def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """See `Store.put_if_match`.
+        """Replace the object as `Store.put_if_match` does.
 
         >>> newer = flags.put_if_match(b"[]", version).unwrap()
         >>> flags.get().data
@@ -221,7 +217,7 @@ class Cached(_Shared):
             return write.came_to(self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s))
 
     def delete_if_match(self, version: Version | str) -> Outcome:
-        """See `Store.delete_if_match`.
+        """Delete the object as `Store.delete_if_match` does.
 
         >>> flags.delete_if_match(version).unwrap() == version, flags.get()
         (True, None)
@@ -230,7 +226,7 @@ class Cached(_Shared):
             return write.came_to(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `Store.update` does, from a read of the store, never from the cache.
+        """Update the object as `Store.update` does; `fn` gets the store's content, never the cache's.
 
         >>> newer = flags.update(lambda old: old + b" ")
         >>> flags.get().data
@@ -250,9 +246,9 @@ class Cached(_Shared):
 
 
 class AsyncCached(_Shared):
-    """One object for any number of tasks of one event loop, over an `AsyncStore` of that loop.
+    """One object for any number of tasks of one event loop, over an `AsyncStore`, with the promises of `Cached`.
 
-    The promises are those of `Cached`. A cancelled task cancels its request; another waiting task begins the next one.
+    A cancelled task cancels its request; another waiting task begins the next one.
 
     Raises:
         InvalidInput: `store` is not an `AsyncStore`, `path` is invalid, or `timeout` is not a number of seconds.
@@ -269,7 +265,7 @@ class AsyncCached(_Shared):
         self._store = store
 
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """See `Cached.get`.
+        """Return the object as `Cached.get` does.
 
         >>> content = await flags.get(max_age_s=60)
         >>> content.data
@@ -291,7 +287,7 @@ class AsyncCached(_Shared):
             self._leave(me, number)
 
     async def put_if_absent(self, data: Bytes) -> Outcome:
-        """See `AsyncStore.put_if_absent`.
+        """Create the object as `AsyncStore.put_if_absent` does.
 
         >>> outcome = await flags.put_if_absent(b"mine")
         >>> type(outcome).__name__
@@ -301,7 +297,7 @@ class AsyncCached(_Shared):
             return write.came_to(await self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
 
     async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """See `AsyncStore.put_if_match`.
+        """Replace the object as `AsyncStore.put_if_match` does.
 
         >>> outcome = await flags.put_if_match(b"[]", version)
         >>> type(outcome).__name__
@@ -312,7 +308,7 @@ class AsyncCached(_Shared):
             return write.came_to(await put)
 
     async def delete_if_match(self, version: Version | str) -> Outcome:
-        """See `AsyncStore.delete_if_match`.
+        """Delete the object as `AsyncStore.delete_if_match` does.
 
         >>> outcome = await flags.delete_if_match(version)
         >>> outcome.unwrap() == version
@@ -322,7 +318,7 @@ class AsyncCached(_Shared):
             return write.came_to(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `AsyncStore.update` does, from a read of the store, never from the cache.
+        """Update the object as `AsyncStore.update` does; `fn` gets the store's content, never the cache's.
 
         >>> newer = await flags.update(lambda old: old + b" ")
         >>> newer == version

@@ -115,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
+    """Probe the store, print the report, and return the exit code."""
     fs, root = split_url(arguments.url, storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress

@@ -1,7 +1,6 @@
 """Time, randomness and ids; the only module that gets them from the machine.
 
-All other code takes a `World` as an argument, so that it also runs in simulations and in searches through all
-interleavings.
+Other code takes a `World`, so that simulations can run it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fsspec_cas.waiting import pause
 
 
 class World(Protocol):
-    """Clock, sleep, randomness and ids for the code of this library.
+    """Clock, sleep, randomness and ids for this library's code.
 
     >>> from fsspec_cas.testing import ManualClock
     >>> clock: World = ManualClock(now_s=0.0)
@@ -32,7 +31,7 @@ class World(Protocol):
         """
 
     def monotonic_s(self) -> float:
-        """A clock that never steps, in seconds; use it only for differences within this process.
+        """Monotonic clock, in seconds; use it only for differences within this process.
 
         >>> clock.monotonic_s()
         0.0
@@ -86,7 +85,7 @@ class Machine:
         return time.monotonic()
 
     def boot(self) -> tuple[str, str]:
-        """The id of the machine's current boot, empty if the system has none, and the host's name.
+        """The id of the machine's current boot (empty if unknown), and the host's name.
 
         >>> boot_id, host = machine.boot()
         """
@@ -97,7 +96,7 @@ class Machine:
         return boot_id, platform.node()
 
     def uptime_s(self) -> float:
-        """Seconds by a clock that never steps and that all processes since this boot share.
+        """Monotonic clock in seconds, which all processes since this boot share.
 
         >>> machine.uptime_s() > 0
         True
@@ -113,7 +112,7 @@ class Machine:
         return str(uuid.uuid4())
 
     def random(self) -> float:
-        """A number in [0, 1) from the process's own generator.
+        """A random number in [0, 1).
 
         >>> 0 <= machine.random() < 1
         True
@@ -129,5 +128,5 @@ class Machine:
 
 
 def time_ns() -> int:
-    """Wall clock in ns, for the time stamps of files."""
+    """Wall clock in ns, for files' time stamps."""
     return time.time_ns()

@@ -1,7 +1,4 @@
-"""Shared code of this distribution's command lines: storage options, exit codes, and errors in one sentence.
-
-An error is printed to stderr with the next step, and without a traceback unless `--debug` is given.
-"""
+"""Shared code of the command lines: storage options, exit codes, errors as one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:
-    """Add `-o KEY=VALUE` and `--storage-options JSON`, which `storage_options` reads."""
+    """Add `-o KEY=VALUE` and `--storage-options JSON` to a parser; `storage_options` reads them."""
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
     parser.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
 
@@ -39,10 +36,9 @@ def add_general(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Option that looks up the distribution's version only when it is used."""
+    """Option that prints the distribution's version and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        """Print the version and exit."""
         from importlib.metadata import version  # noqa: PLC0415 - slower than all other imports
 
         print(f"{parser.prog} {version('fsspec-cas')}")
@@ -50,7 +46,7 @@ class _Version(argparse.Action):
 
 
 class _Complaints(logging.Handler):
-    """Log handler that prints warnings in the form of all messages of a command."""
+    """Log handler that prints warnings in the form of a command's messages."""
 
     def __init__(self, program: str) -> None:
         super().__init__(logging.WARNING)
@@ -61,7 +57,7 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Show the log records of this distribution's loggers on stderr: warnings always, more by the number of `-v`."""
+    """Log this distribution's records to stderr: warnings always, more with each `-v`."""
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
@@ -71,11 +67,7 @@ def log_to_stderr(program: str, verbose: int) -> None:
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
-    """Return the options of `-o` and `--storage-options`, in fsspec's form; `-o` wins.
-
-    Raises:
-        InvalidInput: one of them cannot be parsed.
-    """
+    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins. May raise InvalidInput."""
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
     for number, pair in enumerate(arguments.options, 1):
         key, equals, text = pair.partition("=")
@@ -109,10 +101,9 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parse the value of an option.
+    """Parse an option's value: objects, lists, true, false and null as JSON.
 
-    Objects, lists, true, false and null are JSON. Any other text, numbers too, stays text: it may be a name or a
-    secret.
+    Other text, numbers too, may be a name or a secret and stays text.
     """
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
@@ -123,7 +114,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
-    """Run one parsed command and return its exit code.
+    """Run one parsed command, print its error if it fails, and return its exit code.
 
     `code_of` returns the code of an error that only the program knows, else None.
     """
@@ -170,12 +161,12 @@ def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
 
 
 def complain(program: str, sentence: str) -> None:
-    """Print one line to stderr."""
+    """Print one line to stderr, prefixed by the program's name."""
     print(f"{program}: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a title and rows; each column is as wide as its longest cell."""
+    """Print a title and rows, with aligned columns."""
     print(title)
     widths = [max(len(row[n]) for row in (columns, *rows)) for n in range(len(columns))]
     for row in (columns, *rows):
@@ -197,7 +188,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]]:
-    """Return the commands and options that may follow each sequence of commands."""
+    """Return, for each sequence of commands, the commands and options that may follow."""
     found: dict[tuple[str, ...], list[str]] = {}
     _collect(parser, (), found)
     return found
@@ -214,7 +205,7 @@ def _collect(parser: argparse.ArgumentParser, path: tuple[str, ...], found: dict
 
 
 def _bash(program: str, found: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
-    """Return the script for bash, or for zsh through its emulation of bash."""
+    """Return the completion script for bash, or for zsh through its bash emulation."""
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(found.items())]
     lines = [
@@ -236,6 +227,7 @@ def _bash(program: str, found: dict[tuple[str, ...], list[str]], *, zsh: bool) -
 
 
 def _fish(program: str, found: dict[tuple[str, ...], list[str]]) -> str:
+    """Return the completion script for fish."""
     lines = []
     for path, words in sorted(found.items()):
         inner = [word for word in words if not word.startswith("-")]

@@ -1,9 +1,8 @@
-"""Test of whether a store keeps the condition of a delete; some S3 stores silently ignore it.
+"""Test of whether a store keeps the condition of a delete, once per bucket and process.
 
-MinIO and Ceph delete any version and answer 204. Versity Gateway keeps the condition, but also answers 204 without an
-object, as documented for S3 directory buckets; then no client knows whose delete removed it. Amazon S3, GCS, Azure,
-local files and memory document the behaviour. Any other S3 store is tested, once per bucket and process, on a temporary
-object.
+MinIO and Ceph delete any version and answer 204. Versity Gateway keeps the condition, but answers 204 without an object
+too, as S3 directory buckets do. Amazon S3, GCS, Azure, local files and memory document the behaviour and are not
+tested.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Deletes:
 
     Attributes:
         kept: a delete at another version is refused.
-        tells: a delete without an object is refused too, and success is the store's own answer. Otherwise success does
-            not show which delete removed the object.
+        tells: a delete without an object is refused too. Otherwise success does not show which delete removed the
+            object.
     """
 
     kept: bool = True
@@ -41,11 +40,7 @@ _SEEN: dict[tuple[str, str], Deletes] = {}  # results per endpoint and bucket, f
 
 
 async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Return endpoint and bucket of an S3 store that is not Amazon's; None for a store with documented deletes.
-
-    Raises:
-        Unavailable: no client of the store could be made in time.
-    """
+    """Return endpoint and bucket of an S3 store that is not Amazon's, else None. May raise Unavailable."""
     endpoint_of = getattr(backend, "endpoint", None)
     if backend.name != "s3" or endpoint_of is None:
         return None
@@ -63,10 +58,7 @@ async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str
 async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
     """Return how the store treats the condition of a delete; tests an undocumented store once and caches the result.
 
-    `beside` is a path in the folder in which the test may create an object.
-
-    Raises:
-        StoreError: the store did not answer, or refused access.
+    The test may create an object in the folder of the path `beside`. May raise StoreError.
     """
     bucket = beside.partition("/")[0]
     if backend.name == "s3" and bucket.endswith(_DIRECTORY):
@@ -83,8 +75,7 @@ async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str,
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
     """Test conditional deletes on an object created at `path`, then remove it: four requests, or two if ignored.
 
-    Raises:
-        StoreError: the store did not answer, or refused access.
+    May raise StoreError.
     """
     try:
         made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
@@ -92,7 +83,7 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
 
     async def remove(version: Version | None) -> bool:
-        """Whether a delete removed the object. Some stores' 204 lacks a proof, so a head decides."""
+        """Return whether a delete removed the object; a head decides where a 204 lacks proof."""
         silences = 0
 
         async def ask(left: float) -> WriteAnswer | None:

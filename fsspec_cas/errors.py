@@ -40,7 +40,7 @@ class CasError(Exception):
 class Refused(CasError):
     """The condition of a write was false; nothing was written.
 
-    `current` is the state read right after the refusal: a `Version`, `ABSENT`, or None if it is not known.
+    `current` is the state read after the refusal: a `Version`, `ABSENT`, or None if unknown.
     """
 
     def __init__(self, message: str = "", *, path: str = "", current: Condition | None = None) -> None:
@@ -49,7 +49,7 @@ class Refused(CasError):
 
 
 class AlreadyExists(Refused, FileExistsError):
-    """`put_if_absent` found an object of another writer."""
+    """`put_if_absent` found another writer's object."""
 
 
 class VersionMismatch(Refused):
@@ -57,7 +57,7 @@ class VersionMismatch(Refused):
 
 
 class OutcomeUnknown(CasError):
-    """The write may have been applied, or applied and replaced since, or never applied.
+    """The write may have been applied, applied and replaced since, or never applied.
 
     `outcome` holds the evidence; `resolve()` reads again and re-sends the same guarded write.
     """
@@ -75,7 +75,7 @@ class OutcomeUnknown(CasError):
         self._resolver = resolver
 
     def resolve(self) -> Version:
-        """Find out now whether the write was applied, and return the version that it got.
+        """Find out now whether the write was applied, and return its version.
 
         Raises:
             Refused: the write was never applied, and no copy of it can still be applied.

@@ -1,14 +1,4 @@
-"""Writers that create the whole object when they are closed, and only if the path is then empty.
-
-bytes written      on close
------------------  ------------------------------------------------------------------
-up to one part     one `put_if_absent`, settled like any other write
-more               the parts are already sent; the completion carries the condition, and
-                   its outcome is settled by identity too. A stream cannot be re-sent:
-                   if the uploaded parts do not settle it, the outcome is unknown.
-exception, or      no object: the parts are dropped
-never closed
-"""
+"""Writers that create a whole object on close, only if its path is then empty."""
 
 from __future__ import annotations
 
@@ -35,7 +25,10 @@ _log = logging.getLogger(__name__)
 class AsyncExclusive:
     """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
 
-    Leaving `async with` closes the writer, and raises unless the write was won, since a returned value would be
+    Up to one part is written by one `put_if_absent` on close. More data is sent in parts, and the completion carries
+    the condition. A stream cannot be re-sent: if the uploaded parts do not settle the outcome, it is unknown.
+
+    Leaving `async with` closes the writer and raises unless the write was won, as a returned outcome would be
     overlooked. Leaving it by an exception aborts the write.
     """
 
@@ -64,7 +57,7 @@ class AsyncExclusive:
             (await self.close()).unwrap()
 
     async def write(self, data: Bytes) -> int:
-        """Append all of the bytes, sending each full part; return their number.
+        """Append the bytes, sending each full part; return their number.
 
         Raises:
             NotBytes: `data` has no buffer; nothing was appended.
@@ -101,28 +94,29 @@ class AsyncExclusive:
         return self.outcome
 
     async def abort(self) -> None:
-        """Drop the data and the parts sent; does nothing after `close`."""
+        """Drop the data and the parts sent; do nothing after `close`."""
         if not self.closed:
             self.closed = True
             self._buffer = bytearray()
             await self._drop()
 
     def fits(self, size: int) -> bool:
-        """Whether the writer can take `size` more bytes without a request."""
+        """Return whether the writer can take `size` more bytes without a request."""
         return not self.closed and len(self._buffer) + size <= self._part_size
 
     def take(self, data: memoryview) -> int:
-        """Append bytes that fit, without a request."""
+        """Append bytes without a request; they must fit."""
         self._buffer += data
         self.written += data.nbytes
         return data.nbytes
 
     @property
     def dropping(self) -> Coroutine[Any, Any, None] | None:
-        """The coroutine that drops the parts of a writer that was never closed; None if there are none."""
+        """Coroutine that drops the parts of a writer that was never closed; None without parts."""
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
+        """Send the buffer as the next part; a failure aborts the upload."""
         part = bytes(self._buffer)
         self._buffer.clear()
         try:
@@ -219,16 +213,16 @@ class Exclusive:
 
     @property
     def closed(self) -> bool:
-        """Whether the writer is closed or aborted."""
+        """True if the writer is closed or aborted."""
         return self._async.closed
 
     @property
     def written(self) -> int:
-        """Number of bytes appended so far."""
+        """Number of bytes appended."""
         return self._async.written
 
     def write(self, data: Bytes) -> int:
-        """See `AsyncExclusive.write`."""
+        """Append the bytes as `AsyncExclusive.write` does."""
         view = check_buffer(self.path, data)
         if self._async.fits(view.nbytes):
             return self._async.take(view)
@@ -241,7 +235,7 @@ class Exclusive:
 def opened(
     method: Callable[Concatenate[A, P], AsyncExclusive],
 ) -> Callable[Concatenate[Twin[A], P], Exclusive]:
-    """Return the sync form of a store's method that opens an exclusive writer."""
+    """Derive the sync form of a store's method that opens an exclusive writer."""
 
     @wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:

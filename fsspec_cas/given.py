@@ -1,8 +1,4 @@
-"""Checks of callers' arguments: numbers, texts, functions and the bytes of a write.
-
-A check fails before any request, with an error that names the argument. Only Python's three bytes types are bytes:
-`bytes(value)` would turn 5 into five zeros and `[1, 2]` into two bytes, and hide a caller's mistake.
-"""
+"""Checks of callers' arguments, made before any request; each raises InvalidInput with the argument's name."""
 
 from __future__ import annotations
 
@@ -18,12 +14,9 @@ _LONGEST_S = 100 * 365.25 * 86_400
 
 
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
-    """Return a duration in seconds that is 0 or more; with `above`, more than 0.
+    """Check a duration in seconds: 0 or more, or with `above` more than 0.
 
-    Infinity means no limit. `finite`, for a stored value, refuses infinity and more than a hundred years.
-
-    Raises:
-        InvalidInput: the message names the value.
+    Infinity means no limit; `finite`, for stored values, excludes it and more than 100 years.
     """
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
@@ -33,11 +26,7 @@ def seconds(value: object, name: str = "timeout", *, finite: bool = False, above
 
 
 def whole(value: object, name: str, *, least: int = 0) -> int:
-    """Return a whole number from `least` to `LARGEST_NUMBER`.
-
-    Raises:
-        InvalidInput: the message names the value.
-    """
+    """Check a whole number from `least` to `LARGEST_NUMBER`."""
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -46,33 +35,21 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
 
 
 def check_text(value: object, name: str) -> str:
-    """Return a text, which may be empty.
-
-    Raises:
-        InvalidInput: the message names the value.
-    """
+    """Check that a value is text, which may be empty."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name}={value!r} must be text, e.g. {name}='nightly'")
     return value
 
 
 def function(value: Any, name: str, what: str) -> Callable[..., Any]:
-    """Return a callable.
-
-    Raises:
-        InvalidInput: the message names the value.
-    """
+    """Check that a value is callable."""
     if not callable(value):
         raise InvalidInput(f"{name}={value!r} must be a function {what}")
     return value  # type: ignore[no-any-return] # callable() says no more
 
 
 def several(value: Any, name: str, what: str) -> Iterable[Any]:
-    """Return an iterable, but not a single text, whose letters would count as its items.
-
-    Raises:
-        InvalidInput: the message names the value.
-    """
+    """Check an iterable; a single text is refused, as its letters would count as items."""
     if isinstance(value, (str, bytes, bytearray, dict)) or not isinstance(value, Iterable):
         raise InvalidInput(f"{name}={value!r} must be a list of {what}")
     return value
@@ -82,7 +59,9 @@ Bytes = bytes | bytearray | memoryview
 
 
 def check_bytes(path: str, data: object) -> bytes:
-    """Return the bytes to write to `path`; mutable data is copied.
+    """Return the bytes to write to `path`, copied if mutable.
+
+    Other types are refused: `bytes(5)` would write five zeros and hide the mistake.
 
     Raises:
         NotBytes: `data` is not bytes, bytearray or memoryview.
@@ -102,11 +81,7 @@ def check_bytes(path: str, data: object) -> bytes:
 
 
 def check_buffer(path: str, data: object) -> memoryview:
-    """Return a view of bytes to write to a stream: of any object with the buffer protocol, as for Python's files.
-
-    Raises:
-        NotBytes: `data` has no buffer.
-    """
+    """Return a byte view of any object with the buffer protocol, for a stream to `path`; else raise NotBytes."""
     try:
         view = memoryview(data)  # type: ignore[arg-type] # this call is the check
     except TypeError:
@@ -115,6 +90,6 @@ def check_buffer(path: str, data: object) -> memoryview:
 
 
 def not_bytes(path: str, data: object) -> NotBytes:
-    """Return the error for a body that is not bytes; its text names the type given, and what to give instead."""
+    """Return the error for a body that is not bytes, with its type and the remedy."""
     cure = "encode the text first: data.encode()" if isinstance(data, str) else "give bytes, bytearray or memoryview"
     return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)

@@ -1,15 +1,12 @@
-"""Checks of the names of stores, folders and objects, before any request is sent.
+"""Checks of the names of stores, folders and objects, before any request.
 
-One rule holds for all stores and for the lock, so that programs that mean the same object request the same name:
+One rule holds for all stores and the lock, so that programs that mean the same object request the same name. One slash
+separates a path's steps; no step is `.` or `..`. A name has no blanks at its ends, no NUL and no lone surrogate.
 
-- One slash separates the steps of a path, and no step is `.` or `..`. The text has no blanks at its ends, no NUL and no
-  lone surrogate.
-- A **root** (a URL, `Store(root=)`) is normalized: `s3://b//t/` and `s3://b/./t` become `s3://b/t`. JVM Hudi's
-  `StoragePath`, which names its lock, does the same. `..` is refused here, while `StoragePath` resolves it.
-- The path of an **object** must be normalized, else it is refused: stores disagree on whether `a//b` is `a/b`.
+A root is normalized, as JVM Hudi's `StoragePath` does for its lock, except that `..` is refused. An object's path must
+be normalized: stores disagree on whether `a//b` is `a/b`.
 
-fsspec takes any text that it does not understand for a local path. "" and `s3:/bucket/x` would be folders below the
-current directory. The same happens to the part after `cas::` in a URL that fsspec itself opens.
+fsspec takes text that it does not understand, such as "" or `s3:/bucket/x`, for a local path.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ def check_url(url: object) -> str:
 
     Raises:
         InvalidUrl: it is not text, is empty, is neither a URL nor a path, has blanks at its ends or a step "..", or
-            contains a password, a token or a signature: messages and logs show URLs.
+            contains a password, token or signature, which messages and logs would show.
 
     >>> check_url("s3://bucket//x/./y/")
     's3://bucket/x/y'
@@ -67,14 +64,7 @@ def check_url(url: object) -> str:
 
 
 def check_root(root: object) -> str:
-    """Check a folder to which paths are relative, and return it normalized; it may be empty.
-
-    Raises:
-        InvalidInput: it is not text, has blanks at its ends, or has a step "..".
-
-    >>> check_root("/folder//a/")
-    '/folder/a'
-    """
+    """Check the folder to which paths are relative; return it normalized. It may be empty. May raise InvalidInput."""
     root = _text(root, InvalidInput)
     _check_text(root, InvalidInput)
     return _folded(root)
@@ -83,8 +73,8 @@ def check_root(root: object) -> str:
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
     """Check the path of an object below the root, and return it.
 
-    `absolute` (without a root) permits a leading slash. `marker` permits a trailing one, which some programs create for
-    a folder.
+    `absolute` (without a root) permits a leading slash; `marker` a trailing one, which some programs create for a
+    folder.
 
     Raises:
         InvalidInput: it is not text, names no object, or is not normalized.
@@ -111,11 +101,7 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
-    """Check a prefix of object paths, and return it; it may be empty, and end within a step.
-
-    Raises:
-        InvalidInput: it is not text, or no object's path can begin with it.
-    """
+    """Check a prefix of object paths, and return it; it may be empty, and end within a step. May raise InvalidInput."""
     found = _text(prefix, InvalidInput)
     _check_steps(found, InvalidInput)
     steps = found.split("/")
@@ -127,23 +113,19 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
 
 def check_start(text: object) -> str:
-    """Check the text after which a listing starts; it need not be the name of an object.
-
-    Raises:
-        InvalidInput: it is not text, or no store could compare it.
-    """
+    """Check and return the text after which a listing starts; it need not name an object. May raise InvalidInput."""
     found = _text(text, InvalidInput)
     _check_steps(found, InvalidInput)
     return found
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path whose access point, if any, has colons, so that no part of it looks like a key."""
+    """Return an S3 path with colons in its access point, if any, so that no part of it looks like a key."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
 def url_of(kind: str, root: str) -> str:
-    """Return the URL of a root in a store of this kind, for people."""
+    """Return the URL of a root in this kind of store, for messages."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
@@ -155,7 +137,7 @@ def _text(given: object, kind: type[InvalidInput]) -> str:
 
 
 def _check_secrets(url: str) -> None:
-    """Refuse a URL with a secret, before any other message could show it."""
+    """Raise InvalidUrl for a URL with a secret, before another message could show it."""
     if password := _PASSWORD.match(url):
         shown = f"{password[1]}***@{url[password.end() :]}"
         raise InvalidUrl(f"{shown!r} has a password in it: leave it out, and give credentials as storage options")
@@ -165,7 +147,7 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """Refuse a local path whose first step has a colon, as it may be a URL that lacks a slash."""
+    """Raise InvalidUrl if a local path's first step has a colon, as it may be a mistyped URL."""
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]
@@ -197,13 +179,13 @@ def _check_steps(given: str, kind: type[InvalidInput]) -> None:
 
 
 def _folded(path: str) -> str:
-    """Return the path without empty steps and `.`; a leading slash stays."""
+    """Return the path without empty and `.` steps; a leading slash stays."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
     return f"/{steps}" if path.startswith("/") else steps
 
 
 def _without_needless(url: str) -> str:
-    """Normalize the path of a URL; its bucket and the dot of `.` and `./a:b` stay."""
+    """Normalize a URL's path; its bucket and the dot of `.` and `./a:b` stay."""
     protocol, separator, rest = url.partition("://")
     if not separator:
         return f"./{_folded(url)}" if url.startswith("./") and ":" in url.partition("/")[2] else _folded(url) or url

@@ -1,6 +1,4 @@
-"""The version of an object, a write under a condition, and its three outcomes.
-
-A retry never drops the condition. A write whose fate could not be observed is never reported as lost.
+"""The version of an object, a write under a condition, and its three outcomes: won, lost, unknown.
 
     match store.put_if_absent("leader.json", b"me"):
         case Won(version): ...
@@ -9,7 +7,7 @@ A retry never drops the condition. A write whose fate could not be observed is n
 
     version = store.put_if_absent("leader.json", b"me").unwrap()     # or raise AlreadyExists, OutcomeUnknown
 
-An outcome has no truth value, since there are three: `if store.put_if_absent(...):` raises TypeError.
+A write whose fate could not be observed is never reported as lost.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 class Version:
     """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
-    A version is opaque and unordered: compare it for equality, send it back as a condition, or keep its text
-    (`str(version)`). Where `Capabilities.unique_versions` is false (S3: the ETag is a hash of the content), writing
-    equal bytes again brings an old version back.
+    Versions are opaque and unordered: compare them for equality, send them as conditions, keep their text. Where
+    `Capabilities.unique_versions` is false (S3: the ETag is a hash), writing equal bytes again brings an old version
+    back.
 
     >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
     >>> Version.parse(str(version)) == version
@@ -38,7 +36,7 @@ class Version:
     token: str
 
     def __str__(self) -> str:
-        """Return the text form, `backend:token`; `Version.parse` reads it back."""
+        """Return the text `backend:token`; `Version.parse` reads it back."""
         return f"{self.backend}:{self.token}"
 
     @classmethod
@@ -61,7 +59,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Read the text form back.
+        """Return the version whose text this is.
 
         Raises:
             InvalidVersion: the text is not `backend:token`.
@@ -95,10 +93,9 @@ Condition = Version | Absent
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Content type, user metadata, and parameters of the store's own API by name (`own`).
+    """Content type, user metadata, and parameters by the store's API names (`own`) of one write.
 
-    They belong to one write: the next write of the object replaces them all. `own` may hold secrets, so `repr` leaves
-    it out.
+    The object's next write replaces them all. `own` may hold secrets, so `repr` omits it.
     """
 
     content_type: str | None = None
@@ -108,13 +105,13 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One logical write or delete, which keeps its identity and condition over all its sends.
+    """One logical write or delete, with the same identity and condition in all its sends.
 
     Attributes:
-        create_once: no writer ever overwrites or deletes this path, so another writer's object there proves that this
-            write was never applied, even after a lost answer.
+        create_once: no writer ever overwrites or deletes this path; another's object there proves that this write was
+            never applied, even after a lost answer.
         removes: this is a delete.
-        attributes: what the object carries besides its bytes.
+        attributes: the object's content besides its bytes.
         certain: the store's success answer proves that this delete removed the object.
     """
 
@@ -128,7 +125,7 @@ class Write:
 
 
 class _ThreeWay:
-    """Base of the outcomes. It has no truth value, which would make one of three outcomes look like another."""
+    """Base of the outcomes; raises TypeError for a truth value, since there are three."""
 
     __slots__ = ()
 
@@ -145,8 +142,8 @@ class Won(_ThreeWay):
 
     It was applied at least once while its condition held. It was applied again only if the condition became true again
     after other writes: a create on a path that others delete, or a match where versions are not unique. `resent`: a
-    late copy could do that, since the write was re-sent while an earlier answer was missing. Requests that a proxy
-    repeats by itself cannot be detected.
+    late copy could do that, since the write was re-sent after a missing answer. Requests that a proxy repeats cannot be
+    detected.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> won = store.put_if_absent("leader", b"me")
@@ -168,13 +165,10 @@ class Won(_ThreeWay):
 
 @dataclass(frozen=True, slots=True)
 class Lost(_ThreeWay):
-    """The condition was false: the write was never applied, and never will be.
-
-    `current` is the state read afterwards.
+    """The condition was false: the write was never applied, and never will be. `current` is the state read afterwards.
 
     The limit: a write that a proxy sends twice, and that a rival replaces before the read, counts as lost. A delete is
-    `Lost` only by the read before it is sent. If it is refused later, and the object is gone or replaced, it is
-    `Unknown`.
+    `Lost` only by the read before its send; refused later, with the object gone or replaced, it is `Unknown`.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> first = store.put_if_absent("leader", b"somebody").unwrap()
@@ -213,9 +207,9 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    `store.resolve(unknown)` settles it later, even in another process. `data` is None if no bytes can be re-sent: for a
-    delete, which needs none, and for a consumed stream, which can only be looked up. A delete after which the object is
-    gone can never be attributed to one client.
+    `store.resolve(unknown)` settles it later, even in another process. `data` is None if there are no bytes to re-send:
+    for a delete, which needs none, and for a consumed stream, which can only be read. A delete after which the object
+    is gone can never be attributed to one client.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

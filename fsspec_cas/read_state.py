@@ -1,12 +1,6 @@
-"""State of shared reads of one object: the read under way, its waiting callers, and the known content. No I/O.
+"""State of shared reads of one object: the read under way, its waiting callers, the known content.
 
-1. One read is under way at a time: versions have no order, so the newer of two answers could not be determined.
-2. A caller never gets a read that began before its call, as it may show content overwritten before the call. Reads are
-   numbered; the next one, or any later one, serves a caller.
-3. A read whose caller was interrupted gives no result; a waiting caller begins another.
-4. A read that overlaps with a local write has no known order to it. Its content is kept for comparison, without an age.
-
-`T` is the type of the content; None means that the object does not exist.
+No I/O. None as content means no object.
 """
 
 from __future__ import annotations
@@ -20,10 +14,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SharedLook(Generic[T]):
-    """A read under way: has the object changed since `known`?
+    """A read under way that asks whether the object has changed since `known`.
 
-    `asker` returns the caller that began it, or None once that is gone. `after` counts the reads and writes that were
-    over when it began.
+    `asker` returns the caller that began it, or None once gone. `after` counts the reads and writes over when it began.
     """
 
     number: int
@@ -35,7 +28,7 @@ class SharedLook(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LookResult(Generic[T]):
-    """Result of a read: the object's content, or None if it did not exist."""
+    """Result of a read: the object's content, or None."""
 
     number: int
     content: T | None
@@ -43,7 +36,7 @@ class LookResult(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failed read; all callers that waited for it get `error`."""
+    """A failed read, whose waiting callers all get `error`."""
 
     number: int
     error: Exception
@@ -51,16 +44,20 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[T]):
-    """Immutable state of the reads of one object; each event method returns the next state.
+    """Immutable state of one object's reads; each event method returns the next state.
+
+    One read is under way at a time: versions have no order, so the newer of two answers could not be determined. A
+    caller never gets a read that began before its call, which may show overwritten content. A read that overlaps with a
+    local write has no known order to it, so its content gets no age.
 
     Attributes:
         begun: number of reads begun, ever.
         over: number of reads answered and writes ended, ever.
         look: the read under way.
-        known: content last read or written here. Reads are compared with it; callers get it only if `recent`.
+        known: content last read or written here, for comparison; callers get it only if `recent`.
         as_of_s: `known` was current at this time or later; None if unknown.
         written: value of `over` after the last write won here.
-        waiting: number of callers without an answer; the last answers are kept while it is not 0.
+        waiting: callers without an answer; the last answers are kept while it is not 0.
     """
 
     begun: int = 0
@@ -74,7 +71,7 @@ class ReadState(Generic[T]):
     failed: Failed | None = None
 
     def recent(self, now_s: float, max_age_s: float) -> bool:
-        """Whether `known` was current less than `max_age_s` ago, and no caller here got newer content since."""
+        """Return whether `known` was current less than `max_age_s` ago."""
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def called(self) -> tuple[ReadState[T], int]:
@@ -88,22 +85,22 @@ class ReadState(Generic[T]):
         return self.failed if self.failed is not None and self.failed.number >= number else None
 
     def must_wait(self, number: int) -> bool:
-        """Whether the caller has no answer yet and a read is under way."""
+        """Return whether the caller has no answer while a read is under way."""
         return self.answer(number) is None and self.look is not None
 
     def left(self) -> ReadState[T]:
-        """Remove a waiting caller; after the last one the kept answers are dropped."""
+        """Remove a waiting caller; after the last one drop the kept answers."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
     def began(self, asker: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedLook[T]]:
-        """Begin a read."""
+        """Begin a read for `asker`."""
         look = SharedLook(self.begun + 1, asker, self.known, self.over, now_s)
         return replace(self, begun=look.number, look=look), look
 
     def saw(self, look: SharedLook[T], content: T | None) -> ReadState[T]:
-        """Record the answer of a read. Later reads are compared with it, unless a write was won here since it began."""
+        """Record a read's answer; it becomes `known` unless a write was won here since the read began."""
         return replace(
             self,
             over=self.over + 1,
@@ -118,7 +115,7 @@ class ReadState(Generic[T]):
         return replace(self, look=None, failed=Failed(look.number, error))
 
     def interrupted(self) -> ReadState[T]:
-        """Drop the read whose caller has gone; the waiting callers stay."""
+        """Drop the read whose caller is gone; waiting callers stay, and one begins another."""
         return replace(self, look=None)
 
     def wrote(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
@@ -127,9 +124,9 @@ class ReadState(Generic[T]):
         return replace(self, over=self.over + 1, written=self.over + 1, known=content, as_of_s=as_of_s)
 
     def wrote_in_vain(self) -> ReadState[T]:
-        """Record a lost or unknown write: the known content may no longer be current."""
+        """Record a lost or unknown write, after which `known` may not be current."""
         return replace(self, over=self.over + 1, as_of_s=None)
 
     def forked(self) -> ReadState[T]:
-        """Drop the read and the callers of the parent process, in a forked child."""
+        """In a forked child, drop the parent's read and callers."""
         return replace(self, look=None, waiting=0, seen=None, failed=None)

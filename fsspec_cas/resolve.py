@@ -1,36 +1,32 @@
-"""Decision table of a conditional write: what a refusal or a missing answer means, given what was read back.
+"""Decision table of a conditional write: what a refusal or a missing answer means, given what a HEAD then reads.
 
-One logical write may be sent several times, with the same condition and identity. A read (a HEAD, here "look") may come
-between two sends. `doubt` is true from the first send whose answer was lost: a copy of the write may have been applied,
-or may still arrive.
+A write may be sent several times, with the same condition and identity, with HEADs between. `doubt` is true once a
+send's answer was lost: a copy may have been applied, or may still arrive.
 
     after               answer                     next
     ------------------  -------------------------  -----------------------------------------------
     send                applied, with a version    won
-    send                applied, without one       look
-    send                condition false            look  (a proxy may have sent this write twice)
-    send                certainly not applied      look, after a pause: a rival may have written since
-    send                none                       doubt; look
-    send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
-    look                this write's identity      won
-    look, refused       still as expected          adapt the condition's dialect, send; after several of
-                                                   these the store is at fault. In doubt unknown: the
-                                                   refusal may be true of a second copy
-    look, refused       anything else              lost
-    look, not refused   still as expected          send again: a first copy may still arrive; the second
-                                                   send is guarded, so at most one is applied
-    look, doubt         another's, create-once     lost: this write was never applied
-    look, doubt         anything else              unknown: this write may have been applied and replaced
-    look, spent         still as expected          unknown: nothing is left to send
-    look                none                       look again; at the deadline unknown, never lost
+    send                applied, without one       HEAD
+    send                condition false            HEAD  (a proxy may have sent this write twice)
+    send                certainly not applied      HEAD, after a pause: a rival may have written
+    send                none                       doubt; HEAD
+    send                gone (an upload)           doubt, spent; HEAD: an earlier copy may have finished it
+    HEAD                this write's identity      won
+    HEAD, refused       still as expected          adapt the condition's dialect, send; after several,
+                                                   the store is at fault, or in doubt unknown, as a
+                                                   second copy may have been refused
+    HEAD, refused       anything else              lost
+    HEAD, not refused   still as expected          send again: the condition lets at most one copy apply
+    HEAD, doubt         another's, create-once     lost
+    HEAD, doubt         anything else              unknown: applied and replaced, perhaps
+    HEAD, spent         still as expected          unknown: nothing is left to send
+    HEAD                none                       HEAD again; at the deadline unknown, never lost
 
-A delete leaves no identity behind, so it begins with a look and has three more rows:
+A delete leaves no identity, so it begins with a HEAD:
 
-    look, nothing sent  anything else              lost: no object at this version was left to remove
-    look, refused       anything else              unknown: a proxy may have repeated an applied delete,
-                                                   and the refusal may be that of the second copy
-    send                applied, not certain       unknown: this store also reports success without an object,
-                                                   and another delete may have come after the look
+    HEAD, nothing sent  anything else              lost
+    HEAD, refused       anything else              unknown: the refusal may be of a proxy's second copy
+    send                applied, not certain       unknown: this store also reports success without an object
 """
 
 from __future__ import annotations
@@ -61,12 +57,12 @@ class WriteProgress:
     Attributes:
         doubt: an answer was lost, so a copy may have been applied or may still arrive.
         refused: the newest send was answered "condition false".
-        failures: sends and looks in a row without a result; they set the pace.
-        spent: the write cannot be re-sent; only looks are left.
-        resent: two copies may have been applied, or may still be: each was applied, or its answer was lost.
-        contradictions: refusals of a condition that the look showed to be true.
+        failures: sends and HEADs in a row without a result; they set the pace.
+        spent: the write cannot be re-sent.
+        resent: two copies may have been applied, or may still be.
+        contradictions: refusals of a condition that a HEAD showed to be true.
         dialect: form of the condition in the newest refusal.
-        why: the newest failure, for people.
+        why: the newest failure, for messages.
     """
 
     write: Write
@@ -81,13 +77,13 @@ class WriteProgress:
 
     @property
     def unsure(self) -> bool:
-        """Whether the write may have been applied, as far as its answers show."""
+        """True if the write may have been applied, as far as its answers show."""
         return self.doubt or (self.refused and self.write.removes)
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Next step: send the write with the same condition and identity, after a pause drawn for `after_failures`."""
+    """Next step: send the write, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -95,7 +91,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Next step: read the head of the object, after a pause drawn for `after_failures`."""
+    """Next step: read the object's head, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -103,11 +99,10 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Next step: try the store's other dialect of conditions, and send again.
+    """Next step: switch from the dialect `refused` to the store's other one, and send again.
 
-    The store refused a condition that the look showed to be true. A racing write that came and went looks the same, so
-    it takes several refusals to blame the store. `refused` is the refused dialect: another write may have changed it
-    since.
+    A racing write that came and went looks the same, so one refusal does not blame the store. Another write may have
+    switched already.
     """
 
     after_failures: int
@@ -116,17 +111,14 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """Final step: the store keeps refusing a true condition, so it does not implement conditional writes as documented.
-
-    Not used in doubt, since the look may then be wrong.
-    """
+    """Final step, never in doubt: the store keeps refusing a true condition, so its conditional writes do not work."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """Final step: no further look can settle the outcome, as the write may have been applied and then replaced."""
+    """Final step: no further read can settle whether the write was applied."""
 
     why: str
 
@@ -135,12 +127,12 @@ Next = Send | ReadHead | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
 def first_step(write: Write) -> Next:
-    """Return the first step of a write: a look for a delete, a send otherwise."""
+    """Return a write's first step: a HEAD for a delete, else a send."""
     return ReadHead() if write.removes else Send()
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
-    """Return the progress and the next step after the answer to a send."""
+    """Return progress and next step after the answer to a send."""
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
@@ -171,7 +163,7 @@ def _done(progress: WriteProgress, version: Version) -> Next:
 
 
 def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """Return the progress and the next step after a look at the object."""
+    """Return progress and next step after the answer to a HEAD."""
     match answer:
         case NotNow(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -194,7 +186,7 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
-    """Return the next step if the object is still as expected; the condition makes another send safe."""
+    """Return the next step for an unchanged object; the condition makes another send safe."""
     if progress.spent:
         return progress, Inconclusive(
             f"{progress.why}; now the object is as before, and this write cannot be sent again"
@@ -209,7 +201,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return the outcome in doubt, if the object is not as expected."""
+    """Return the outcome in doubt, for an object that is not as expected."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

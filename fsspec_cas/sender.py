@@ -1,7 +1,4 @@
-"""Sends a store's requests, with retries and pauses, until the outcome is known or the time is over.
-
-Pauses use full jitter: a delay drawn uniformly from zero to a ceiling that doubles. It spreads contenders better than a
-fixed or half-jittered delay.
+"""Sends a store's requests, with retries and full-jitter pauses, until the outcome is known or time is over.
 
 Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 """
@@ -57,7 +54,7 @@ SILENT_S = 5.0  # time without success before a warning
 
 
 class Tries:
-    """Time budget of one call with all its tries. It logs one warning after 5 s without success."""
+    """Time budget of one call with all its tries; logs one warning after `SILENT_S` without success."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -69,9 +66,9 @@ class Tries:
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
-        """Sleep the back-off delay after `failures` failures in a row; return the seconds left for the next try.
+        """Sleep the back-off delay after `failures` failures in a row; return the seconds left for a try.
 
-        Returns 0 if too little is left, checked before and after the sleep. `why` is the last failure.
+        Returns 0 if too little is left, before or after the sleep. `why` is the last failure, for the warning.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -84,9 +81,9 @@ class Tries:
         return left if left >= enough_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try, and record its length to judge whether another one has time.
+        """Await one try, and record its length for judging whether another has time.
 
-        Only a `small` try logs the warning; a large one may take long.
+        Only a `small` try may log the warning; a large one may take long.
         """
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
@@ -103,7 +100,7 @@ class Tries:
             self._warn(f"{why or 'no answer'}; retrying")
 
     def _alarm(self) -> asyncio.TimerHandle | None:
-        """Schedule the warning for `SILENT_S` after the call began; None if time ends sooner or no event loop runs."""
+        """Schedule the warning; return None if time ends sooner or no event loop runs."""
         silent_s = self._begun_s + SILENT_S - self._world.monotonic_s()
         if self._told or silent_s >= self._left_s():
             return None
@@ -121,7 +118,7 @@ class Tries:
 
 
 class Sender:
-    """Sends the requests of one store. `timeout` is for a whole call; each request gets the seconds that are left.
+    """Sends the requests of one store. `timeout` (seconds) is for a whole call; each request gets what is left.
 
     `on_throttled` is called for each throttled answer, before the next request.
     """
@@ -137,7 +134,7 @@ class Sender:
 
     @property
     def time_ms(self) -> int | None:
-        """See `AsyncStore.time_ms`."""
+        """The store's clock now, in epoch ms; see `AsyncStore.time_ms`."""
         if self._told is None:
             return None
         answered_ms, sent_s = self._told
@@ -148,14 +145,11 @@ class Sender:
         return await self._settle(WriteProgress(write), first_step(write), self._sending(write, data), data, timeout)
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
-        """Complete a stream by `send`, which alone can create the object, and settle the outcome.
-
-        An unknown outcome has no data to re-send.
-        """
+        """Complete a stream by `send`, the only call that creates the object; an unknown outcome keeps no data."""
         return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
-        """Settle a write with an unknown outcome: read first, then re-send it if its data is available."""
+        """Settle an unknown outcome: read first, then re-send the write if its data is available."""
         write, data = unknown.write, unknown.data
         spent = data is None and not write.removes
         progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
@@ -164,8 +158,7 @@ class Sender:
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
         """Repeat a request, with pauses, until it is answered; only for requests that may be repeated freely.
 
-        Raises:
-            Unavailable: no answer came within `timeout`, or the endpoint is not a store.
+        May raise Unavailable: no answer within `timeout`, or the endpoint is not a store.
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
@@ -182,11 +175,11 @@ class Sender:
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> Looked:
-        """Read the state of an object without its bytes."""
+        """Read an object's state without its bytes."""
         return await self._look(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> Looked:
-        """Read the state of an object, with its bytes unless it is at version `unless`."""
+        """Read an object's state, with its bytes unless it is at version `unless`."""
         return await self._look(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
 
     async def _look(self, path: str, ask: Ask[Looked], timeout: float) -> Looked:
@@ -202,7 +195,7 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
-        """Return the function that sends the write, a put or a delete, once."""
+        """Return a function that sends the write, a put or a delete, once."""
         path, condition = write.path, write.condition
 
         async def remove(left: float) -> WriteAnswer:
@@ -225,7 +218,7 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the steps of `resolve` until the outcome is known or the deadline passes; an `Unknown` keeps `data`."""
+        """Run the steps of `resolve` until the outcome is known or time is over; an `Unknown` keeps `data`."""
         tries, strangers = self._tries(progress.write.path, timeout), 0
         small = small and len(data or b"") <= _SMALL_BYTES
         try:
@@ -255,7 +248,7 @@ class Sender:
     async def _do(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left: float
     ) -> FinishAnswer | ReadAnswer:
-        """Send the request of one step."""
+        """Send the request of one step, once."""
         path = progress.write.path
         if isinstance(step, ReadHead):
             seen = await self._backend.head(path, timeout_s=left)
@@ -287,7 +280,7 @@ def _is_strange(answer: object) -> bool:
 
 
 def _short(answer: object) -> str:
-    """Return kind and reason or version of an answer for the log; never an object's bytes."""
+    """Return an answer's kind and reason or version for the log; never an object's bytes."""
     said = getattr(answer, "why", None) or getattr(answer, "version", None)
     return f"{type(answer).__name__} {said}" if said else type(answer).__name__
 
@@ -321,9 +314,8 @@ _FLOOR_S = 0.5
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's Retry-After is a lower bound, raised by up to a quarter so that clients do not return at once. It counts
-    up to 0.5 s after the first failure, twice that after each further one, and 5 s at most. MinIO asks for 60 s at many
-    concurrent requests, and answers again a second later.
+    A store's Retry-After is a lower bound, raised by up to a quarter to spread clients. It counts up to 0.5 s after the
+    first failure, doubling to 5 s: MinIO asks for 60 s, and answers a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))
@@ -331,8 +323,8 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
 
 
 def enough_s(slowest_s: float) -> float:
-    """Return the seconds that another try needs, if the slowest so far took `slowest_s`.
+    """Return the seconds that another try needs, given the slowest so far.
 
-    With less, the try would time out before its answer and turn a certain failure into an unknown outcome.
+    With less, it would time out and turn a certain failure into an unknown outcome.
     """
     return max(_LEAST_S, 2 * slowest_s)

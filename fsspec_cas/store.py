@@ -1,4 +1,4 @@
-"""`Store`: conditional writes with a reliable outcome, for sync callers. This text also applies to `AsyncStore`.
+"""`Store`: conditional writes with a reliable outcome, for sync callers.
 
     store = Store.from_url("s3://bucket/folder")
     match store.put_if_absent("leader.json", b"me"):
@@ -6,12 +6,7 @@
         case Lost(): ...
         case Unknown() as unknown: store.resolve(unknown)
 
-Promised, of writes and conditional deletes: a write reported `Won` was applied, as a whole, while its condition held. A
-write reported `Lost` was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and
-`Lost` document the limits: late copies, and requests that a proxy sends twice.
-
-Not promised: a bound on time beyond `timeout` per call; order between clients other than through conditions; anything
-for stores that ignore the conditions (see `fsspec-cas probe`).
+The class lists the promises.
 """
 
 from __future__ import annotations
@@ -34,7 +29,14 @@ T = TypeVar("T")
 
 
 class Store:
-    """Conditional writes below one root, for sync callers, with the methods and promises of `AsyncStore`.
+    """Conditional writes below one root, for sync callers, with the methods of `AsyncStore`.
+
+    Promised, of writes and conditional deletes: a `Won` write was applied, as a whole, while its condition held. A
+    `Lost` one was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and `Lost`
+    document the limits: late copies, and requests that a proxy sends twice.
+
+    Not promised: a bound on time beyond `timeout` per call; order between clients except by conditions; anything for
+    stores that ignore the conditions (see `fsspec-cas probe`).
 
     Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread, local files and memory in the calling thread.
 
@@ -99,7 +101,7 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """Return the same store with its own set of connections; the first call opens it.
+        """Return the same store with its own connections, which the first call opens.
 
         Use it for requests that must not wait while all connections of this store are busy. Without connections (local
         files, memory) it is this store.
@@ -116,7 +118,7 @@ class Store:
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:
-        """Return the same store, which calls `call` after each throttled answer (429, 503), before it sends again.
+        """Return the same store, which calls `call` after each throttled answer (429, 503), before it re-sends.
 
         `call` runs on the request's thread; an exception in it fails the request.
 
@@ -129,8 +131,8 @@ class Store:
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Start `call`, which uses this store, on its own thread, and return its future.
 
-        Without a network the call runs to its end before this returns. Otherwise it waits for no other call, and goes
-        on even if no caller waits for its future.
+        Without a network the call ends before this returns. Otherwise it waits for no other call, and goes on even if
+        no caller waits for its future.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data
@@ -140,7 +142,7 @@ class Store:
 
     @property
     def is_remote(self) -> bool:
-        """Whether requests wait for a network, so that concurrent requests are faster.
+        """True if requests wait for a network, so that concurrent requests are faster.
 
         >>> store.is_remote
         False
@@ -149,7 +151,7 @@ class Store:
 
     @property
     def time_ms(self) -> int | None:
-        """See `AsyncStore.time_ms`.
+        """The store's clock now; see `AsyncStore.time_ms`.
 
         >>> store.time_ms is None
         True
@@ -168,12 +170,12 @@ class Store:
 
     @property
     def place(self) -> object:
-        """A key: equal keys prove the same root, store and options; unequal keys prove nothing."""
+        """A key: equal keys prove the same root, store and options; unequal ones prove nothing."""
         return place_of(self._async.backend), self._async.root
 
     @property
     def url(self) -> str:
-        """The root as a URL, for people and messages; without the options, which may hold secrets."""
+        """The root as a URL for messages, without options, which may hold secrets."""
         return url_of(self.kind, self.root)
 
     @property

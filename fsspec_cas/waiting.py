@@ -1,23 +1,4 @@
-"""Thread waits that no interrupt can break, and that the owner of a call can end.
-
-    done = Signal()
-    done.set()              # by one thread
-    done.wait(timeout=10)   # by others
-
-A Ctrl-C, a raising signal handler and an asynchronous exception can strike between any two bytecodes of a thread.
-`threading.Event`, `Condition`, `Semaphore` and `concurrent.futures.Future` take their lock in a method written in
-Python (`Condition.__enter__`). An exception between the acquire in that method and the block that it opens leaves the
-lock taken for good. Every other thread that sets or waits then blocks forever.
-
-A `Signal` has no lock that one thread could keep from another. Each waiting thread puts its own lock into a deque.
-Setting the signal writes a flag, then removes and releases those locks. Each step is a single call of a C function: an
-interrupt comes before or after it, never inside. A thread that is not woken re-reads the flag within `SLICE_S`.
-
-`with lock:` around a plain `threading.Lock` or `RLock` is as safe, because its enter and exit are C functions.
-
-A call made for a task of an event loop runs on a thread, under `ends_with(stop)`. Once `stop` is set, every wait in
-that call raises `WaitStopped`, as a Ctrl-C does in the caller's own thread.
-"""
+"""Thread waits that no interrupt can break, and that a call's owner can end."""
 
 from __future__ import annotations
 
@@ -37,11 +18,18 @@ _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """The task that made this call no longer waits for it. Like KeyboardInterrupt, not an `Exception`."""
+    """The task that made this call no longer waits for it. Not an `Exception`, like KeyboardInterrupt."""
 
 
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
+
+    A Ctrl-C or other asynchronous exception can strike between any two bytecodes. `threading.Event`, `Condition`,
+    `Semaphore` and `Future` take their lock in Python code, where an exception can leave it taken; then every other
+    thread blocks forever. `with` on a plain `threading.Lock` is safe: its enter and exit are C functions.
+
+    Here each waiting thread puts its own lock into a deque. Setting writes the flag, then removes and releases those
+    locks. Each step is one C call, and a thread that is not woken re-reads the flag within `SLICE_S`.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -56,18 +44,11 @@ class Signal:
         return f"<{type(self).__name__}, {'set' if self._is_set else 'not set'}>"
 
     def is_set(self) -> bool:
-        """Whether the flag is set.
-
-        >>> over.is_set()
-        True
-        """
+        """Return whether the flag is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set the flag, and wake all threads that wait for it.
-
-        >>> over.set()
-        """
+        """Set the flag, and wake all waiting threads."""
         self._is_set = True
         gates = self._gates
         while gates:
@@ -77,12 +58,7 @@ class Signal:
                 continue
 
     def clear(self) -> None:
-        """Clear the flag.
-
-        >>> over.clear()
-        >>> over.is_set()
-        False
-        """
+        """Clear the flag."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -90,9 +66,6 @@ class Signal:
 
         Raises:
             WaitStopped: the call runs under `ends_with`, and its stop signal is set.
-
-        >>> Signal().wait(timeout=0)
-        False
         """
         stop: Signal | None = getattr(_HERE, "stop", None)
         if self._is_set and stop is None:
@@ -119,15 +92,11 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread that a thread of this library starts. All threads of this library are workers.
+    """A daemon thread; every thread of this library is one.
 
-    CPython marks a new thread with its creator's number until the new thread runs. An exception sent to the creator
-    (`PyThreadState_SetAsyncExc`) can therefore reach the new thread, which then never begins, and `Thread.start` waits
-    forever. No program sends exceptions to the starting thread of this library.
-
-    >>> over = Signal()
-    >>> Worker(over.set, "example").start(), over.wait()
-    (None, True)
+    CPython marks a new thread with its creator's number until it runs. An exception sent to the creator
+    (`PyThreadState_SetAsyncExc`) can then kill the new thread, and `Thread.start` waits forever. So a separate thread
+    starts workers, to which no program sends exceptions.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
@@ -136,25 +105,25 @@ class Worker(threading.Thread):
     def start(self, *, wait: bool = True) -> None:
         """Start the thread, and return once it runs; with `wait=False`, return at once.
 
-        A finalizer must not wait. A garbage collection can run it in any thread, also in a thread that holds a lock of
-        `threading`, or in a new thread that the starting thread waits for.
+        A finalizer must not wait: garbage collection can run it in a thread that holds a lock of `threading`, or in a
+        new thread that the starting thread waits for.
 
         Raises:
-            RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False`, a refusal by
-                the system is not reported.
+            RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False`, the system's
+                refusal is not reported.
         """
         _STARTER.start(super().start, wait=wait)
 
 
 class _Starter:
-    """Starts threads from a thread of its own, which lives as long as the process."""
+    """Starts threads from one of its own, which lives as long as the process."""
 
     def __init__(self) -> None:
         self._lives = False
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call` on the starting thread, and raise its error. Interrupting this method does not stop the call."""
+        """Run `call` on the starting thread, and raise its error; interrupting this method does not stop the call."""
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
@@ -167,10 +136,7 @@ class _Starter:
             raise errors[0]
 
     def _begin(self) -> None:
-        """Start the starting thread if it is not alive.
-
-        An exception sent to this thread may kill the new one; the next call, a second later, starts another.
-        """
+        """Start the starting thread unless it is alive; if an exception kills it, the next call starts another."""
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
         if not self._lives:
@@ -201,11 +167,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def pause(seconds: float) -> None:
-    """Sleep in the calling thread.
-
-    Raises:
-        WaitStopped: the call runs under `ends_with`, and its stop signal is set.
-    """
+    """Sleep in the calling thread; raises WaitStopped under `ends_with` once its stop signal is set."""
     if getattr(_HERE, "stop", None) is None:
         time.sleep(seconds)
     elif seconds > 0:

@@ -1,6 +1,6 @@
-"""Lookup of the backend for an fsspec protocol, and parsing of store URLs.
+"""Lookup of the backend for an fsspec protocol, and opening of URLs.
 
-A backend's module is imported only when its filesystem is used. `fsspec` alone is enough for local files and memory.
+Backends are imported on use; `fsspec` alone serves local files and memory.
 """
 
 from __future__ import annotations
@@ -63,12 +63,8 @@ _UNNAMED = frozenset(
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Return the fsspec filesystem of a URL and the path in it, without a trailing slash.
 
-    Raises:
-        InvalidUrl: the URL cannot be parsed (see `check_url`).
-        InvalidInput: `storage_options` is not a mapping, or has an option that this kind of filesystem does not have.
-        NotSupported: no backend for its protocol, or its pip extra is not installed.
-        AccessDenied: its filesystem looked for credentials, and found none.
-        Unavailable: its filesystem requested credentials, and got no answer.
+    May raise InvalidUrl, InvalidInput for unknown options, NotSupported, and AccessDenied or Unavailable from a search
+    for credentials.
     """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
@@ -100,7 +96,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Check the options, then create the filesystem, which may look for credentials; return it and the path.
 
-    `url_to_fs` is not used: it takes the "::" in the name of a multi-region access point for a chain of URLs.
+    fsspec's `url_to_fs` takes the "::" in a multi-region access point for a chain of URLs.
     """
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
@@ -111,10 +107,7 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return our error if a filesystem that looks for credentials at once, as gcsfs does, did not find them; else None.
-
-    It is then an error of Google's, of a network or of a file.
-    """
+    """Return our error for a filesystem that found no credentials when created, as gcsfs; else None."""
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{what}; check the network, and that the file given as `token` exists")
@@ -124,7 +117,7 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
 
 
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return filesystem and path with another client library than fsspec's own."""
+    """Return filesystem and path for a client library other than fsspec's own."""
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -140,9 +133,8 @@ def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, st
 def backend_for(fs: Any) -> Backend:
     """Return the backend for an fsspec filesystem instance.
 
-    Raises:
-        NotSupported: no backend for its protocol.
-        InvalidInput: the filesystem was created with an option that it does not have.
+    May raise NotSupported, or InvalidInput for an unknown option.
+
     """
     own: Backend | None = vars(fs).get("cas_backend")  # the filesystem `cas` has one already
     if own is not None:
@@ -173,7 +165,7 @@ def _missing_extra(protocol: str) -> NotSupported:
 
 
 def place_of(backend: Backend) -> object:
-    """Return a key; two backends with equal keys send the same requests to the same service."""
+    """Return a key; backends with equal keys send the same requests to the same service."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name  # the process has one of each
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
@@ -184,12 +176,12 @@ def place_of(backend: Backend) -> object:
 
 
 def is_remote(backend: Backend) -> bool:
-    """Whether the backend's requests wait for a network, so that concurrent requests are faster."""
+    """Return whether the backend's requests wait for a network."""
     return bool(getattr(backend, "remote", not backend.blocking))
 
 
 def off_thread(backend: Backend) -> Backend:
-    """Wrap a blocking backend for async callers: its calls run on threads, so the event loop never waits for a disk."""
+    """Return the backend for async callers: a blocking one runs on threads, so that no disk blocks the event loop."""
     return _OffThread(backend) if backend.blocking else backend
 
 
@@ -206,10 +198,9 @@ class _OffThread(Relay):
 
 
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
-    """Refuse options that this kind of filesystem does not have, and an endpoint without a scheme.
+    """Raise InvalidInput for options that this filesystem lacks, or an endpoint without a scheme.
 
-    Raises:
-        InvalidInput: the message names the option. It shows no value but an endpoint's, as others may be secret.
+    The message shows no value but an endpoint's, as others may be secret.
     """
     known = _known(kind)
     for name in options:
@@ -229,11 +220,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
 
 def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Merge options that were given in two places, called `names`.
-
-    Raises:
-        InvalidInput: the two places contradict each other.
-    """
+    """Merge options from two places, called `names`; raise InvalidInput if they contradict."""
     for name in first.keys() & second.keys():
         if first[name] != second[name]:
             raise InvalidInput(f"storage option {name!r} differs between {names[0]} and {names[1]}: give it once")

@@ -1,11 +1,4 @@
-"""`Backend`: the smallest contract between this package and a store.
-
-A backend translates one call into one request, and its response into `fsspec_cas.answer`. It never retries, never
-decides what a refusal means, and never reads the clock: `timeout_s` bounds each request. Paths are the fsspec
-filesystem's (`bucket/key`).
-
-`attributes_of` checks content type and metadata before any request, so that none is silently dropped.
-"""
+"""`Backend`: the contract between this package and a store's client, and the rules for a write's attributes."""
 
 from __future__ import annotations
 
@@ -23,12 +16,12 @@ WRITE_ID_KEY = "cas-id"  # name of the user metadata that carries a write's iden
 
 @dataclass(frozen=True, slots=True)
 class PartRules:
-    """A store's limits for the parts of an upload; the last part may be smaller.
+    """A store's limits for an upload's parts; the last part may be smaller.
 
     Attributes:
         least_bytes: minimum size of a part.
         multiple_bytes: the size must be a multiple of this.
-        most_parts: maximum number of parts of an object.
+        most_parts: maximum number of parts.
         tail_with_finish: the completing request carries the last bytes.
     """
 
@@ -39,9 +32,9 @@ class PartRules:
 
 
 class Backend(Protocol):
-    """A store's client that sends each request exactly once.
+    """A store's client that sends each request once, within `timeout_s` seconds, and returns a `fsspec_cas.answer`.
 
-    A subclass inherits the defaults: a single dialect of conditions, and nothing to close.
+    It never retries and never decides what a refusal means. Paths are the fsspec filesystem's (`bucket/key`).
     """
 
     @property
@@ -58,14 +51,14 @@ class Backend(Protocol):
 
     @property
     def blocking(self) -> bool:
-        """Whether the coroutines below never suspend, and so run without an event loop."""
+        """True if the coroutines never suspend, and so run without an event loop."""
 
     @property
     def part_rules(self) -> PartRules:
-        """Limits of the parts of an upload."""
+        """Limits of an upload's parts."""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the whole object, with identity and attributes, if the write's condition holds."""
+        """Write the whole object, identity and attributes, if the write's condition holds."""
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Read the object's version, size, time and identity."""
@@ -74,15 +67,15 @@ class Backend(Protocol):
         """Read body and version from one response; `Unchanged` if the version is still `unless`."""
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Delete the object (if it is at this version). Without a condition, deleting a missing object is `Applied`."""
+        """Delete the object, if it is at this version. Without a condition, a missing object is `Applied`."""
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """List objects with this prefix that follow `start_after`: the first page, or that of `token`."""
+        """List objects with this prefix after `start_after`: the first page, or that of `token`."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Begin an upload in parts; its object is not visible before the completion."""
+        """Begin an upload in parts, invisible before its completion."""
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Send the next part, without conditions; a re-sent part replaces the first copy."""
@@ -91,19 +84,18 @@ class Backend(Protocol):
         """Create the object from the parts and `tail`, if the path is empty."""
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts of the upload; do nothing if it was completed or aborted before."""
+        """Drop the upload's parts; do nothing after its completion or abort."""
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch to the store's other dialect of conditions; return False if it has only one.
+        """Switch from the dialect `refused` to the store's other one; return False if it has only one.
 
-        `refused` is the dialect of the refusal (`Denied.dialect`). If another caller has left it already, nothing
-        changes.
+        If another caller has switched already, nothing changes.
         """
         del refused
         return False
 
     async def close(self) -> None:
-        """Close the connections that belong to the running loop."""
+        """Close the running loop's connections."""
 
 
 def _relayed(name: str) -> Any:
@@ -114,7 +106,7 @@ def _relayed(name: str) -> Any:
 
 
 class Relay:
-    """Base of a backend that passes each request through `relay` to another backend, `inner`."""
+    """Base of a backend that passes each request through `relay` to the backend `inner`."""
 
     def __init__(self, inner: Backend, *, blocking: bool) -> None:
         self.inner = inner
@@ -127,7 +119,7 @@ class Relay:
     begin, add, finish, abort = (_relayed(name) for name in ("begin", "add", "finish", "abort"))
 
     async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Return the answer to the request called `name`; `ask` sends it to the inner backend."""
+        """Return the answer to the request called `name`; `ask` sends it."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -146,12 +138,12 @@ class AttributeRules:
 
     Attributes:
         keeps: content type and metadata are kept.
-        own: other parameters of the store's API for one write, by name.
-        same: the API's names for the content type and the metadata.
-        instead: parameters of the API that replace one of ours, and exclude it.
-        refused: parameters of the API that cannot apply to a single write, with the reason.
+        own: other parameters of the store's API for one write.
+        same: the API's names for content type and metadata.
+        instead: API parameters that replace one of ours, and exclude it.
+        refused: API parameters that cannot apply to a single write, with the reason.
         hyphens: metadata names may have hyphens.
-        reserved: the metadata name that carries a write's identity.
+        reserved: the metadata name of a write's identity.
     """
 
     keeps: bool = True
@@ -166,11 +158,9 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """Check content type, metadata and own parameters of a write, and return them as attributes.
+    """Check a write's content type, metadata and own parameters before any request, so that none is silently dropped.
 
-    Raises:
-        InvalidInput: the message names the invalid argument.
-        NotSupported: this kind of store keeps only an object's bytes.
+    May raise InvalidInput, or NotSupported if this store keeps only bytes.
     """
     given: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     left = {name: value for name, value in own.items() if value is not None}
@@ -191,6 +181,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
+    """Raise InvalidInput or NotSupported for an API parameter that a write cannot have."""
     if name in rules.own:
         return
     if name in rules.refused:
@@ -213,7 +204,7 @@ def _check_type(given: object) -> None:
 
 
 def _check_metadata(rules: AttributeRules, given: object) -> None:
-    """Refuse metadata with a name or a value that a store could not keep unchanged."""
+    """Raise InvalidInput for metadata that a store could not keep unchanged."""
     if given is None:
         return
     if not isinstance(given, Mapping):

@@ -1,9 +1,4 @@
-"""Base of the backends that speak HTTP: each call is one `StoreRequest` that a `Listener` sends and interprets.
-
-`HttpBackend` builds the request, and a vendor's client sends it. The `Listener` interprets the reply by the vendor's
-dialect and `meaning`, after a confirmation by another request if the reply proves nothing. Clients use `patience_s` and
-`unreached` for timeouts and connection errors.
-"""
+"""Base of the HTTP backends: each call is one `StoreRequest` that a `Listener` sends and interprets."""
 
 from __future__ import annotations
 
@@ -55,7 +50,6 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
-        """Return the current dialect of a condition."""
         del path, condition
         return ""
 
@@ -71,11 +65,11 @@ class HttpBackend(Backend):
         return self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Read body and version from one response; `Unchanged` if the version is still `unless`."""
+        """Read body and version; `Unchanged` if still at `unless`."""
         return self._listener.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Delete the object (if it is at this version)."""
+        """Delete the object, if at this version."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
         asked = StoreRequest(verb, path, condition=condition)
         return self._listener.ask(asked, timeout_s)
@@ -83,12 +77,12 @@ class HttpBackend(Backend):
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
-        """List objects with this prefix that follow `start_after`: the first page, or that of `token`."""
+        """List one page of objects with this prefix."""
         asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
         return self._listener.ask(asked, timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
-        """Begin an upload."""
+        """Begin an upload in parts."""
         return self._listener.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
@@ -96,13 +90,13 @@ class HttpBackend(Backend):
         return self._listener.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
-        """Create the object from the parts and `tail`, if the path is empty."""
+        """Create the object from its parts, if the path is empty."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
         return self._listener.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts, if the store can be reached; its answer is ignored."""
+        """Drop the parts; the store's answer is ignored."""
         await self._listener.send(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
 
@@ -114,7 +108,7 @@ Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotNow | NoAnsw
 class Listener:
     """Sends a backend's requests, interprets the replies, and records whether the store gives request ids.
 
-    `exchange` sends one request, once. `signs` is True if the store is documented to give request ids.
+    `exchange` sends one request once. `signs` is True if the store is documented to give request ids.
     """
 
     def __init__(self, dialect: Dialect, exchange: Exchange, *, signs: bool | None = None) -> None:
@@ -125,17 +119,13 @@ class Listener:
         self.proven = False
 
     def expect_signatures(self) -> None:
-        """Accept only answers with a request id from now on: the store is documented to give one."""
+        """From now on accept only answers with a request id, as the store is documented to give one."""
         self.signs, self._pinned = True, True
 
     async def ask(self, asked: StoreRequest, timeout_s: float) -> Any:
-        """Send the request and return its answer.
+        """Send the request and return its answer; at most two more requests confirm a reply that proves nothing.
 
-        At most two more requests, within `timeout_s`, confirm a reply that proves nothing.
-
-        Raises:
-            StoreError: the store refused, and no second send would change that.
-            NotSupported: the store does not implement the request.
+        May raise StoreError, if no second send would help, or NotSupported.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(asked, timeout_s)
@@ -182,7 +172,7 @@ class Listener:
         return meaning(asked, spoken, self._dialect.vendor, now)
 
     async def _confirmed(self, asked: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, a delete or a read by a plain read or a head, and return its answer."""
+        """Confirm a head, delete or read by a plain read or a head, and return its answer."""
         other = asked.as_read() if confirm.by == "get" else asked.as_head()
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -210,9 +200,9 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, asked: StoreRequest) -> float:
-    """Return how long one connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
+    """Return how long a connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
 
-    It is the whole timeout if the store must process many bytes or parts.
+    It is the whole timeout for many bytes or parts.
     """
     if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
         return timeout_s
@@ -222,13 +212,10 @@ def patience_s(timeout_s: float, asked: StoreRequest) -> float:
 def unreached(
     error: BaseException, hint: str, path: str, *, proven: bool, unsent: tuple[type[BaseException], ...] = ()
 ) -> str | None:
-    """Return the reason if the store was not reached and nothing was sent; None if a request may have been sent.
+    """Return the reason if the request was certainly not sent; None if it may have been.
 
-    `hint` names the options for trusted certificates. `proven`: the store has answered before, so its address is right.
-    `unsent`: the client library's errors before a send.
-
-    Raises:
-        Unavailable: the address or a certificate is wrong, which no second send would change.
+    `hint` names the options for trusted certificates, `unsent` the client library's errors before a send. Raises
+    Unavailable for a wrong address or certificate, unless the store has answered before (`proven`).
     """
     causes = list(_causes(error))
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)

@@ -1,8 +1,7 @@
-"""Races in which every request reaches the server before any request is complete.
+"""Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-Each request's last byte is held back until all have arrived. A server that checks a condition first and writes later is
-then sure to be caught. A transport that can do it calls `held` or `held_here`; over any other the requests only start
-together. The bodies are not signed: a server that verifies a whole body before its check could not be held back.
+A server that checks a condition first and writes later is then sure to be caught. The bodies are not signed, as a
+server could verify a whole body before its check.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _Line:
         self._open: Future[None] = Future()
 
     async def cross(self) -> None:
-        """Wait until all racers have arrived, for at most `_LONGEST_S`."""
+        """Wait on the loop until all racers have arrived, for at most `_LONGEST_S`."""
         self._come()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
@@ -60,8 +59,7 @@ _line: ContextVar[_Line | None] = ContextVar("line", default=None)
 async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the calls that `make` returns, each sending one body, at the same moment; return their results in order.
 
-    All calls run to their end. If the store refuses them, `make` is called again, and the bodies are signed: the store
-    may accept no others.
+    If the store refuses them, `make` is called again with signed bodies.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(one, StoreError) and not isinstance(one, Unavailable) for one in results):
@@ -81,13 +79,13 @@ async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list
 
 
 def signs_bodies() -> bool:
-    """Whether a request's signature must cover its body."""
+    """Return whether a request's signature must cover its body."""
     line = _line.get()
     return line is None or line.signed
 
 
 def held(body: Any) -> Any:
-    """Return the body as a loop's transport must send it: in a race in two parts, with a pause between them."""
+    """Return the body for a loop's transport: in a race, in two parts with a pause between."""
     line = _line.get()
     if line is None or not isinstance(body, (bytes, BytesIO)):
         return body
@@ -95,7 +93,7 @@ def held(body: Any) -> Any:
 
 
 def held_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body as a thread's transport must send it: in a race in two parts, with a pause between them."""
+    """Return the body for a thread's transport: in a race, in two parts with a pause between."""
     line = _line.get()
     return body if line is None or not body else _in_two_here(body, line)
 

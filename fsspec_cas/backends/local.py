@@ -1,20 +1,4 @@
-"""POSIX files with exact conditional writes, among threads and processes of one machine.
-
-Create: the bytes go to a synced temporary file in the same folder; `link` gives them their name, and fails if it is
-taken. Replace: under a `flock` on the folder the current version is compared, and `rename` puts the new file in place.
-A reader sees the old bytes or the new ones, never a mixture, also after a crash. A crash may leave a temporary file,
-whose name begins with `.cas-`.
-
-The version is the file's inode, size and modification time in ns. Each write here sets a time above the previous one,
-so a version never recurs. A plain write by another program also changes the version, but ignores the lock: only writers
-that use this backend exclude each other.
-
-A replaced file keeps its mode and, if this process may set them, its owner, group and extended attributes. A write
-through a symbolic link writes its target, under the lock of the target's folder. A file with hard links is not written
-at a version. Pipes, sockets and devices are not objects.
-
-Not promised: NFS and other network file systems, whose flock and link vary; Windows.
-"""
+"""POSIX files with exact conditional writes, among threads and processes of one machine."""
 
 from __future__ import annotations
 
@@ -59,9 +43,21 @@ _CAPABILITIES = Capabilities(
 
 
 class LocalBackend(Backend):
-    """Conditional writes to local files. A file system call never loses its answer, so no identity is kept.
+    """Conditional writes to local files; folders are created unless the filesystem `fs` has `auto_mkdir=False`.
 
-    Folders are created as needed, unless the filesystem `fs` has `auto_mkdir=False`.
+    A create links a synced temporary file to its name; `link` fails if the name is taken. A replacement compares the
+    version under a `flock` on the folder, then renames. Readers never see a mixture, even after a crash, which may
+    leave a temporary file (`.cas-`).
+
+    The version is inode, size and modification time in ns. Each write sets a time above the previous one, so a version
+    never recurs. Other programs' writes change the version but ignore the lock: only writers that use this backend
+    exclude each other.
+
+    A replaced file keeps its mode and, where permitted, owner, group and extended attributes. A write through a
+    symbolic link writes its target. A file with hard links is not written at a version. Pipes, sockets and devices are
+    not objects.
+
+    Not promised: NFS and other network file systems, whose flock and link vary; Windows.
     """
 
     name = "local"
@@ -118,7 +114,7 @@ class LocalBackend(Backend):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """Return one page: all matches below the deepest folder that `prefix` names in full."""
+        """Return all matches below the deepest whole folder in `prefix`, as one page."""
         del token, timeout_s
         after = start_after or ""
         with _as_store_error(prefix):
@@ -126,7 +122,7 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create a temporary file for the parts. A killed writer leaves it behind."""
+        """Create a temporary file for the parts; a killed writer leaves it behind."""
         del timeout_s
         with _as_store_error(write.path):
             target = resolved(write.path)
@@ -184,7 +180,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _in_place(target: Path, version: Version) -> WriteAnswer:
-    """Sync the folder of a new file, which a crash could otherwise remove after other clients saw it."""
+    """Sync a new file's folder, else a crash could remove the file after other clients saw it."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -270,7 +266,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Poll for the folder's lock and hold it for the block; yields whether it was acquired in time."""
+    """Hold the folder's lock for the block; yields whether it was acquired in time."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -305,7 +301,7 @@ def _got(descriptor: int, timeout_s: float) -> bool:
 
 
 def _drop_inherited_flocks() -> None:
-    """Close inherited lock descriptors in a forked child, which would keep the lock if the parent died."""
+    """In a forked child, close inherited lock descriptors, which would keep the lock if the parent died."""
     while _FLOCKS:
         os.close(_FLOCKS.pop())
 
@@ -314,11 +310,7 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Create the folder and its parents if `makes` is set.
-
-    Raises:
-        StoreError: the folder does not exist, and must not be created.
-    """
+    """Create the folder and its parents if `makes` is set, else raise StoreError if it does not exist."""
     if folder.is_dir():
         return
     if not makes:
@@ -377,17 +369,13 @@ TEMPORARY = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Resolve a final symbolic link, so that a file has a single lock under all its names."""
+    """Resolve a final symbolic link, so that a file has one lock under all its names."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 
 
 def object_stat(path: Path) -> os.stat_result | None:
-    """Return the file's stat; None if it does not exist.
-
-    Raises:
-        OSError: it is a folder, a pipe or a device.
-    """
+    """Return the file's stat, or None if it does not exist; raise OSError for a folder, pipe or device."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -397,11 +385,7 @@ def object_stat(path: Path) -> os.stat_result | None:
 
 
 def must_be_a_file(stat: os.stat_result, path: str) -> None:
-    """Refuse a path that is not a regular file.
-
-    Raises:
-        OSError: it is a folder, a pipe or a device.
-    """
+    """Raise OSError for a folder, a pipe, a socket or a device."""
     if S_ISDIR(stat.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not an object", path)
     if not S_ISREG(stat.st_mode):
@@ -409,12 +393,9 @@ def must_be_a_file(stat: os.stat_result, path: str) -> None:
 
 
 def must_have_one_name(target: Path, stat: os.stat_result) -> None:
-    """Refuse a file with hard links: a writer by another name, in another folder, takes another lock.
+    """Raise NotSupported for a file with hard links, as a writer by a name in another folder takes another lock.
 
-    A create gives its temporary file a second name for a moment, or for good if it is killed then. It does not count.
-
-    Raises:
-        NotSupported: the file has other hard links.
+    The temporary name that a create's link leaves, briefly or when killed, does not count.
     """
     while stat.st_nlink > 1:
         ours = sum(one.name.startswith(TEMPORARY) and one.inode() == stat.st_ino for one in os.scandir(target.parent))
@@ -430,7 +411,7 @@ def must_have_one_name(target: Path, stat: os.stat_result) -> None:
 
 
 def keep_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
-    """Copy owner, group and extended attributes of `old` to `new`, as far as this process may."""
+    """Copy owner, group and extended attributes of `old` to `new`, as far as permitted."""
     with contextlib.suppress(PermissionError):
         os.chown(new, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):

@@ -1,8 +1,4 @@
-"""Table from a store's statement about a request to the answer for the caller.
-
-Only `ANSWERS` builds the answers on which a caller acts, and its input is `Spoken`, which only a dialect builds. A pair
-that is not in the table is raised as an error with the store's own words.
-"""
+"""Table from a store's statement about a request to the caller's answer; other pairs raise the store's own words."""
 
 from __future__ import annotations
 
@@ -91,11 +87,9 @@ ANSWERS: Mapping[tuple[Verb, Says], Meaning] = MappingProxyType(
 
 
 def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
-    """Translate the store's statement into an answer. `now` is this machine's time, for a message about clocks.
+    """Translate the store's statement into an answer; raise StoreError or NotSupported for a refusal.
 
-    Raises:
-        StoreError: the store refused, and no second send would change that.
-        NotSupported: the store does not implement the request.
+    `now` is this machine's time, for a message about clocks.
     """
     found = ANSWERS.get((asked.verb, spoken.says))
     if found is not None:
@@ -104,7 +98,6 @@ def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
 
 
 def _clocks(now: str, date: str | None) -> str:
-    """Compare the two clocks, for a message."""
     text = f"this machine's clock says {now}, the store's {date or 'nothing'}"
     own_ms, store_ms = http_date_ms(now), http_date_ms(date)
     if own_ms is None or store_ms is None:

@@ -1,8 +1,4 @@
-"""fsspec's `memory://` filesystem with conditional writes: the executable specification of a backend.
-
-Atomic among the threads of one process. The objects are fsspec's own, so plain fsspec code sees them. A write by plain
-fsspec code also gives an object a new version, without an identity.
-"""
+"""fsspec's `memory://` filesystem with conditional writes: the executable specification of a backend."""
 
 from __future__ import annotations
 
@@ -37,7 +33,10 @@ _CAPABILITIES = Capabilities(
 
 
 class MemoryBackend(Backend):
-    """Conditional writes to `fsspec.implementations.memory`."""
+    """Conditional writes to fsspec's own in-memory objects, atomic among the threads of one process.
+
+    A write by plain fsspec code also gives a new version.
+    """
 
     name = "memory"
     capabilities = _CAPABILITIES
@@ -54,7 +53,7 @@ class MemoryBackend(Backend):
         self._parts: dict[str, list[bytes]] = {}  # parts of uploads, in this process's memory as the objects are
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Replace the object's file under the guard, if the condition holds."""
+        """Replace the object, if the condition holds."""
         del timeout_s
         with self._guard:
             current = self._version(write.path)
@@ -67,20 +66,20 @@ class MemoryBackend(Backend):
             return Applied(self._version(write.path))
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Read the object's state under the guard."""
+        """Read the object's state."""
         del timeout_s
         with self._guard:
             return self._see(path, with_data=False)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read the object under the guard."""
+        """Read the object."""
         del timeout_s
         with self._guard:
             seen = self._see(path, with_data=True)
         return Unchanged() if isinstance(seen, Seen) and seen.version == unless else seen
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Delete the object under the guard."""
+        """Delete the object, if at this version."""
         del timeout_s
         with self._guard:
             current = self._version(path)
@@ -107,20 +106,20 @@ class MemoryBackend(Backend):
         return Upload(write, write.write_id)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Add the part to the list."""
+        """Append the part to the list."""
         del timeout_s
         self._parts[upload.token][len(upload.tags) :] = [data]
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Create the object from the list of parts."""
+        """Create the object from the parts."""
         parts = self._parts.pop(upload.token, None)
         if parts is None:
             return Gone("the upload was removed")
         return await self.put(upload.write, b"".join((*parts, tail)), timeout_s=timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the list of parts."""
+        """Drop the parts."""
         del timeout_s
         self._parts.pop(upload.token, None)
 

@@ -1,8 +1,7 @@
-"""Store requests, their HTTP replies, and the results that a dialect derives from a reply. No I/O.
+"""Store requests, HTTP replies, and what a vendor's dialect derives from a reply. No I/O.
 
-A transport builds an `HttpReply`, and only a dialect reads it, so no other code can judge an answer by its status. The
-status alone proves nothing: gateways, captive portals, caches and credential services answer too. A backend believes an
-answer only with a proof that the store wrote it.
+A status alone proves nothing: gateways, portals, caches and credential services answer too. Only a dialect reads an
+`HttpReply`, and it needs proof that the store wrote it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BRIEF_CHARACTERS = 80
 
 
 class Verb(Enum):
-    """The kinds of requests; messages and tables use the values."""
+    """The kinds of requests; messages use the values."""
 
     CREATE = "create"
     MATCH = "match"
@@ -40,17 +39,16 @@ class Verb(Enum):
 
     @property
     def writes(self) -> bool:
-        """Whether the request stores an object's bytes."""
+        """True if the request stores an object's bytes."""
         return self in (Verb.CREATE, Verb.MATCH, Verb.FINISH)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """One request, independent of the vendor. `path` is `bucket/key`; for a list it is the prefix.
+    """One request, independent of the vendor. `path` is `bucket/key`; for a list, the prefix.
 
-    `condition` is the version of a match, of a delete at a version, or of a read that expects a change. `write` belongs
-    to a create, a match, or the begin of an upload. `dialect` is the form of the condition, if a store may expect
-    another one.
+    `condition` is the version of a match, of a delete at a version, or of a read that expects a change. `dialect` is
+    the condition's form, if a store may expect another.
     """
 
     verb: Verb
@@ -71,36 +69,32 @@ class StoreRequest:
         return self.condition if isinstance(self.condition, Version) else None
 
     def the_write(self) -> Write:
-        """Return the write of a create, a match or the begin of an upload."""
+        """Return the write; raise ValueError without one."""
         if self.write is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no write")
         return self.write
 
     def the_upload(self) -> Upload:
-        """Return the upload of a part, a completion or an abort."""
+        """Return the upload; raise ValueError without one."""
         if self.upload is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no upload")
         return self.upload
 
     def as_read(self) -> StoreRequest:
-        """Return the plain read of the same object."""
+        """Return a plain read of the same object."""
         return StoreRequest(Verb.GET, self.path)
 
     def as_head(self) -> StoreRequest:
-        """Return the head request for the same object."""
+        """Return a head of the same object."""
         return StoreRequest(Verb.HEAD, self.path)
 
     def as_short_list(self) -> StoreRequest:
-        """Return a list of at most one object of the same bucket."""
+        """Return a list of at most one object in the same bucket."""
         return StoreRequest(Verb.LIST, f"{self.path.partition('/')[0]}/", limit=1)
 
 
 class HttpReply:
-    """An HTTP response without a public status: only a dialect reads it.
-
-    >>> HttpReply(404, [("Content-Type", "text/plain")], b"404 page not found").brief()
-    "404 text/plain '404 page not found'"
-    """
+    """An HTTP response without a public status, as only a dialect may read it."""
 
     __slots__ = ("_body", "_headers", "_status")
 
@@ -122,10 +116,7 @@ class HttpReply:
         return Unproven(text, status == 429, float(later) if later.isdigit() else None, proxy)
 
     def brief(self) -> str:
-        """Return status, content type and beginning of the body, for messages.
-
-        The body of a 2xx, perhaps an object, is left out.
-        """
+        """Return status, content type and the body's beginning for messages; omits a 2xx body, perhaps an object's."""
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))
@@ -150,7 +141,7 @@ class Says(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Keys that a request to delete many objects did not remove, with the store's code for each."""
+    """Keys that a request to delete many objects did not remove, with the store's codes."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -161,10 +152,9 @@ Carried = Seen | Page | Upload | Refusals
 @final
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A proven statement of the store. Only a dialect's `hear` builds one.
+    """A proven statement of the store, built only by a dialect.
 
     Attributes:
-        says: the statement, in the terms of all vendors.
         code: the store's own code, or its status.
         why: for messages; begins with the HTTP status.
         document: content of the reply: an object, a page, an upload.
@@ -172,7 +162,7 @@ class Spoken:
         retry_after_s: delay in seconds that the store asks for.
         undone: the request was certainly not applied.
         signed: the reply carried the store's request id.
-        telling: the reply shows whether this store gives request ids at all.
+        telling: the reply shows whether this store gives request ids.
         date: the store's `Date`, as text.
         advice: how the user can resolve a refusal.
     """
@@ -211,9 +201,9 @@ class Unproven:
 @final
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """A reply that proves nothing by itself.
+    """A reply that proves nothing alone; the request `by` decides.
 
-    `by` is the request that decides: a plain read, a head, or a list that shows whether this store gives request ids.
+    It is a plain read, a head, or (`sign`) a list that shows whether this store gives request ids.
     """
 
     by: Literal["get", "head", "sign"]
@@ -228,7 +218,7 @@ class Dialect(Protocol):
 
     @property
     def vendor(self) -> str:
-        """The vendor's name in messages."""
+        """The vendor's name, for messages."""
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
         """Interpret a reply. `signs`: whether the store gives request ids; None if unknown."""
@@ -239,16 +229,13 @@ _SINGLE = ("etag", "content-length", "x-goog-generation")
 
 
 def one(headers: Headers, name: str) -> str | None:
-    """Return the first value of a header, or None."""
+    """Return a header's first value, or None."""
     values = headers.get(name)
     return values[0] if values else None
 
 
 def header_flaw(headers: Headers, *, reading: bool) -> str | None:
-    """Return the reason why no store can have sent these headers, or None.
-
-    `reading`: the reply carries an object or its head, and needs a length.
-    """
+    """Return why no store can have sent these headers, or None. `reading`: the reply needs a length."""
     for name in _SINGLE:
         values = headers.get(name)
         if values is not None and len(values) > 1 and len(set(values)) > 1:
@@ -262,9 +249,9 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 
 
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> Seen:
-    """Build an object's state from the headers of its read (with its `body`) or of its head.
+    """Return an object's state from the headers of its read or head.
 
-    Headers that begin with `prefix` are its metadata; `identity` is the name of the write's identity among them.
+    Headers that begin with `prefix` are metadata; `identity` names the write's identity among them.
     """
     metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
     return Seen(
@@ -280,7 +267,7 @@ def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str,
 
 
 def later_s(headers: Headers) -> float | None:
-    """Return the seconds of `Retry-After`; None if it is missing or a date."""
+    """Return the seconds of `Retry-After`; None if missing or a date."""
     text = one(headers, "retry-after")
     return float(text) if text and text.isdigit() else None
 
@@ -291,7 +278,7 @@ def epoch_ms(moment: datetime) -> int:
 
 
 def http_date_ms(text: str | None) -> int | None:
-    """Return the epoch ms of a `Date` header; None if it is missing or invalid."""
+    """Return the epoch ms of a `Date` header; None if missing or invalid."""
     try:
         return epoch_ms(parsedate_to_datetime(text)) if text else None
     except ValueError:
@@ -299,11 +286,7 @@ def http_date_ms(text: str | None) -> int | None:
 
 
 def iso_ms(text: str) -> int:
-    """Return the epoch ms of an RFC 3339 time. Python 3.10 reads only three or six digits of a second.
-
-    Raises:
-        ValueError: the text is not such a time.
-    """
+    """Return the epoch ms of an RFC 3339 time, or raise ValueError. Python 3.10 reads only 3- or 6-digit fractions."""
     try:
         return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:

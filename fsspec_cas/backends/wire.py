@@ -1,8 +1,4 @@
-"""Connections of the backends that use aiohttp, without hidden re-sends.
-
-`PerLoop` keeps one connection per event loop and process. `sends_once` turns off aiohttp's own re-send, and `Refusing`
-its redirects. `Trip` records whether a request has left, as a failure before that means it was not applied.
-"""
+"""Connections of the aiohttp backends, one per event loop, without hidden re-sends."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 
 
 class Trip:
-    """One request, from `begin` in its task; the transport calls `leave` when it sends.
+    """One request; the transport calls `leave` when it sends, as a failure before that means it was not applied.
 
     Attributes:
         left: the request was sent, so its outcome is unknown until a reply.
@@ -88,7 +84,7 @@ class AioBackend(HttpBackend):
         self._connections: PerLoop[Any] = PerLoop()
 
     async def close(self) -> None:
-        """Close the client that belongs to the running loop."""
+        """Close the running loop's client."""
         await self._connections.close()
 
     async def _open(self) -> Any:
@@ -103,20 +99,13 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotNow:
-        """Return the answer for a failed preparation, mostly of credentials; nothing was sent.
-
-        Raises:
-            CasError: no second try would change that.
-        """
+        """Return the answer for a failed preparation; nothing was sent. Raise CasError if no second try would help."""
         raise NotImplementedError
 
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
         """Send the request once; return its reply, `NotNow` if it was certainly not sent, else `NoAnswer`.
 
-        Exceptions that the client library does not raise for failed requests pass through.
-
-        Raises:
-            CasError: the request cannot be prepared, and no second try would change that.
+        Unknown exceptions pass through. Raises CasError if the request cannot be prepared.
         """
         trip = Trip.begin(patience_s(timeout_s, asked))
         try:
@@ -150,13 +139,13 @@ class Answered(Exception):
 
 
 class Refusing:
-    """An aiohttp session that follows no redirect: a followed redirect is a second send, to another host."""
+    """An aiohttp session that follows no redirect, which would be a second send, to another host."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     def request(self, method: str, **kwargs: Any) -> Any:
-        """Send a request as the session does, without redirects."""
+        """Send a request without redirects."""
         return self._session.request(method, **{**kwargs, "allow_redirects": False})
 
 
@@ -175,7 +164,7 @@ class PerLoop(Generic[C]):
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
-        """Return the running loop's connection; `open_one` opens it at the first call."""
+        """Return the running loop's connection; the first call opens it by `open_one`."""
         here = _here()
         if here not in self._opened:
             self._forget_closed_loops()
@@ -185,7 +174,7 @@ class PerLoop(Generic[C]):
         return self._opened[here].connection
 
     async def close(self) -> None:
-        """Close the running loop's connection, if it is open."""
+        """Close the running loop's connection, if open."""
         opened = self._opened.pop(_here(), None)
         if opened is not None:
             opened.closer.detach()
@@ -202,12 +191,9 @@ class PerLoop(Generic[C]):
 
 
 def sends_once(session: Any) -> Any:
-    """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks; return the session.
+    """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks; return it.
 
-    Raises:
-        NotSupported: this aiohttp has no such switch.
-
-    Source: aiohttp.client, `_retry_connection`; it is not public.
+    Raises NotSupported if this aiohttp lacks the switch. Source: aiohttp.client, `_retry_connection`, not public.
     """
     if not hasattr(session, "_retry_connection"):
         raise NotSupported(

@@ -1,17 +1,4 @@
-"""Threads of this library that run any number of calls at once, and the futures of those calls.
-
-The default executor of asyncio has few threads and also resolves host names. A `ThreadPoolExecutor` has futures and
-semaphores that can stay locked after an interrupt (`fsspec_cas.waiting`), and the interpreter waits at exit for its
-calls.
-
-A `Later` is a `concurrent.futures.Future` that an interrupt cannot leave locked. The standard future keeps its result
-under a `Condition`, which a Ctrl-C in a waiting caller can leave locked. The thread that sets the results of many
-callers in turn would then block, and all of them with it. A `Later` keeps its result in attributes that one thread
-writes, behind a `Signal`.
-
-`concurrent.futures.wait` and `as_completed` still lock the future's `Condition`. The thread that sets the result tries
-for one second to lock it, and wakes those callers on a new thread.
-"""
+"""Threads of this library that run any number of calls at once, and the futures of those calls."""
 
 from __future__ import annotations
 
@@ -38,7 +25,13 @@ _RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED
 
 
 class Later(Future[T]):
-    """The future of a call that runs later, or on another thread."""
+    """The future of a call, which an interrupt cannot leave locked.
+
+    The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting caller can leave locked. The
+    thread that sets many callers' results in turn would then block. A `Later` keeps its result in attributes that one
+    thread writes, behind a `Signal`. `concurrent.futures.wait` and `as_completed` still use the `Condition`: the
+    setting thread tries for one second to lock it, and wakes those callers on a new thread.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,15 +49,15 @@ class Later(Future[T]):
         return self.cancelled()
 
     def cancelled(self) -> bool:
-        """Whether the call was cancelled."""
+        """Return whether the call was cancelled."""
         return self._state == _CANCELLED
 
     def running(self) -> bool:
-        """Whether the call has begun and not ended."""
+        """Return whether the call has begun and not ended."""
         return self._state == _RUNNING
 
     def done(self) -> bool:
-        """Whether the call has ended or was cancelled."""
+        """Return whether the call has ended or was cancelled."""
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> T:
@@ -86,13 +79,13 @@ class Later(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn` with this future once the call has ended: on the thread that sets the result, or at once."""
+        """Call `fn` with this future once the call has ended: on the setting thread, or at once."""
         self._calls.append(fn)
         if self._over.is_set():
             self._call_back()
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Mark the call as begun, unless it was cancelled; return whether it may run."""
+        """Mark the call as begun, unless cancelled; return whether it may run."""
         if self._decided.acquire(blocking=False):
             self._state = _RUNNING
             return True
@@ -101,12 +94,12 @@ class Later(Future[T]):
         return False
 
     def set_result(self, result: T) -> None:
-        """Store the call's result, and wake its waiting callers."""
+        """Store the call's result, and wake waiting callers."""
         self._result = result
         self._end(_FINISHED)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Store the call's error, and wake its waiting callers."""
+        """Store the call's error, and wake waiting callers."""
         self._exception: BaseException | None = exception
         self._end(_FINISHED)
 
@@ -147,11 +140,10 @@ _AT_EXIT_S = 60.0
 
 
 class Background:
-    """Runs each call on its own thread at once. The interpreter's exit waits for calls started by `begin`.
+    """Runs each call on its own thread at once; the interpreter's exit waits for calls started by `begin`.
 
-    An idle thread waits `_KEPT_S` for the next call. The queue and the deque are C code without a lock that an
-    interrupt could leave taken. An interrupt between two of their calls leaves at most one idle thread too many, which
-    ends by itself.
+    asyncio's default executor has few threads; a `ThreadPoolExecutor` can stay locked after an interrupt. Here the
+    queue and the deque are C code, so an interrupt leaves at most one idle thread too many.
     """
 
     def __init__(self) -> None:
@@ -168,10 +160,7 @@ class Background:
         return answer
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run `call`, which must not raise, on another thread; or here, if no more threads can be started.
-
-        The interpreter's exit does not wait for it.
-        """
+        """Run `call`, which must not raise, on another thread, or here if none can start; exit does not wait for it."""
         try:
             self._waiting.pop()
         except IndexError:
@@ -215,7 +204,7 @@ class Background:
 
 
 def done(call: Callable[[], T]) -> Later[T]:
-    """Run the call here, and return its future, which also holds an error of it."""
+    """Run the call here, and return its future, which also holds an error."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())

@@ -1,9 +1,4 @@
-"""Runs async code for sync callers, and derives sync methods from async ones.
-
-`Inline` runs a coroutine that never suspends, for local files and memory, in the calling thread. `OnLoop` runs it on
-fsspec's own loop thread, where the filesystem's connections live. Unlike with `fsspec.asyn.sync`, a Ctrl-C cancels the
-running call, and a cancelled call never looks like a finished one.
-"""
+"""Runs coroutines for sync callers, and derives sync methods from async ones."""
 
 from __future__ import annotations
 
@@ -34,14 +29,14 @@ class Drive(Protocol):
         """Run the coroutine; return its result or raise its error."""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine without waiting for a network; for clean-up whose result no caller needs."""
+        """Run a clean-up coroutine without waiting for a network."""
 
     async def sleep(self, seconds: float) -> None:
         """Pause inside a coroutine that this drive runs."""
 
 
 class Inline:
-    """Runs coroutines that never suspend, in the calling thread."""
+    """Runs coroutines that never suspend (local files, memory) in the calling thread."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -65,7 +60,10 @@ class Inline:
 
 
 class OnLoop:
-    """Runs coroutines on the loop thread that all sync fsspec filesystems share."""
+    """Runs coroutines on fsspec's loop thread, where the filesystems' connections live.
+
+    Unlike with `fsspec.asyn.sync`, a Ctrl-C cancels the call, and a cancelled call never looks finished.
+    """
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on the loop and wait; cancel it if this thread is interrupted."""
@@ -96,7 +94,7 @@ class OnLoop:
 
 
 def drive_of(world: World, *, blocking: bool) -> Inline | OnLoop:
-    """Return the drive that runs a backend's calls for callers without an event loop."""
+    """Return the drive that runs a backend's calls for sync callers."""
     return Inline(world) if blocking else OnLoop()
 
 
@@ -126,7 +124,7 @@ class _Call(Generic[T]):
             self.over.set()
 
     def result(self) -> T:
-        """Return the result or raise the error; may be called once."""
+        """Return the result or raise the error, once."""
         if self.error is None:
             return self._answer
         try:
@@ -171,12 +169,7 @@ def _with_executor(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop
 
 
 def refuse_on_fsspecs_loop() -> None:
-    """Raise if a sync call here would wait for the event loop that this thread runs.
-
-    Raises:
-        NotSupported: gevent has patched threads, so no real event loop would run.
-        CasError: this thread runs fsspec's event loop.
-    """
+    """Raise CasError on fsspec's own event loop, which a sync call would block; NotSupported under gevent's threads."""
     patched = sys.modules.get("gevent.monkey")
     if patched is not None and patched.is_module_patched("threading"):
         what = "gevent has patched threads, and this call needs a real event loop"
@@ -200,7 +193,7 @@ def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> Non
 
 
 class Twin(Protocol[A_co]):
-    """A sync class over an async one; its methods are derived: `read = sync(AsyncStore.read)`."""
+    """A sync class over an async one, with methods derived by `sync`."""
 
     @property
     def _async(self) -> A_co: ...
@@ -210,7 +203,7 @@ class Twin(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Twin[A], P], T]:
-    """Derive the sync form of an async method, with its arguments, errors and docstring."""
+    """Derive the sync form of an async method, with its docstring."""
 
     @wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -221,7 +214,7 @@ def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callabl
 
 
 def without_await(doc: str | None) -> str:
-    """Return an async method's docstring for its sync form, without `await` in the examples."""
+    """Return a docstring for the sync form, without `await` in its examples."""
     return "\n".join(
         line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
         for line in (doc or "").split("\n")

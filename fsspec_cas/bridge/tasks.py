@@ -1,14 +1,4 @@
-"""Blocking calls for tasks of an event loop: each runs on a thread of this library, and ends with its task.
-
-    data = await on_thread(lambda: store.read("a"))
-
-    class AsyncQueue:
-        stat = threaded(Queue.stat)
-
-A cancelled task ends at once. Every wait in its call then raises `WaitStopped`, as a Ctrl-C does in a thread. If the
-call still returns a result, `undo` gets it on a thread, even when the loop is closed. A call with `goes_on` is not
-interrupted and runs to its end unobserved. The call sees the task's context variables.
-"""
+"""Blocking calls for tasks of an event loop: each runs on a thread of this library."""
 
 from __future__ import annotations
 
@@ -46,7 +36,11 @@ Entered = TypeVar("Entered", bound=Leaves)
 
 
 async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None, goes_on: bool = False) -> T:
-    """Run `call` on a thread; return its result or raise its error. The module describes `undo` and `goes_on`."""
+    """Run `call` on a thread, with the task's context variables; return its result or raise its error.
+
+    A cancelled task ends at once, and every wait in its call raises `WaitStopped`. If the call still returns a result,
+    `undo` gets it on a thread. With `goes_on` the call runs to its end instead.
+    """
     one = _Call(call, undo)
     BACKGROUND.run(one.run)
     try:
@@ -57,7 +51,7 @@ async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None
 
 
 class _Call(Generic[T]):
-    """One call on a thread. Its end and the cancellation of its task are ordered by the event loop."""
+    """One call on a thread. The event loop orders its end and its task's cancellation."""
 
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -82,7 +76,7 @@ class _Call(Generic[T]):
             self._drop(result)
 
     def abandon(self, *, goes_on: bool) -> None:
-        """Stop the call of a cancelled task, or undo its result if it has one; runs on the loop."""
+        """Stop the call of a cancelled task, or undo its result; runs on the loop."""
         if not goes_on:
             self._stop.set()
         if self.came.done() and not self.came.cancelled() and self.came.exception() is None:
@@ -119,7 +113,7 @@ class ForTasks(Generic[S]):
 
 
 class EnteredByTasks(ForTasks[Entered]):
-    """Base of a class for tasks over a context manager, for use by `async with`. A cancelled exit runs to its end."""
+    """Base of an async context manager over a sync one; a cancelled exit runs to its end."""
 
     async def __aenter__(self: Made) -> Made:
         return self
@@ -133,7 +127,7 @@ class EnteredByTasks(ForTasks[Entered]):
 def threaded(
     method: Callable[Concatenate[S, P], T], *, goes_on: bool = False
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the form for tasks of a blocking method, with its arguments, errors and promises (see `on_thread`)."""
+    """Derive the form for tasks of a blocking method (see `on_thread`)."""
     return converted(method, lambda result: result, goes_on=goes_on)
 
 
@@ -157,7 +151,7 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the form for tasks of `method` without a thread: a cancellation cancels the future of `begin`."""
+    """Derive the form for tasks of `method` without a thread; a cancellation cancels the future of `begin`."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -170,7 +164,7 @@ def awaited(
 def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[ForTasks[S], P], AsyncIterator[T]]:
-    """Derive the form for tasks of a method that returns an iterator, for use by `async for`."""
+    """Derive the form for tasks (`async for`) of a method that returns an iterator."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -183,6 +177,5 @@ def iterated(
 
 
 def _for_tasks(method: Callable[..., Any]) -> str:
-    """Return a method's docstring without its example, marked as the form for tasks."""
     text = (method.__doc__ or "").partition(">>> ")[0].rstrip()
     return f"{text}\n\n        This is `{method.__qualname__}` for tasks.\n        "

@@ -1,8 +1,4 @@
-"""`cas`: an fsspec filesystem that adds conditional writes to any supported one.
-
-Open it by `fsspec.filesystem("cas", target_protocol=...)`, or chained: `cas::s3://...`. It imports only the store and
-lower modules.
-"""
+"""The fsspec filesystem `cas`, which adds conditional writes to any supported one."""
 
 from fsspec_cas.filesystem.filesystem import CasFileSystem
 

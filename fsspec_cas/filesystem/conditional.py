@@ -74,7 +74,7 @@ class ConditionalCalls:
         return self.store.read_if_changed(self._full(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Read the object, apply `fn`, and write the result; repeat after a lost race. See `AsyncStore.update`."""
+        """Read the object, apply `fn`, and write the result; repeat after a lost race (see `AsyncStore.update`)."""
         full = self._full(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -82,7 +82,7 @@ class ConditionalCalls:
             self._changed(full)
 
     def rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
-        """Remove files as the target does; with `if_match` remove one object, if it is still at this version.
+        """Remove files as the target does; with `if_match` one object, if it is still at this version.
 
         Raises:
             VersionMismatch: it has another version; nothing was removed.
@@ -93,19 +93,19 @@ class ConditionalCalls:
         return self.delete_if_match(_one(path, args, kwargs), if_match)
 
     def rm_file(self, path: str, *, if_match: Version | str | None = None) -> Any:
-        """Remove a file as the target does; `if_match` is that of `rm`."""
+        """Remove a file as the target does; `if_match` as in `rm`."""
         return self.fs.rm_file(plain(path)) if if_match is None else self.delete_if_match(path, if_match)
 
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy holds the whole object, at one version, in memory. It keeps content type and metadata, and no other
-        attributes (rights, tags, cache control).
+        Such a copy holds the whole object, at one version, in memory. It keeps content type and metadata, no other
+        attributes.
 
         Raises:
             AlreadyExists: `path2` is not empty; nothing was written.
             OutcomeUnknown: it may have been created.
-            Unavailable: other writers changed the source again and again.
+            Unavailable: other writers kept changing the source.
         """
         if not if_absent:
             return self.fs.cp_file(plain(path1), plain(path2), **kwargs)
@@ -117,7 +117,7 @@ class ConditionalCalls:
         return None
 
     def copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy files as the target does; `if_absent=True` is exclusive for each file, see `cp_file`."""
+        """Copy files as the target does; `if_absent=True` is exclusive per file, as in `cp_file`."""
         if not if_absent:
             return self.fs.copy(plain(path1), plain(path2), *args, **kwargs)
         return AbstractFileSystem.copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
@@ -127,7 +127,7 @@ class ConditionalCalls:
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Expand a path as the target does; ignores `if_absent`, which fsspec's `copy` passes on."""
+        """Expand a path as the target does, ignoring `if_absent`, which fsspec's `copy` passes on."""
         kwargs.pop("if_absent", None)
         return self.fs.expand_path(plain(path), *args, **kwargs)
 
@@ -160,7 +160,7 @@ class ConditionalCalls:
         return await self._then_changed(full, self._async_store.update(full, fn, timeout=timeout))
 
     async def _resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Version:
-        """Resolve `OutcomeUnknown.outcome`; sync callers use `OutcomeUnknown.resolve()`."""
+        """Resolve `OutcomeUnknown.outcome` and return the version."""
         return (await self._async_store.resolve(unknown, timeout=timeout)).unwrap()
 
     async def _rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
@@ -215,7 +215,6 @@ class ConditionalCalls:
         self._won(target, writer.close)
 
     def _seen_whole(self, full: str) -> tuple[Info, Content]:
-        """Return the object's metadata and content at one version."""
         for _ in range(_LOOKS):
             seen, content = self.store.head(full), self.store.read(full)
             if seen.version == content.version:
@@ -223,12 +222,11 @@ class ConditionalCalls:
         raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
     def _full(self, path: Any) -> Any:
-        """Return the target's plain path."""
         found = self.fs._strip_protocol(plain(path))  # noqa: SLF001
         return with_colons(found) if isinstance(found, str) else found
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Return the version won, or raise; drops cached listings in any case."""
+        """Return the version won, or raise; always drop cached listings."""
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
@@ -278,16 +276,13 @@ class Versions(ConditionalCalls):
     """Calls that return file versions.
 
     A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
-    write on an old version, and the listing is then dropped.
+    write on an old version; the listing is then dropped.
     """
 
     cas_backend: Backend
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Return the target's info, with "version" (text) for a file.
-
-        The store is asked, despite cached listings; the target's own answer supplies the version if it can.
-        """
+        """Return the target's info, with "version" (text) for a file; drops cached listings first, to ask the store."""
         self._changed(self._full(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
 
@@ -296,14 +291,14 @@ class Versions(ConditionalCalls):
         return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
 
     def ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """List as the target does; with `detail`, each file has its "version" (text), from the listing."""
+        """List as the target does; with `detail`, each file has its listed "version" (text)."""
         return self._all_with_versions(self.fs.ls(plain(path), *args, **kwargs))
 
     async def _ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
         return self._all_with_versions(await self.fs._ls(plain(path), *args, **kwargs))  # noqa: SLF001
 
     def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """Find files as the target does; with `detail`, each file has its "version" (text), from the listing."""
+        """Find files as the target does; with `detail`, each file has its listed "version" (text)."""
         return self._all_with_versions(self.fs.find(plain(path), *args, **kwargs))
 
     async def _find(self, path: str, *args: Any, **kwargs: Any) -> Any:
@@ -315,6 +310,7 @@ class Versions(ConditionalCalls):
         return [self._with_version(one) if isinstance(one, dict) else one for one in found]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info with the file's "version"; a kind whose listing has none takes a head."""
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name

@@ -4,13 +4,10 @@
     fs.pipe_file("bucket/leader.json", b"me", mode="create")                      # AlreadyExists after a lost race
     version = fs.info("bucket/leader.json")["version"]
     fs.put_if_match("bucket/leader.json", b"me again", version)                   # VersionMismatch if it changed
-    fs.rm("bucket/leader.json", if_match=version)                                 # likewise
-    fs.cp("bucket/a", "bucket/b", if_absent=True)                                 # AlreadyExists
-    df.to_parquet("cas::s3://bucket/table.parquet")                               # all other calls go to the target
+    fs.rm("bucket/leader.json", if_match=version)
+    fs.cp("bucket/a", "bucket/b", if_absent=True)
 
-Promised: `mode="create"` and "xb" are exclusive, and their outcome is settled as in `Store`. A lost race raises
-`Refused`, and an unknown outcome raises `OutcomeUnknown`. Every other operation is the target's, with its own promises:
-a plain write overwrites. A bulk operation with `mode="create"` is exclusive for each file, not as a whole.
+All other calls go to the target.
 """
 
 from __future__ import annotations
@@ -47,9 +44,8 @@ Settle = Callable[[], Outcome]
 class ExclusiveFile(io.BufferedIOBase):
     """A file for writing that creates its object on a clean close, and only if the path is then empty.
 
-    `version` is the object's version after the close. No object is created if an exception leaves the `with` block, or
-    without a close. fsspec's `OpenFile` and others also close a file while an exception propagates; that discards it
-    too.
+    An exception that leaves the `with` block, or a missing close, leaves no object. So does a close while an exception
+    propagates, as by fsspec's `OpenFile`.
 
     Raises:
         AlreadyExists: from `close`: the race was lost.
@@ -73,7 +69,7 @@ class ExclusiveFile(io.BufferedIOBase):
             self.close()
 
     def __del__(self) -> None:
-        """Do nothing: a close here would publish an incomplete object. The writer drops the parts."""
+        """Do nothing: a close here would publish an incomplete object."""
 
     def writable(self) -> bool:
         """Return True."""
@@ -90,7 +86,7 @@ class ExclusiveFile(io.BufferedIOBase):
         return self._writer.write(data)
 
     def close(self) -> None:
-        """Make the object, unless an exception is on its way out, or a transaction decides later."""
+        """Create the object, unless an exception propagates or a transaction decides later."""
         if self.closed:
             return
         super().close()
@@ -134,22 +130,26 @@ _TEXT_ARGUMENTS = ("encoding", "errors", "newline")
 
 
 class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
-    """Conditional writes on a target filesystem; every other operation goes to the target.
+    """Conditional writes on a target filesystem; every other operation goes to the target, with its promises.
+
+    Promised: `mode="create"` and "xb" are exclusive, and settled as in `Store`. A lost race raises `Refused`, an
+    unknown outcome `OutcomeUnknown`. A bulk operation with `mode="create"` is exclusive for each file, not as a whole.
+    Plain writes overwrite.
 
     Args:
         fs: the target, as its user created it; or
         target_protocol: the protocol of the target to create, with
         target_options: its storage options, which may also be given by name.
         fo: not used; a chained URL passes its path here.
-        asynchronous: as for any fsspec filesystem. A target without coroutines of its own (local files, memory) then
-            runs in threads.
+        asynchronous: as for any fsspec filesystem. A target without coroutines (local files, memory) then runs in
+            threads.
         loop: as for any fsspec filesystem.
         **storage_options: the target's, as in `target_options`.
 
     Raises:
         NotSupported: no conditional writes for this protocol.
-        InvalidInput: neither a target nor its protocol was given; an option that the target does not have; options for
-            an existing target; or `fs` contradicts `asynchronous`.
+        InvalidInput: no target or protocol; an option that the target lacks; options for an existing target; or `fs`
+            contradicts `asynchronous`.
     """
 
     protocol = "cas"
@@ -218,19 +218,17 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         """Ignore the value: the target keeps it."""
 
     def unstrip_protocol(self, name: str) -> str:
-        """Return a URL of this filesystem: `cas::` and the target's URL."""
+        """Return a path's URL: `cas::` and the target's URL."""
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
 
     # fsspec's own calls that can be exclusive.
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-        """Open a file as the target does; a mode with "x" opens an `ExclusiveFile`.
-
-        It takes the attributes of `put_if_absent`: content type, metadata, the store's own names.
+        """Open a file as the target does; a mode with "x" opens an `ExclusiveFile`, with attributes as `put_if_absent`.
 
         Raises:
-            AlreadyExists: the path is not empty now; a race that is lost later raises it on close.
-            InvalidInput: the mode combines "x" with anything other than "b" or "t", or an argument is unknown.
+            AlreadyExists: the path is not empty now; a race lost later raises it on close.
+            InvalidInput: the mode combines "x" with other than "b" or "t", or an argument is unknown.
             NotSupported: an exclusive file does not take this argument, or this store does not keep it.
         """
         if "x" not in mode:
@@ -266,7 +264,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)  # noqa: SLF001
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
-        """Write files as the target does; `mode="create"` is exclusive for each file."""
+        """Write files as the target does; `mode="create"` is exclusive per file."""
         if kwargs.get("mode") == _CREATE:
             return AbstractFileSystem.pipe(self, path, value, **kwargs)
         return self.fs.pipe(plain(path), value, **kwargs)
@@ -299,7 +297,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)  # noqa: SLF001
 
     def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> Any:
-        """Upload files as the target does; `mode="create"` is exclusive for each file."""
+        """Upload files as the target does; `mode="create"` is exclusive per file."""
         if kwargs.get("mode") == _CREATE:
             return AbstractFileSystem.put(self, lpath, rpath, *args, **kwargs)
         return self.fs.put(lpath, plain(rpath), *args, **kwargs)
@@ -332,7 +330,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
 
 def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """Check the options of the target, before it looks for credentials, and create it."""
+    """Check the target's options, before it looks for credentials, and create it."""
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     kind = get_filesystem_class(protocol)
@@ -342,7 +340,6 @@ def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchron
 
 
 def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
-    """Return the caller's own target; refuse options for it."""
     given = sorted(options) + (["target_protocol"] if protocol is not None else [])
     if given:
         raise InvalidInput(

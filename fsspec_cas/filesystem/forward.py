@@ -1,8 +1,4 @@
-"""Methods of fsspec's interface that call the target's method of the same name.
-
-`attach` adds them to a class whose instances have the target as `fs`. They strip our prefix from paths; the signatures
-of fsspec's base classes show which arguments are paths.
-"""
+"""Methods of fsspec's interface that call the target's method of the same name, with our prefix stripped from paths."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ _KEPT = {
 
 
 def plain(path: Any) -> Any:
-    """Return the path without our prefix; the target accepts its own prefix."""
+    """Return the path without our prefix."""
     match path:
         case os.PathLike():
             return plain(os.fspath(path))
@@ -44,7 +40,7 @@ def plain(path: Any) -> Any:
 
 
 def attach(kind: type) -> None:
-    """Add to the class every method of fsspec's interface that it does not define itself."""
+    """Add to a class, whose instances have the target as `fs`, each method of fsspec's interface that it lacks."""
     ours = [one for one in kind.__mro__ if one.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)
@@ -58,7 +54,7 @@ def _suspends(method: Any) -> bool:
 
 
 def _forwarded(name: str, method: Any) -> Callable[..., Any]:
-    """Return a function, coroutine or generator that calls the target's method of this name."""
+    """Return a function, coroutine or generator that calls the target's method `name`."""
     arguments = _arguments_of(method)
 
     async def wait(self: Any, *args: Any, **kwargs: Any) -> Any:

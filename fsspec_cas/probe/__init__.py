@@ -1,4 +1,1 @@
-"""Probe of a store's real behaviour, which users run before they trust the store.
-
-It imports only the store and lower modules.
-"""
+"""Probe of a store's real behaviour, for users to run before they trust it."""

@@ -1,4 +1,4 @@
-"""The checks of `probe`, in order. Each check is a function on a `Bench` that returns a state and the evidence.
+"""The checks of `probe`, in order; each runs on a `Bench` and returns a state and the evidence.
 
 States: "yes": the property holds; "no": it does not; "known": a neutral fact; "skipped": the check would prove nothing;
 "failed": no result.
@@ -42,7 +42,7 @@ _PATIENCE = 12  # "not now" answers in a row before giving up
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `needed_for` lists the uses that require it."""
+    """The result of one check; `needed_for` lists the uses that require it."""
 
     name: str
     proves: str
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One experiment. `needs` are the checks without which it would prove nothing."""
+    """One experiment; it would prove nothing without the checks in `needs`."""
 
     name: str
     proves: str
@@ -68,7 +68,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """A fresh folder of the store under test. Bytes never repeat unless a check means them to."""
+    """A fresh folder of the store under test, with helpers that write, read and delete in it."""
 
     store: AsyncStore
     racers: int
@@ -82,7 +82,7 @@ class Bench:
         return f"{self._count} {self.world.new_id()}".encode()
 
     async def reach(self) -> None:
-        """Raise the error of a store that cannot be used at all: no such bucket, no access, no answer."""
+        """Read and create one object; raise the error of an unusable store."""
         await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
             await self.write("reach")
@@ -116,7 +116,7 @@ class Bench:
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def plain_write(self, path: str, body: bytes) -> str:
-        """Write by the user's own filesystem, without a condition, as other programs do; return why it failed."""
+        """Write without a condition by the user's own filesystem; return why it failed, or ""."""
         backend: Any = self.store.backend
         fs = getattr(getattr(backend, "inner", backend), "_given", None)
         if fs is None or getattr(fs, "asynchronous", False):
@@ -128,17 +128,17 @@ class Bench:
         return ""
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """Send one delete once, and return the store's raw answer; `delete_if_match` would read first."""
+        """Send one delete once, without a read before it, and return the store's raw answer."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await patiently(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def found(self, path: str) -> str:
-        """Describe whether an object is at the path, as evidence for a finding."""
+        """Describe whether an object is at the path, as evidence."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
 async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Repeat a request while the store answers "not now"; the pause grows to 1.1 s, for stores with a rate limit."""
+    """Repeat a request while the store answers "not now", with pauses up to 1.1 s for rate limits."""
     answer = await ask()
     for n in range(_PATIENCE):
         if not isinstance(answer, NotNow):
@@ -160,7 +160,7 @@ async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
 
 
 async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> FinishAnswer:
-    """Complete the upload, and return the store's answer."""
+    """Complete the upload, or abort it, and return the store's answer."""
     if isinstance(opened, Denied):
         return opened
     backend = bench.store.backend
@@ -304,7 +304,7 @@ async def _match_absent(bench: Bench) -> Said:
 
 
 async def _losers(bench: Bench) -> Said:
-    """Report the answers to the losers of a race: an error 500 tells them only to read the object."""
+    """Report the answers to a race's losers: an error 500 tells them only to read the object."""
     version = (await bench.made("losers")).version
     answers = await raced(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
     silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
@@ -314,10 +314,9 @@ async def _losers(bench: Bench) -> Said:
 
 
 async def _match_plain(bench: Bench) -> Said:
-    """Race a write without a condition against one at a version: both may be done, but the second's bytes must go.
+    """Race a plain write against one at the version before it, whose bytes must never remain if it is won.
 
-    The second was sent at the version before the plain write. It is refused after that write, and overwritten before
-    it.
+    It is refused after the plain write, and overwritten before it.
     """
     for n in range(_PLAIN_ROUNDS):
         path, mine, plain = f"plain-{n}", bench.body(), bench.body()
@@ -332,7 +331,7 @@ async def _match_plain(bench: Bench) -> Said:
 
 
 async def _whole_reads(bench: Bench) -> Said:
-    """Read bodies of one repeated byte during replacements, to detect mixtures and versions of other bytes."""
+    """Read bodies of one repeated byte during replacements, to detect mixtures and wrong versions."""
     written = [await bench.made("whole", body=b"\0" * _BODY_BYTES)]
     seen: list[Content] = []
     done = asyncio.Event()
@@ -396,7 +395,7 @@ async def _delete_match(bench: Bench) -> Said:
 
 
 async def _delete_nothing(bench: Bench) -> Said:
-    """Delete an object twice: if the second is "done", success does not show which delete removed it."""
+    """Delete an object twice: if both succeed, success does not show which delete removed it."""
     made = await bench.made("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
     answer = await bench.delete("twice", made.version)

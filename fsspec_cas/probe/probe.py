@@ -2,12 +2,8 @@
 
     report = probe("s3://bucket/scratch", {"endpoint_url": ...})
     report.verdict.locks              # may a lock be kept there?
-    print(report.to_json())
 
-It sends some 200 small requests below a fresh prefix of the given folder, and removes its objects afterwards.
-
-Not promised: that a store which passed is right. A few races do not find a race that is lost once in a million times. A
-store that failed is certainly wrong.
+`probe` lists what a passed probe does not promise.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ class ProbeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings of one probe. `left_behind` are paths that could not be removed."""
+    """All findings of one probe; `left_behind` are paths that could not be removed."""
 
     root: str
     kind: str
@@ -79,18 +75,21 @@ def probe(
     progress: Progress | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> Report:
-    """Run the checks on the store at this URL (or root), and report the findings.
+    """Run the checks on a store, and report the findings.
+
+    It sends some 200 small requests below a fresh prefix, and removes its objects. A store that fails is certainly
+    wrong; not promised: that one which passes is right, as a few races do not find a rare loss.
 
     Args:
-        store: a URL with `storage_options`, or a store.
+        store: a store, or a URL with `storage_options`.
         storage_options: as fsspec takes them.
-        racers: writers per race; real stores answer more of them at once than test servers do.
-        timeout: seconds for each single call.
+        racers: writers per race.
+        timeout: seconds for each call.
         progress: called after each check with its finding, its number from 1 on, and the number of checks.
-        checks: the checks to run; a check that a verdict needs counts against it if it is left out.
+        checks: the checks to run; a needed check that is left out counts against a verdict.
 
     Raises:
-        StoreError: the store cannot be used at all: no such bucket, no access, no answer.
+        StoreError: the store is unusable: no such bucket, no access, no answer.
     """
     opened = Store.from_url(store, storage_options) if isinstance(store, str) else store
     asking = AsyncStore(off_thread(opened.backend), opened.root)
@@ -106,7 +105,7 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks on the store, and report the findings. See `probe`."""
+    """Run the checks on an async store, and report the findings, as `probe` does."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.reach()
@@ -122,6 +121,7 @@ async def async_probe(
 
 
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
+    """Run one check, unless a check it needs is broken, and return its finding."""
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:
         return check.found("skipped", f"not conclusive while {missing[0]!r} is broken")

@@ -1,8 +1,4 @@
-"""Proof that a store obeys conditions, required of an undocumented S3 store before it holds a lock.
-
-Some stores with the S3 API answer 200 to a false condition. Amazon S3, GCS, Azure, local files and memory are
-documented and not tested. The conditions must also hold for simultaneous writers.
-"""
+"""Proof that a store obeys conditions, required of an undocumented S3 store before it holds a lock."""
 
 from __future__ import annotations
 
@@ -42,10 +38,9 @@ _PROVED: set[tuple[str, str]] = set()  # (endpoint, bucket) that passed in this 
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
     """Test an undocumented S3 endpoint, once per process and bucket, for whether it refuses false conditions.
 
-    Creates and matches race in pairs, with their last bytes held back if the client can. The test sends 56 requests, in
-    ten steps, on its own objects below the store's root, and removes them. Later calls send none, and neither does any
-    call for Amazon S3, GCS, Azure, local files and memory. `timeout` is for the whole test, which takes 3 s more at
-    most. Not promised: that a store which passed is right, see `fsspec_cas.probe`.
+    Pairs of creates and matches race. The test sends 56 requests, in ten steps, on its own objects below the store's
+    root, and removes them. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds) is for
+    the whole test, which takes at most 3 s more. Not promised: that a store which passed is right.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
@@ -67,14 +62,9 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Race creates and matches, then try a stale match: 56 requests, in ten steps, on objects that are removed again.
+    """Run the test of `require_safe_for_locks` on any store, without a cache.
 
     `timeout` is for the whole test; the removal takes up to 2 s more.
-
-    Raises:
-        NotSupported: the store ignores a condition, or lets two writers win. A lock kept there would have two holders.
-        StoreError: the store cannot be used.
-        Unavailable: the store did not answer in time.
     """
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - not needed for documented stores
 
@@ -128,7 +118,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict
 
 
 async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
-    """Return the version after a race whose winner got no answer; write now if neither write was applied."""
+    """Return the version after a race without an answered winner; write now if neither write was applied."""
     outcome = await bench.write(path, condition)
     return outcome.unwrap() if isinstance(outcome, Won) else (await bench.store.head(path)).version
 
@@ -140,7 +130,7 @@ async def _require_current(bench: Bench, path: str, version: Version) -> None:
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, what: str) -> None:
-    """Send a write with a false condition until the store answers; sending it again does no harm."""
+    """Send a write with a false condition until the store answers; a repetition does no harm."""
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
         if isinstance(answer, Denied):

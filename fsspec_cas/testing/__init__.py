@@ -1,4 +1,4 @@
-"""Test tools: a clock that stands still, and a backend that loses, delays and repeats requests by a plan.
+"""Test tools: a manual clock, a backend that loses, delays and repeats requests by a plan, and a gateway.
 
     clock = ManualClock()
     backend = Faulty(MemoryBackend(fs), {"put": [LoseAnswer()]}, world=clock)
@@ -6,18 +6,12 @@
     assert isinstance(store.put_if_absent("a", b"1"), Won)  # the answer was lost, the head found the write
     assert backend.fired == [("put", LoseAnswer())]
 
-A fault answers as the network would; the inner backend performs the request or does not. Assert on `fired`: a fault
-that did not fire has tested nothing.
-
-`WRONG_ANSWERS` are replies of gateways, captive portals and other services. A `Gateway` sends them:
+Assert on `fired`: a fault that did not fire has tested nothing. A `Gateway` sends replies that no store gave:
 
     with Gateway(host, port) as gateway:                     # in front of a real server
         gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
         store = Store.from_url("s3://bucket/tests", {"endpoint_url": gateway.endpoint})
         assert store.read("a").data == b"1"                   # "404 page not found" is not the store's answer
-
-    faulty   `ManualClock`, `Faulty` and its faults
-    gateway  `Gateway`, `Rule`, `WRONG_ANSWERS`
 """
 
 from fsspec_cas.testing.faulty import (

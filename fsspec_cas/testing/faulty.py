@@ -1,4 +1,4 @@
-"""A clock that stands still, and a backend that loses, delays and repeats requests by a plan."""
+"""A clock that advances only by command, and a backend with planned faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ManualClock:
     _ids: int = 0
 
     def now_ms(self) -> int:
-        """Epoch ms."""
+        """The clock in epoch ms."""
         return int(self.now_s * 1000)
 
     def monotonic_s(self) -> float:
@@ -102,7 +102,7 @@ class LoseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The store rejects the request, which is certainly not applied: 429, 409 "conflict", no connection.
+    """The store rejects the request, certainly unapplied: 429, 409 "conflict", no connection.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [Refuse()]})
@@ -185,7 +185,7 @@ class Faulty(Relay):
         calls: all operations called, in order.
 
     Raises:
-        InvalidInput: the plan names an operation that there is not.
+        InvalidInput: the plan names an unknown operation.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [LoseAnswer()]}, world=ManualClock())
@@ -234,7 +234,7 @@ class Faulty(Relay):
             await one.ask()
 
     async def relay(self, name: str, ask: Ask[Any]) -> Any:
-        """Send the request with the next planned fault; an abort has no faults."""
+        """Send the request with the next planned fault; an abort has none."""
         if name == "abort":
             return await ask()
         operation: Operation = name  # type: ignore[assignment] # no other names exist

@@ -1,8 +1,4 @@
-"""A gateway between a client and a store, and HTTP answers of proxies, portals and other services.
-
-`WRONG_ANSWERS` maps names to raw bytes. The `Gateway` replaces `{portal}` in a `Location` by an address that answers
-every request as a store would.
-"""
+"""A gateway between a client and a store, and raw HTTP answers of proxies, portals and other services."""
 
 from __future__ import annotations
 
@@ -28,11 +24,7 @@ _PHRASES = {200: "OK", 302: "Found", 404: "Not Found", 503: "Service Unavailable
 
 
 def http(status: int, body: bytes = b"", *, version: str = "1.1", length: bool = True, **headers: object) -> bytes:
-    """Return an answer as bytes; `_` in a header's name stands for `-`, and a tuple repeats the header.
-
-    >>> http(204).decode().splitlines()[0]
-    'HTTP/1.1 204 Answer'
-    """
+    """Return an answer as bytes; `_` in a header's name stands for `-`, and a tuple repeats the header."""
     lines = [f"HTTP/{version} {status} {_PHRASES.get(status, 'Answer')}"]
     if length and status != 204:
         lines.append(f"Content-Length: {len(body)}")
@@ -143,12 +135,12 @@ class Rule:
     """The gateway's answer to some requests, and a count of its uses.
 
     Attributes:
-        answer: raw bytes; `{portal}` is replaced.
+        answer: raw bytes; in them `{portal}` becomes an address that answers every request as a store would.
         mode: "instead": the store gets no request; "after": it does, and its answer is replaced.
-        times: the number of requests to answer; None: all.
-        skip: the number of matching requests that pass first.
+        times: number of requests to answer; None: all.
+        skip: number of matching requests that pass first.
         match: selects requests, by method and target.
-        fired: the number of requests answered so far.
+        fired: number of requests answered.
     """
 
     answer: bytes
@@ -172,9 +164,9 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule byte for byte, so that signatures stay valid, and chooses a rule before it
-    forwards. It closes each connection after one answer, since a kept connection would hide half of the cases. `choose`
-    returns a rule, e.g. a random one, for a request that none of `rules` takes.
+    It forwards requests without a rule unchanged, so that signatures stay valid. It closes each connection after one
+    answer, as a kept one would hide cases. `choose` returns a rule, e.g. a random one, for a request that none of
+    `rules` takes.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
@@ -293,7 +285,7 @@ def _head(stream: BinaryIO) -> tuple[bytes, list[str], dict[str, str]]:
 
 
 def _body(stream: BinaryIO, headers: dict[str, str], *, closes: bool) -> bytes:
-    """Read the body of a message, raw."""
+    """Read a message's raw body."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         read = bytearray()
         while True:

@@ -1,7 +1,1 @@
-"""Azure Blob Storage, through its SDK.
-
-    client   sends requests through the SDK, with the account and credential of an adlfs filesystem
-    answers  interprets the replies; no I/O
-
-It imports only the modules that vendors share, one level up.
-"""
+"""Azure Blob Storage: `client` sends requests through its SDK, `answers` interprets replies."""

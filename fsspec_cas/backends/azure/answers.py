@@ -1,6 +1,4 @@
-"""Interpretation of replies of Azure Blob Storage. No I/O.
-
-The proof is `x-ms-request-id`, which is documented for every answer; Azurite also sends it.
+"""Interpretation of Azure Blob Storage's replies. No I/O. The proof is `x-ms-request-id`, documented for every answer.
 
 Sources: Blob Storage REST reference, "Troubleshooting API operations", "Status and error codes", "Specifying
 conditional headers for Blob service operations", "List Blobs", "Put Block List".
@@ -72,7 +70,7 @@ class AzureDialect:
     vendor = "Azure"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Return the store's proven statement, or the request that would confirm the reply. `signs` is ignored."""
+        """Return the store's proven statement, or the request that would confirm the reply."""
         del signs
         status, headers = reply._status, reply._headers
         if wrong := header_flaw(headers, reading=asked.verb in (Verb.HEAD, Verb.GET) and status == 200):
@@ -85,7 +83,7 @@ class AzureDialect:
         return _refusal(asked, reply, spoken)
 
     def challenges(self, reply: HttpReply) -> bool:
-        """Whether the store itself, proven, names the tenant whose token it requires."""
+        """Return whether a proven reply names the tenant whose token the store requires."""
         return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
 
 
@@ -131,7 +129,7 @@ def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
-    """Return a listing's page, which must have a `NextMarker`; drops entries up to `start_after`, which Azure lacks."""
+    """Return a listing's page, without entries up to `start_after`, which Azure lacks."""
     container = asked.path.partition("/")[0]
     after = (asked.start_after or "").partition("/")[2]
     try:
@@ -146,6 +144,7 @@ def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
+    """Yield a listing's blobs, without folder markers."""
     for blob in root.iterfind("Blobs/Blob"):
         if (blob.findtext(f"Metadata/{_FOLDER_MARK}") or "").lower() == "true":
             continue
@@ -159,5 +158,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """Return the id of the next block. All ids of one blob must have the same length."""
+    """Return the next block's id; all ids of one blob must have the same length."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

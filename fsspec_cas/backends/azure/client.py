@@ -1,20 +1,5 @@
 """Azure Blob Storage, with the account and credential of an adlfs filesystem.
 
-Every layer that would re-send is off: azure-core's retries, and aiohttp's re-send of a PUT with a broken connection.
-Each reply is read in the transport, below the SDK, which would take a gateway's page for an answer.
-
-The version is the ETag, which Azure renews with every write. The promises hold only for block blobs written as a whole,
-up to the service's 5000 MiB for one Put Blob.
-
-An upload consists of staged blocks, sent without conditions, and a block list with If-None-Match: *. Staged blocks
-belong to the blob's name, so their ids carry the identity of the write. A commit of the blob drops the blocks of all
-other uploads. Those uploads find that the blob exists, or, if it was deleted since, that their blocks are gone.
-
-Blocks that are never committed cannot be removed without a visible blob. The service drops them with the next commit of
-that blob, or after a week. Until then they do not disturb `put_if_absent` (see `put`). Another program's Put Blob
-succeeds on Azure, but not on Azurite. All ids at one name must have the same length, so only another program's
-unfinished upload can block an upload of this library.
-
 Sources: Azure Blob Storage REST reference, "Specifying conditional headers for Blob service operations", "Put Blob",
 "Get Blob", "Delete Blob", "Put Block", "Put Block List"; "Scalability targets for Blob storage".
 """
@@ -68,9 +53,9 @@ _DIALECT = AzureDialect()
 
 
 class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
-    """Transport that sends once, and stores each reply in the trip, unread by the SDK.
+    """Transport that sends once, and keeps each reply from the SDK, which would take a gateway's page for an answer.
 
-    A 401 in which the store itself names a tenant goes on to the SDK, which gets that tenant's token and sends again.
+    A 401 in which the store names a tenant goes on to the SDK, which gets that tenant's token and re-sends.
     """
 
     async def open(self) -> None:
@@ -78,6 +63,7 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
         sends_once(self.session)  # aiohttp would silently re-send a PUT or DELETE when its connection breaks
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
+        """Send the request and store its reply in the trip; raise Answered unless the store names a tenant."""
         trip = Trip.leave()
         async with within(trip.patience_s):
             response = await super().send(request, **{**kwargs, "stream": True})
@@ -91,7 +77,15 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
 
 
 class AzureBackend(AioBackend):
-    """Conditional writes over the Blob API."""
+    """Conditional writes over the Blob API, for block blobs written as a whole (at most 5000 MiB per Put Blob).
+
+    The version is the ETag, renewed by every write. An upload stages blocks without conditions, then commits a block
+    list with If-None-Match: *. Staged blocks belong to the blob's name, so their ids carry the write's identity. A
+    commit drops the blocks of all other uploads of that blob.
+
+    Uncommitted blocks cannot be removed; Azure drops them with the blob's next commit, or after a week. All block ids
+    at one name must have the same length, so only another program's unfinished upload can block one of ours.
+    """
 
     name = "azure"
     capabilities = _CAPABILITIES
@@ -108,17 +102,16 @@ class AzureBackend(AioBackend):
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send Put Blob with If-None-Match: * or If-Match; a create may need `_create_in_a_block` instead."""
+        """Send Put Blob with If-None-Match: * or If-Match; a create may go through `_create_in_a_block`."""
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
             self._unfinished.discard(write.path)
             return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
         return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
-        """Create the blob by Put Block and Put Block List with If-None-Match: *, which checks only committed blobs.
+        """Create the blob by Put Block and Put Block List, whose If-None-Match: * checks only committed blobs.
 
-        Azurite takes staged blocks for a blob, and refuses Put Blob during or after an unfinished upload. The commit
-        drops that upload's blocks; its client finds that the blob exists.
+        Azurite takes staged blocks for a blob, and refuses Put Blob beside an unfinished upload; Azure does not.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
@@ -133,18 +126,18 @@ class AzureBackend(AioBackend):
         return replace(answer, dialect=upload.write.path) if isinstance(answer, Denied) else answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Create at the path `refused` by a block next time; conditions have a single dialect."""
+        """Mark the path `refused`, so that its next create goes by a block."""
         if refused:
             self._unfinished.add(refused)
         return bool(refused)
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Return the upload without a request: the first block begins it."""
+        """Return an upload without a request: its first block begins it."""
         del timeout_s
         return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Do nothing: staged blocks cannot be removed, are not visible, and disturb no other create."""
+        """Do nothing: staged blocks are invisible and cannot be removed."""
         del upload, timeout_s
 
     async def _open(self) -> BlobServiceClient:

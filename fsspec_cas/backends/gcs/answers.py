@@ -1,8 +1,8 @@
 """Interpretation of replies of Cloud Storage's JSON API. No I/O.
 
-One of these proofs is needed: the id `x-guploader-uploadid` in the headers; a JSON document whose `kind` is
-`storage#object` or `storage#objects`, or whose `error.code` is the status; `x-goog-generation` with the bytes of an
-object. Emulators give no id. For them another request confirms a reply that has only a status.
+A reply is proven by `x-guploader-uploadid`, by a JSON document whose `kind` is expected or whose `error.code` is the
+status, or by `x-goog-generation` with an object's bytes. Emulators give no id; another request then confirms a bare
+status.
 
 Sources: Cloud Storage documentation, "HTTP status and error codes for JSON", "Performing resumable uploads",
 "Transcoding of gzip-compressed files", "Caching".
@@ -74,14 +74,14 @@ KINDS = MappingProxyType(
 class GcsDialect:
     """Interpretation of the JSON API's replies.
 
-    `host` is the host of requests: an upload session on another host needs the id as proof.
+    An upload session on a host other than `host` needs the id as proof.
     """
 
     host: str = ""
     vendor: str = "GCS"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Return the store's proven statement, or the request that would confirm the reply. `signs` is ignored."""
+        """Return the store's proven statement, or the request that would confirm the reply."""
         del signs
         status, headers, body = reply._status, reply._headers, reply._body
         reading = asked.verb is Verb.GET and status == 200

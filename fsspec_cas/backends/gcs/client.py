@@ -1,11 +1,7 @@
-"""Google Cloud Storage through its JSON API, with the credentials and settings of a gcsfs filesystem.
+"""Google Cloud Storage through its JSON API, with a gcsfs filesystem's credentials and settings.
 
-gcsfs's own retry loop repeats a conditional upload, and then reports the caller's own object as another writer's. So
-this module sends the requests: one aiohttp session per event loop, each request sent once, with gcsfs's endpoint,
-headers, credentials, requester-pays project, session settings and client certificate.
-
-The version is the generation: it grows with every write and never recurs. A read takes it from the `x-goog-generation`
-header of the response that carries the bytes.
+gcsfs's own retry loop repeats a conditional upload and then reports the caller's object as another writer's, so this
+module sends requests itself.
 
 Sources: Cloud Storage documentation, "Request preconditions", "JSON API: Objects", "HTTP status and error codes",
 "Quotas and limits" (one write per second to the same object name).
@@ -59,7 +55,7 @@ _NOT_READY = (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthErr
 
 
 class GcsBackend(AioBackend):
-    """Conditional writes over the JSON API of Cloud Storage."""
+    """Conditional writes over Cloud Storage's JSON API. The version is the generation, which grows and never recurs."""
 
     name = "gcs"
     capabilities = _CAPABILITIES
@@ -83,7 +79,6 @@ class GcsBackend(AioBackend):
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
-        """Return headers with credentials, refreshed on a thread since that blocks."""
         make = self._given._get_headers  # noqa: SLF001 - as gcsfs signs its requests
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
@@ -125,9 +120,9 @@ class GcsBackend(AioBackend):
 
 @dataclass(frozen=True, slots=True)
 class GcsRequest:
-    """One HTTP request. `path` begins after the endpoint and is quoted; `url`, if given, replaces the whole URL.
+    """One HTTP request.
 
-    `packed`: the reply may be compressed in transit.
+    `path` is quoted, after the endpoint; `url` replaces the whole URL; `packed` allows a compressed reply.
     """
 
     method: str
@@ -194,11 +189,7 @@ def _list(asked: StoreRequest) -> GcsRequest:
 
 
 def _begin(asked: StoreRequest) -> GcsRequest:
-    """Return the request that opens a session of a resumable upload, with ifGenerationMatch=0.
-
-    Chunks go to the session. The store reports how many bytes it has, and ignores bytes that it has. It checks the
-    condition when it creates the object, and may also refuse the session.
-    """
+    """Return the request that opens a resumable session; ifGenerationMatch=0 is checked when the object is created."""
     bucket, _, key = asked.path.partition("/")
     resource, query = _resource(key, asked.the_write())
     return GcsRequest(
@@ -225,7 +216,7 @@ def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:
-    """Return content type and body, with CRLF line ends as RFC 2046 requires."""
+    """Return content type and body, with CRLF line ends (RFC 2046)."""
     mark = f"cas-{boundary}"
     while mark.encode() in data:
         mark += "-"

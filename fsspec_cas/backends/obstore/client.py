@@ -1,11 +1,8 @@
-"""Lean client of S3 and compatible stores: a request takes about a third of aiobotocore's CPU time.
+"""Lean blocking client of S3 and compatible stores, at a third of aiobotocore's CPU time per request.
 
-It takes the storage options of obstore (`client="obstore"`). obstore's own transport does not fit conditional writes.
-It follows redirects, so a portal's page would be a read or a "won". It hides the headers, so nothing proves who
-answered. It cannot delete at a version or complete an upload under a condition. botocore supplies credentials and
-signatures; `connections` keeps the connections.
-
-Calls block, and run in the caller's thread.
+obstore's own transport does not fit: it follows redirects, hides the headers that prove who answered, and has no
+conditional delete or completion. So this client takes only obstore's options; botocore supplies credentials and
+signatures.
 
 Sources: obstore 0.12, `S3Config` and `ClientConfig`; Amazon S3 API reference.
 """
@@ -74,13 +71,13 @@ _DEBUG = "\n\nDebug source:"
 
 
 class S3OverObstore(FsspecStore):
-    """The filesystem that `client="obstore"` opens: obstore's own, with the protocol `s3` preset."""
+    """The filesystem that `client="obstore"` opens: obstore's own, with protocol `s3`."""
 
     protocol = "s3"
 
 
 class LeanS3Backend(S3Api):
-    """Conditional writes over the S3 API, with the settings of an obstore filesystem."""
+    """Conditional writes over the S3 API, with an obstore filesystem's settings."""
 
     attribute_rules = _RULES
     blocking = True
@@ -154,7 +151,7 @@ class LeanS3Backend(S3Api):
 
 
 class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
-    """Signer of one request; it caches the headers, which botocore collects twice."""
+    """Signer of one request; caches the headers, which botocore collects twice."""
 
     _collected: Any = None
 
@@ -165,7 +162,7 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
 
 
 class _Site:
-    """Address, region and credentials of the store, from obstore's options, the environment and botocore's chain."""
+    """Address, region and credentials of the store, from obstore's options, the environment and botocore."""
 
     def __init__(self, fs: Any, path: str) -> None:
         config, client = _checked(fs)
@@ -187,12 +184,12 @@ class _Site:
 
     @property
     def endpoint(self) -> str:
-        """The URL of the service."""
+        """The service's URL."""
         domain = "amazonaws.com.cn" if self.region.startswith("cn-") else "amazonaws.com"
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
 
     def move_to(self, region: str) -> None:
-        """Sign for another region from now on, which the store has named."""
+        """Sign for another region from now on, named by the store."""
         self.region = region
 
     def signed(self, asked: StoreRequest, condition: dict[str, str]) -> AWSRequest:
@@ -222,7 +219,7 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the first setting with one of these names, from the options or the environment."""
+        """Return the first setting with one of these names, from options or environment."""
         for said in (self._config, {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"}):
             for name in names:
                 if said.get(name):
@@ -230,7 +227,7 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return the function that returns credentials, or None for unsigned requests."""
+        """Return a function that returns credentials, or None for unsigned requests."""
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -254,7 +251,7 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's options and client options, as obstore itself reads and checks them."""
+    """Return the user's options and client options, as obstore reads and checks them."""
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -280,6 +277,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
     kept: list[Any] = []
 
     def ask() -> Any:
+        """Return the kept credentials, or new ones if they expire soon."""
         if kept and not _expires_soon(kept[0][1]):
             return kept[0][0]
         try:

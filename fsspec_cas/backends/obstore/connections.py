@@ -1,8 +1,4 @@
-"""Kept HTTP/1.1 connections over the standard library: one request at a time on each, sent once.
-
-No redirect is followed and no request is re-sent. A connection that has received bytes or an end since its last reply
-is closed and not reused.
-"""
+"""Kept HTTP/1.1 connections over the standard library, which send each request once and follow no redirect."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Limits in seconds: for the whole request, for connecting, and for the silence of a reply."""
+    """Limits in seconds: for the whole request, for connecting, and for a reply's silence."""
 
     total_s: float
     connect_s: float
@@ -41,7 +37,7 @@ class NeverSent(Exception):
 class Connections:
     """Kept connections to one origin, for threads; a forked child starts with none.
 
-    `proxy` is the URL of a proxy; None uses the environment's.
+    `proxy` is a proxy's URL; None uses the environment's.
     """
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
@@ -58,8 +54,8 @@ class Connections:
 
         Raises:
             NeverSent: nothing was sent.
-            OSError: the request may or may not have been applied.
-            http.client.HTTPException: the request may or may not have been applied.
+            OSError: the request may have been applied.
+            http.client.HTTPException: the request may have been applied.
         """
         deadline_s = _CLOCK.monotonic_s() + times.total_s
         connection = self._connection(times)
@@ -119,7 +115,7 @@ class Connections:
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
-        """Read the body; within the deadline if it is large."""
+        """Read the body; a large one within the deadline."""
         if answer.length is not None and answer.length <= _CHUNK_BYTES:
             return answer.read()
         pieces: list[bytes] = []
@@ -142,7 +138,7 @@ def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
-    """Whether the idle connection has received bytes or an end."""
+    """Return whether the idle connection has received bytes or an end, so must not be reused."""
     if connection.sock is None:
         return True
     poll = select.poll()

@@ -1,10 +1,4 @@
-"""S3 and compatible stores: the code shared by the clients, here and in `backends/obstore`.
-
-    client   sends requests through aiobotocore, with the settings of an s3fs filesystem
-    answers  interprets the replies; no I/O
-
-It imports only the modules that vendors share, one level up.
-"""
+"""S3 and compatible stores: code of both clients, `client` here and the lean one in `backends/obstore`."""
 
 from __future__ import annotations
 
@@ -34,7 +28,7 @@ _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 
 
 def is_amazon(endpoint: str) -> bool:
-    """Whether the endpoint is Amazon's own S3, in any region and through any of its gateways."""
+    """Return whether the endpoint is Amazon's own S3."""
     host = urlsplit(endpoint).hostname or ""
     return any(host == amazon or host.endswith(f".{amazon}") for amazon in _AMAZON)
 
@@ -63,7 +57,7 @@ class S3Api(HttpBackend):
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObject, with If-Match if a condition is given.
 
-        A store without request ids gets DeleteObjects instead, because its answer is a document.
+        A store without request ids gets DeleteObjects, whose answer is a document and so proves its sender.
         """
         if condition is None and self._listener.signs is False and self._batches:
             try:
@@ -73,11 +67,11 @@ class S3Api(HttpBackend):
         return await super().delete(path, condition, timeout_s=timeout_s)
 
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
-        """Send DeleteObjects; all paths must be in one bucket.
+        """Send DeleteObjects, for paths in one bucket.
 
         Raises:
-            NotSupported: this store has no such request, or expects another form; nothing was deleted.
-            StoreError: the store refused some of them, which the message names.
+            NotSupported: this store lacks the request; nothing was deleted.
+            StoreError: the store refused some, which the message names.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
@@ -91,10 +85,9 @@ class S3Api(HttpBackend):
         return answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch between a quoted and an unquoted ETag in If-Match.
+        """Switch between a quoted and an unquoted ETag in If-Match, for all callers.
 
-        Ceph 16, Spaces and Hetzner accept only the form that they did not send. All callers share the result, so only
-        the first of several concurrent refusals switches it.
+        Ceph 16, Spaces and Hetzner accept only the other form. Of several concurrent refusals only the first switches.
         """
         if refused in ("", _form(quoted=self._quoted)):
             known = self._proved
@@ -106,7 +99,6 @@ class S3Api(HttpBackend):
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
     def _conditions(self, asked: StoreRequest) -> dict[str, str]:
-        """Return the condition of a request, by S3's names."""
         version = asked.version
         if version is None:
             return {"IfNoneMatch": "*"} if asked.verb in (Verb.CREATE, Verb.FINISH) else {}

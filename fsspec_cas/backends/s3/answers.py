@@ -1,15 +1,9 @@
 """Interpretation of an S3 server's replies, for both clients. No I/O.
 
-One of these proofs is needed:
-
-- P1, the request id in the headers. Amazon documents it for every answer; SeaweedFS, MinIO, Ceph and others send it.
-- P2, an XML document whose root is the one expected for this request, or `Error` with a `Code`.
-- P3, content that no other server has: the identity of our write in the metadata, or the MD5 of the bytes sent.
-
-A store without request ids is called *bare* (Garage, s3s-fs, S3Mock, moto, nanio). Its success without a document needs
-P3 or another request.
-
-Listings are parsed here in a tenth of the time of botocore's parser, which builds an object per field.
+A reply needs one proof: the request id in its headers (documented by Amazon for every answer); an XML document with the
+expected root, or `Error` with a `Code`; or content that no other server has (our write's identity, or the MD5 of the
+bytes sent). A success without a document, of a store without request ids (Garage, s3s-fs, S3Mock, moto, nanio), needs
+the last one or another request.
 
 Sources: Amazon S3 API reference, "Common response headers", "Error responses", HeadObject, GetObject, ListObjectsV2,
 DeleteObjects, CompleteMultipartUpload; Amazon S3 User Guide, "Conditional requests", "Working with delete markers".
@@ -92,7 +86,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of a success: its statuses, the root of its document, and whether its body is empty."""
+    """Form of a success: its statuses, its document's root, and whether its body is empty."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -139,7 +133,7 @@ class S3Dialect:
         return _bodiless(asked, reply, signed=signed, signs=signs, later=later)
 
     def names_region(self, reply: HttpReply) -> bool:
-        """Whether the store itself, proven, names another region as the bucket's."""
+        """Return whether a proven reply names another region as the bucket's."""
         if reply._status not in (301, 307, 400):
             return False
         root = _document(reply._body)
@@ -155,7 +149,7 @@ class S3Dialect:
 
 
 def version_of(etag: str | None) -> Version | None:
-    """Return the version of an ETag, with quotes: some gateways strip them from some answers."""
+    """Return an ETag's version, with quotes, which some gateways strip."""
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 

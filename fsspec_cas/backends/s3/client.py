@@ -1,12 +1,4 @@
-"""S3 and compatible stores through aiobotocore, with the credentials and settings of an s3fs filesystem.
-
-The client is created as the user's s3fs would, but sends each request once and at once. Every layer that would re-send
-is off: s3fs's loop, botocore's retries, aiohttp's re-send of a PUT with a broken connection, and redirects. The reply
-is read in the transport, below botocore, which would take a gateway's page for an answer.
-
-To save time, three steps of botocore are left out: the round trip of "Expect: 100-continue" for each PUT, building the
-User-Agent twice, and the retry handler. botocore's files (the model of S3, the endpoints) are read once per process,
-not once per session: parsing them takes most of the time of opening a store.
+"""S3 and compatible stores through aiobotocore, with an s3fs filesystem's credentials and settings.
 
 Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObject, GetObject, DeleteObject,
 CreateMultipartUpload, UploadPart, CompleteMultipartUpload ("conditional writes"), AbortMultipartUpload; "Amazon S3
@@ -80,7 +72,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The user's settings for requests: s3fs's `s3_additional_kwargs`, and the requester-pays flag."""
+    """The user's settings for requests: s3fs's `s3_additional_kwargs` and requester-pays."""
 
     given: dict[str, Any]
 
@@ -92,9 +84,9 @@ class Settings:
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     def making(self, write: Write) -> dict[str, Any]:
-        """Return the parameters of a request that creates an object.
+        """Return the parameters of a request that creates an object; the write's own attributes win.
 
-        All settings are passed, so that S3's client refuses unknown ones. The write's own attributes override them.
+        All settings are passed, so that botocore refuses unknown ones.
         """
         more = write.attributes
         kind = {"ContentType": more.content_type} if more.content_type else {}
@@ -102,7 +94,7 @@ class Settings:
         return {**self.given, **kind, **more.own, "Metadata": metadata}
 
     def known_to(self, client: Any, operation: str) -> dict[str, Any]:
-        """Return the settings that another operation accepts, such as the key that a head needs."""
+        """Return the settings that another operation accepts, such as a head's key."""
         if not self.given:
             return {}
         known = client.meta.service_model.operation_model(operation).input_shape.members
@@ -110,13 +102,17 @@ class Settings:
 
 
 def key_of(path: str) -> dict[str, str]:
-    """Return an object's bucket and key as parameters of a request."""
+    """Return an object's bucket and key as request parameters."""
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
 
 
 async def connect(given: Any) -> Connection:
-    """Create a client for the running loop, with the credentials and settings of the s3fs filesystem `given`."""
+    """Create a client for the running loop, as the s3fs filesystem `given` would, that sends once and at once.
+
+    Off are s3fs's loop, botocore's retries, aiohttp's re-send of a broken PUT, redirects, and the round trip of
+    `Expect: 100-continue`.
+    """
     options = {
         "session": _session(given),
         **given.storage_options,
@@ -144,17 +140,16 @@ _loader = cache(botocore.loaders.create_loader)
 
 
 def _session(given: Any) -> Any:
-    """Create a session as s3fs would. Sessions share the data of botocore's files, which clients only read."""
+    """Create a session as s3fs would. Sessions share botocore's parsed files, which takes most of the opening time."""
     session = aiobotocore.session.AioSession(**given.kwargs)
     session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
     return session
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session over aiohttp sessions that send once; it stores each reply in the trip, unread by botocore.
+    """botocore's session, sending once; it keeps replies from botocore, which would believe a gateway's page.
 
-    A reply in which the store itself names the bucket's region goes on to botocore, which re-sends to that region,
-    once.
+    A reply in which the store names the bucket's region goes on to botocore, which re-sends there, once.
     """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
@@ -173,7 +168,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Send a small body along with its headers; runs after botocore's handler that adds `Expect`."""
+    """Send a small body with its headers; runs after botocore's handler that adds `Expect`."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
@@ -188,9 +183,7 @@ def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
 
 
 def _keep_user_agent(client: Any) -> None:
-    """Build the User-Agent once; building it costs a tenth of a small request.
-
-    Does nothing for a botocore without this method.
+    """Build the User-Agent once, which costs a tenth of a small request; does nothing without botocore's method.
 
     Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
     """

@@ -4,7 +4,7 @@
     store = Store.from_url("s3://bucket/folder")
     if isinstance(store.put_if_absent("leader.json", b"me"), Won): ...
 
-Entry points are `Store` and `AsyncStore`; `outcome` defines a write's results, `errors` the error tree.
+Start with `Store` or `AsyncStore`.
 """
 
 from typing import Any

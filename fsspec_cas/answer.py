@@ -1,7 +1,4 @@
-"""Capabilities of a store, and a backend's answers to one request, the same for every store.
-
-`resolve` interprets the answers.
-"""
+"""Capabilities of a store, and a backend's answers to one request, the same for every store."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Answer: the condition is false (412, 409 "exists", or 404 on a match).
-
-    `dialect` is the form of the condition, if the store may expect another one.
-    """
+    """Answer: the condition is false (412, 409 "exists", or 404 on a match). `dialect` is the condition's form."""
 
     dialect: str = ""
 
@@ -38,7 +32,7 @@ class NotNow:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Answer: the request may have been applied (a timeout, a reset, or a reply that may not be the store's).
+    """Answer: the request may have been applied (timeout, reset, or a reply that may not be the store's).
 
     `stranger`: the endpoint has never proved to be a store.
     """
@@ -49,13 +43,13 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Return whether the answer is a throttle (429, or 503 as S3's SlowDown); its `why` begins with the HTTP status."""
+    """Return whether the answer is a throttle: 429, or 503 as S3's SlowDown."""
     return isinstance(answer, (NotNow, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Answer: the upload to complete does not exist, because an earlier send completed it or it was dropped."""
+    """Answer: the upload does not exist; an earlier send completed it, or it was dropped."""
 
     why: str
 
@@ -64,7 +58,7 @@ class Gone:
 class Seen:
     """Answer: an object, as one response showed it; `data` is None for a `head`.
 
-    `answered_ms` is the store's clock when it answered, or None.
+    `answered_ms` is the store's clock at the answer, or None.
     """
 
     version: Version
@@ -103,8 +97,7 @@ class Content:
 class Info:
     """The metadata of an object. A field is None if the store does not report it.
 
-    `modified_ms` and `answered_ms` are the store's clock at the write and at the answer, in epoch ms (over HTTP in
-    whole seconds). `metadata` excludes the write's identity.
+    `modified_ms` and `answered_ms` are the store's clock at write and answer, in epoch ms (over HTTP whole seconds).
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()
@@ -143,7 +136,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a listing, ordered by path; `token` requests the next page and is None on the last."""
+    """One page of a listing, ordered by path; `token` requests the next, and is None on the last."""
 
     entries: tuple[Entry, ...]
     token: str | None = None
@@ -151,10 +144,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts; its object is invisible until the completion.
+    """An upload in parts; its object is invisible until the create `write` completes it.
 
-    `write` is the create that completes it, `token` and `tags` are the store's names for the upload and its parts,
-    `sent` counts their bytes.
+    `token` and `tags` are the store's names for the upload and its parts; `sent` counts bytes.
     """
 
     write: Write
@@ -179,10 +171,10 @@ class Capabilities:
         match: `put_if_match` is atomic.
         delete_match: `delete_if_match` is atomic.
         read_changed: a conditional GET of an unchanged object sends no body.
-        unique_versions: a version never recurs, even when equal bytes are written again.
-        keeps_write_id: the object keeps its write's identity, so a lost answer can be settled.
+        unique_versions: a version never recurs, even after equal bytes.
+        keeps_write_id: an object keeps its write's identity, which settles lost answers.
         own_clock: `head` returns the store's clock at the last write and at the answer.
-        writes_per_s: documented limit of overwrites per second of one object, or None.
+        writes_per_s: documented limit of one object's overwrites per second, or None.
 
     >>> can = Store.from_url("memory://docs/store").capabilities
     >>> can.create, can.unique_versions

@@ -32,16 +32,14 @@ from fsspec_cas.outcome import ABSENT, Attributes, Condition, Lost, Outcome, Unk
 from fsspec_cas.sender import Sender, delay_s
 
 TIMEOUT_S = 60.0
-Entries = list[Entry]  # defined here because `list` is a method in the class
+Entries = list[Entry]  # `list` is a method in the class
 _BATCH = 1000  # S3's maximum
 
 
 class AsyncStore:
     """Conditional writes below one root, for async callers, with the promises of `Store`.
 
-    Paths are relative to the root.
-
-    A store is bound to the event loop of its first use; close it there (`async with`).
+    Paths are relative to the root. A store is bound to the event loop of its first use; close it there (`async with`).
 
     >>> store = AsyncStore.from_url("memory://docs/store")
     >>> outcome = await store.put_if_absent("a", b"1")
@@ -61,7 +59,7 @@ class AsyncStore:
         self.backend = backend
         self.root = check_root(root)
         self._world = world or Machine()
-        self._drive = drive or OnLoop()  # this class uses only its pauses
+        self._drive = drive or OnLoop()  # only for its pauses
         self._on_throttled = on_throttled
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
@@ -119,7 +117,7 @@ class AsyncStore:
     def time_ms(self) -> int | None:
         """The store's clock now, in epoch ms, from its last answer to a `head` or read; None before one.
 
-        Over HTTP the answer has whole seconds. The machine's monotonic clock adds the time since then.
+        Over HTTP it has whole seconds. A monotonic clock adds the time since.
 
         >>> store.time_ms is None
         True
@@ -146,8 +144,8 @@ class AsyncStore:
     ) -> Content | None:
         """Read the object as `read` does; return None if it does not exist.
 
-        `known` is the content of an earlier read, returned while the object is unchanged. A store with conditional
-        reads then sends no body.
+        While the object is unchanged, `known`, an earlier read's content, is returned. A store with conditional reads
+        then sends no body.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -168,7 +166,7 @@ class AsyncStore:
         full, version = self._full(path), self._own(version)
         answer = await self._sender.get(full, version, timeout)
         if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
-            return None  # equal versions: the server ignored the condition and sent the body
+            return None  # the server ignored the condition
         return _content(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
@@ -210,12 +208,11 @@ class AsyncStore:
     ) -> Outcome:
         """Create the object, or return `Lost` if it exists.
 
-        With `create_once=True` you promise that no writer ever overwrites or deletes this path. Then a lost answer can
+        With `create_once=True` you promise that no writer ever overwrites or deletes this path; then a lost answer can
         always be settled.
 
-        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own` takes
-        other parameters by the store's API names: `CacheControl`, `ACL`, `Tagging`, `StorageClass` (S3), `cacheControl`
-        (GCS), `tags` (Azure).
+        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own` holds
+        other parameters by the store's API names, such as S3's `CacheControl`, GCS's `cacheControl`, Azure's `tags`.
 
         Raises:
             NotBytes: `data` is not bytes; nothing was sent.
@@ -244,8 +241,10 @@ class AsyncStore:
     ) -> Outcome:
         """Replace the object if it is still at `version`, a `Version` or its text.
 
+        Other arguments: see `put_if_absent`.
+
         Where versions are not unique (S3), an object that went from A to B and back is "still at A": write bytes that
-        never repeat. The other arguments are those of `put_if_absent`; the replaced object's attributes are lost.
+        never repeat. The replaced object's attributes are lost.
 
         >>> outcome = await store.put_if_match("a", b"2", version)
         >>> outcome.unwrap() == version
@@ -269,8 +268,8 @@ class AsyncStore:
         """Return a writer that creates the whole object on close, only if the path is then empty.
 
         It buffers a few times `part_size` bytes. Up to one part is written by `put_if_absent`; more goes in parts,
-        completed under the condition. An exception in the `with` block, or a missing `close`, leaves no object.
-        `timeout` (seconds) is for each part and for the completion. The other arguments are those of `put_if_absent`.
+        completed under the condition. An exception in the `with` block, or no `close`, leaves no object. `timeout`
+        (seconds) is for each part and the completion. Other arguments: see `put_if_absent`.
 
         Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several simultaneous
         completions can succeed; fake-gcs-server ignores their conditions. `fsspec-cas probe` detects both.
@@ -310,12 +309,12 @@ class AsyncStore:
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Delete the object if it is still at `version`. `Won` carries the version removed.
 
-        The call reads the head first, and is `Lost` if the object is gone or replaced by then. A later refusal after
-        which the object is gone or replaced is `Unknown`: a delete leaves no identity. So is success on a store that
-        reports it for a missing object.
+        The call reads the head first, and is `Lost` if the object is gone or replaced by then. A later refusal with the
+        object gone or replaced is `Unknown`, as a delete leaves no identity. So is success on a store that reports it
+        for a missing object.
 
-        An S3 store other than Amazon's is first tested for keeping the condition, once per bucket and process: four
-        requests on a temporary object in the same folder.
+        An S3 store other than Amazon's is first tested, once per bucket and process: four requests on a temporary
+        object in the same folder.
 
         Raises:
             NotSupported: this client or store has no conditional delete; nothing was deleted.
@@ -342,10 +341,7 @@ class AsyncStore:
         await self._deletes(self._joined("cas-probe"), seconds(timeout))
 
     async def _deletes(self, full: str, timeout: float) -> Deletes:
-        """Return how the store treats conditional deletes, testing it if needed.
-
-        Raises NotSupported if the store ignores the condition.
-        """
+        """Return how the store treats conditional deletes, after a test if needed; may raise NotSupported."""
         if not self.capabilities.delete_match:
             raise NotSupported(
                 f"this client of {self.backend.name} has no conditional delete: write a tombstone by put_if_match"
@@ -371,7 +367,7 @@ class AsyncStore:
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
         """Delete these objects at any version, several per request if the store can.
 
-        `timeout` (seconds) is per request.
+        `timeout` (seconds) is for each request.
 
         Raises:
             InvalidInput: `paths` is not a list of paths; nothing was removed.
@@ -397,8 +393,8 @@ class AsyncStore:
     ) -> Entries:
         """List all objects whose path starts with `prefix`, ordered by path.
 
-        Only paths after `start_after` and before `stop_at` are returned; no page beyond `stop_at` is requested. Several
-        pages are not a snapshot of one moment.
+        Returns only paths after `start_after` and before `stop_at`, and requests no page beyond. Several pages are no
+        snapshot.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']
@@ -458,7 +454,7 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
-        """Check path and attributes of a put, and return a write with a new identity."""
+        """Check a put's path and attributes; return a write with a new identity."""
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -467,7 +463,7 @@ class AsyncStore:
         return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 
     def _full(self, path: str) -> str:
-        """Check an object's path, and return it joined to the root."""
+        """Check an object's path; return it joined to the root."""
         return self._joined(check_path(path, absolute=not self.root, marker=True))
 
     def _below(self, prefix: str) -> str:

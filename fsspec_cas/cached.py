@@ -1,4 +1,4 @@
-"""`Cached` and `AsyncCached`: one object that many callers of a process read by shared requests."""
+"""`Cached` and `AsyncCached`: one object that a process reads by shared requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from fsspec_cas.waiting import SLICE_S, Signal
 
 
 class _Caller:
-    """Identity of one `get` call, held by weak reference, which is dead once the call has ended."""
+    """Identity of one `get`; its weak reference is dead once the call has ended."""
 
 
 class _Shared:
     """Cached state of one object, shared by all callers of this process.
 
     Call `_must_wait` and `_leave` under the guard.
-
     """
 
     _new_signal: Callable[[], Any]
@@ -56,13 +55,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Return whether a read is under way; first drop a read whose interrupted caller is gone."""
+        """Return whether a read is under way, after dropping one whose caller is gone."""
         if self._state.look is not None and self._state.look.asker() is None:
             self._state = self._state.interrupted()
         return self._state.must_wait(number)
 
     def _leave(self, me: object, number: int) -> None:
-        """Remove an ending call from the state; if its read was under way, drop the read and wake waiting callers."""
+        """Remove an ending call; drop its unfinished read and wake waiting callers."""
         if self._state.look is not None and self._state.look.asker() is me:
             self._state = self._state.interrupted()
             self._wake()
@@ -86,7 +85,7 @@ class _Shared:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Record the result of a write in the cached state, however the block ends."""
+        """Record a write's result in the cached state, however the block ends."""
         with self._guard:
             after, began_s = self._state.over, self._world.monotonic_s()
         write = _Writing(self._path)
@@ -100,14 +99,14 @@ class _Shared:
                     self._state = self._state.wrote_in_vain()
 
     def _after_fork(self) -> None:
-        """In a forked child, replace the guard and drop the parent's read under way."""
+        """In a forked child, replace the guard and drop the parent's read."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
         self._state = self._state.forked()
 
 
 class _Writing:
-    """Record of one write through the cache: its bytes, and the content it leaves."""
+    """Record of one write through the cache: its bytes and outcome."""
 
     def __init__(self, path: str) -> None:
         self.won = False
@@ -135,12 +134,12 @@ class Cached(_Shared):
     """One object for any number of threads: concurrent reads share requests, and only a changed body is sent.
 
     - `get` returns a state that the object had at some moment between the call and its return.
-    - One conditional GET is under way at a time; callers that arrive during it share the next one.
+    - One conditional GET is under way at a time; callers that arrive during it share the next.
     - After a write through the cache, a later read moves no body.
     - A failed request fails for all callers that share it. After an interrupt or cancellation another caller repeats
       it.
-    - A forked child continues with the cached content.
-    - It starts no thread or task. Memory: the body once, up to three times during requests.
+    - A forked child keeps the cached content. No thread or task is started.
+    - Memory: the body once, up to three times during requests.
 
     Not promised: knowledge of other writers' writes before the next `get` without `max_age_s`. A store that ignores a
     read's condition sends the body each time.
@@ -164,8 +163,8 @@ class Cached(_Shared):
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """Return the object, or None if it does not exist.
 
-        Content that was current less than `max_age_s` seconds ago (monotonic clock) is returned without a request. It
-        is never older than content that a call on this cache returned or wrote before.
+        Content that was current less than `max_age_s` seconds ago needs no request; it is never older than content that
+        this cache returned or wrote before.
 
         Raises:
             StoreError: the store did not answer, or refused access. Older content is not returned instead.
@@ -246,12 +245,12 @@ class Cached(_Shared):
 
 
 class AsyncCached(_Shared):
-    """One object for any number of tasks of one event loop, over an `AsyncStore`, with the promises of `Cached`.
+    """One object for any number of tasks of one event loop, with the promises of `Cached`.
 
     A cancelled task cancels its request; another waiting task begins the next one.
 
     Raises:
-        InvalidInput: `store` is not an `AsyncStore`, `path` is invalid, or `timeout` is not a number of seconds.
+        InvalidInput: as `Cached`, for an `AsyncStore`.
 
     >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
     >>> outcome = await flags.put_if_absent(b"{}")

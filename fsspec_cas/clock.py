@@ -1,7 +1,4 @@
-"""Time, randomness and ids; the only module that gets them from the machine.
-
-Other code takes a `World`, so that simulations can run it.
-"""
+"""Time, randomness and ids; the only module that gets them from the machine."""
 
 from __future__ import annotations
 

@@ -36,8 +36,6 @@ def add_general(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Option that prints the distribution's version and exits."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - slower than all other imports
 
@@ -46,7 +44,7 @@ class _Version(argparse.Action):
 
 
 class _Complaints(logging.Handler):
-    """Log handler that prints warnings in the form of a command's messages."""
+    """Log handler that prints a warning as a command's message."""
 
     def __init__(self, program: str) -> None:
         super().__init__(logging.WARNING)
@@ -67,7 +65,7 @@ def log_to_stderr(program: str, verbose: int) -> None:
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
-    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins. May raise InvalidInput."""
+    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins."""
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
     for number, pair in enumerate(arguments.options, 1):
         key, equals, text = pair.partition("=")
@@ -101,7 +99,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parse an option's value: objects, lists, true, false and null as JSON.
+    """Parse an option's value; only objects, lists, true, false and null are JSON.
 
     Other text, numbers too, may be a name or a secret and stays text.
     """
@@ -116,7 +114,7 @@ def _value(key: str, text: str) -> Any:
 def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
     """Run one parsed command, print its error if it fails, and return its exit code.
 
-    `code_of` returns the code of an error that only the program knows, else None.
+    `code_of` returns the code of an error that only the program knows.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
@@ -124,9 +122,9 @@ def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception
     except KeyboardInterrupt as stop:
         return _interrupted(program, stop)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of stdout is gone, and Python would report that at exit
+        sys.stderr.close()  # Python would report the broken pipe at exit
         return DONE
-    except Exception as error:  # users get one sentence, no traceback
+    except Exception as error:
         if getattr(arguments, "debug", False):
             raise
         return _failed(program, error, code_of(error))

@@ -1,8 +1,7 @@
 """Test of whether a store keeps the condition of a delete, once per bucket and process.
 
-MinIO and Ceph delete any version and answer 204. Versity Gateway keeps the condition, but answers 204 without an object
-too, as S3 directory buckets do. Amazon S3, GCS, Azure, local files and memory document the behaviour and are not
-tested.
+MinIO and Ceph delete any version with a 204. Versity Gateway, like S3 directory buckets, answers 204 without an object.
+Other kinds of store, and Amazon's S3, document the behaviour and are not tested.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavaila
 from fsspec_cas.outcome import ABSENT, Version, Write
 from fsspec_cas.sender import Sender
 
-_DIRECTORY = "--x-s3"  # suffix of a directory bucket's name
-_SILENCES = 3  # deletes without an answer, after which a head decides
+_DIRECTORY = "--x-s3"  # a directory bucket's suffix
+_SILENCES = 3  # unanswered deletes before a head decides
 _NEVER = '"00000000000000000000000000000000"'  # an ETag that no object has
 
 
@@ -36,7 +35,7 @@ class Deletes:
     tells: bool = True
 
 
-_SEEN: dict[tuple[str, str], Deletes] = {}  # results per endpoint and bucket, for this process
+_SEEN: dict[tuple[str, str], Deletes] = {}  # by endpoint and bucket
 
 
 async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
@@ -58,7 +57,7 @@ async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str
 async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
     """Return how the store treats the condition of a delete; tests an undocumented store once and caches the result.
 
-    The test may create an object in the folder of the path `beside`. May raise StoreError.
+    The test may create an object in the folder of `beside`.
     """
     bucket = beside.partition("/")[0]
     if backend.name == "s3" and bucket.endswith(_DIRECTORY):
@@ -73,10 +72,7 @@ async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str,
 
 
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
-    """Test conditional deletes on an object created at `path`, then remove it: four requests, or two if ignored.
-
-    May raise StoreError.
-    """
+    """Test conditional deletes on a temporary object at `path`: four requests, or two if ignored."""
     try:
         made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
     except OutcomeUnknown as error:
@@ -103,7 +99,7 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         if kept and await remove(made):
             return Deletes(tells=not await remove(made))
     except NotSupported:
-        kept = True  # so the object is still in place
+        kept = True  # the object is still in place
     except StoreError as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
     if kept:

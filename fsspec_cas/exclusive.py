@@ -25,11 +25,10 @@ _log = logging.getLogger(__name__)
 class AsyncExclusive:
     """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
 
-    Up to one part is written by one `put_if_absent` on close. More data is sent in parts, and the completion carries
-    the condition. A stream cannot be re-sent: if the uploaded parts do not settle the outcome, it is unknown.
+    Up to one part goes by one `put_if_absent` on close; more is sent in parts, and the completion carries the
+    condition. If the uploaded parts do not settle the outcome, it is unknown, as a stream cannot be re-sent.
 
-    Leaving `async with` closes the writer and raises unless the write was won, as a returned outcome would be
-    overlooked. Leaving it by an exception aborts the write.
+    Leaving `async with` closes the writer and raises unless the write was won; leaving it by an exception aborts.
     """
 
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
@@ -125,13 +124,13 @@ class AsyncExclusive:
             if self._upload is not None:
                 self._upload = await self._add(self._upload, part)
         except BaseException:
-            await self.abort()  # a part is missing: never make the object
+            await self.abort()  # a part is missing
             raise
 
     async def _begin(self) -> None:
         begin, write = self._backend.begin, self._write
         begun = await self._sender.repeat(self.path, lambda left: begin(write, timeout_s=left), self._timeout)
-        self._denied = isinstance(begun, Denied)  # the object exists: further data is accepted and dropped
+        self._denied = isinstance(begun, Denied)  # further data is dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
@@ -150,9 +149,9 @@ class AsyncExclusive:
         return added
 
     async def _finish(self) -> Outcome:
-        """Create the object by a put, or by completing the upload; after a refusal only read the winner."""
+        """Create the object by a put or the upload's completion; after a refusal only read the winner."""
         tail = bytes(self._buffer)
-        if self._denied:  # no request was sent that could create the object
+        if self._denied:
             seen = await self._sender.head(self.path, self._timeout)
             return Lost(self.path, self._write.condition, seen.version if isinstance(seen, Seen) else ABSENT)
         if self._upload is None:

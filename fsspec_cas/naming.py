@@ -1,12 +1,10 @@
 """Checks of the names of stores, folders and objects, before any request.
 
-One rule holds for all stores and the lock, so that programs that mean the same object request the same name. One slash
-separates a path's steps; no step is `.` or `..`. A name has no blanks at its ends, no NUL and no lone surrogate.
+One rule serves all stores and the lock, so that programs that mean the same object request the same name. Steps have
+one slash between, and none is `.` or `..`. A name has no blanks at its ends, no NUL, no lone surrogate.
 
-A root is normalized, as JVM Hudi's `StoragePath` does for its lock, except that `..` is refused. An object's path must
-be normalized: stores disagree on whether `a//b` is `a/b`.
-
-fsspec takes text that it does not understand, such as "" or `s3:/bucket/x`, for a local path.
+A root is normalized, as by JVM Hudi's `StoragePath`, except that `..` is refused. An object's path must be normalized:
+stores disagree on whether `a//b` is `a/b`. fsspec takes unknown text, as `s3:/bucket/x`, for a local path.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from fsspec_cas.errors import InvalidInput, InvalidUrl
 
 _LOCAL = ("file", "local")
 _PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
-# An access point instead of a bucket. S3 also takes it with colons, and then no part of it looks like a key.
+# An access point. S3 also takes it with colons.
 _ARN = re.compile(r"^(arn:aws[^/:]*:s3[^/:]*:[^/:]*:\d{12}:(?:accesspoint|outpost))/([^/]+)(?:/(accesspoint)/([^/]+))?")
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|token|passw|pwd|sig|credential|key)[^=&]*)=", re.IGNORECASE)
-_PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}  # protocols that differ from the backend's name
+_PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}
 
 
 def check_url(url: object) -> str:
@@ -64,7 +62,7 @@ def check_url(url: object) -> str:
 
 
 def check_root(root: object) -> str:
-    """Check the folder to which paths are relative; return it normalized. It may be empty. May raise InvalidInput."""
+    """Check and normalize the folder to which paths are relative; it may be empty."""
     root = _text(root, InvalidInput)
     _check_text(root, InvalidInput)
     return _folded(root)
@@ -101,7 +99,7 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
-    """Check a prefix of object paths, and return it; it may be empty, and end within a step. May raise InvalidInput."""
+    """Check and return a prefix of object paths; it may be empty, and end within a step."""
     found = _text(prefix, InvalidInput)
     _check_steps(found, InvalidInput)
     steps = found.split("/")
@@ -113,14 +111,14 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
 
 def check_start(text: object) -> str:
-    """Check and return the text after which a listing starts; it need not name an object. May raise InvalidInput."""
+    """Check and return the text after which a listing starts; it need not name an object."""
     found = _text(text, InvalidInput)
     _check_steps(found, InvalidInput)
     return found
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path with colons in its access point, if any, so that no part of it looks like a key."""
+    """Return an S3 path with colons in its access point, so that no part looks like a key."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
@@ -179,7 +177,7 @@ def _check_steps(given: str, kind: type[InvalidInput]) -> None:
 
 
 def _folded(path: str) -> str:
-    """Return the path without empty and `.` steps; a leading slash stays."""
+    """Drop empty and `.` steps of a path."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
     return f"/{steps}" if path.startswith("/") else steps
 
@@ -193,6 +191,6 @@ def _without_needless(url: str) -> str:
         return f"{protocol}://{_folded(rest)}"
     bucket, slash, path = with_colons(rest).partition("/")
     folded = _folded(path).lstrip("/")
-    if not bucket:  # e.g. s3:///bucket/path, which fsspec takes for s3://bucket/path
+    if not bucket:  # fsspec takes s3:///bucket/path for s3://bucket/path
         return url
     return f"{protocol}://{bucket}{slash if folded else ''}{folded}"

@@ -1,11 +1,9 @@
-"""The version of an object, a write under a condition, and its three outcomes: won, lost, unknown.
+"""The version of an object, a write under a condition, and its three outcomes.
 
     match store.put_if_absent("leader.json", b"me"):
         case Won(version): ...
         case Lost(current=current): ...
         case Unknown() as unknown: ...
-
-    version = store.put_if_absent("leader.json", b"me").unwrap()     # or raise AlreadyExists, OutcomeUnknown
 
 A write whose fate could not be observed is never reported as lost.
 """
@@ -125,7 +123,7 @@ class Write:
 
 
 class _ThreeWay:
-    """Base of the outcomes; raises TypeError for a truth value, since there are three."""
+    """Base of the outcomes, which have no truth value, since there are three."""
 
     __slots__ = ()
 
@@ -140,10 +138,9 @@ class _ThreeWay:
 class Won(_ThreeWay):
     """The write was applied at `version` (of a delete: the version removed); a later write may have replaced it.
 
-    It was applied at least once while its condition held. It was applied again only if the condition became true again
-    after other writes: a create on a path that others delete, or a match where versions are not unique. `resent`: a
-    late copy could do that, since the write was re-sent after a missing answer. Requests that a proxy repeats cannot be
-    detected.
+    It was applied at least once while its condition held, and again only if the condition became true again after other
+    writes: a create on a path that others delete, or a match where versions are not unique. `resent`: a late copy could
+    do that, since the write was re-sent after a missing answer. Requests that a proxy repeats cannot be detected.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> won = store.put_if_absent("leader", b"me")
@@ -207,9 +204,8 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    `store.resolve(unknown)` settles it later, even in another process. `data` is None if there are no bytes to re-send:
-    for a delete, which needs none, and for a consumed stream, which can only be read. A delete after which the object
-    is gone can never be attributed to one client.
+    `store.resolve(unknown)` settles it later, even in another process. `data` is None for a delete, and for a consumed
+    stream, which cannot be re-sent. A delete after which the object is gone can never be attributed to one client.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

@@ -1,7 +1,4 @@
-"""State of shared reads of one object: the read under way, its waiting callers, the known content.
-
-No I/O. None as content means no object.
-"""
+"""State of shared reads of one object, without I/O; None as content means no object."""
 
 from __future__ import annotations
 
@@ -46,18 +43,18 @@ class Failed:
 class ReadState(Generic[T]):
     """Immutable state of one object's reads; each event method returns the next state.
 
-    One read is under way at a time: versions have no order, so the newer of two answers could not be determined. A
-    caller never gets a read that began before its call, which may show overwritten content. A read that overlaps with a
-    local write has no known order to it, so its content gets no age.
+    One read is under way at a time, as versions have no order. A caller never gets a read that began before its call,
+    which may show overwritten content. Content of a read that overlaps with a local write gets no age, as their order
+    is unknown.
 
     Attributes:
         begun: number of reads begun, ever.
         over: number of reads answered and writes ended, ever.
         look: the read under way.
-        known: content last read or written here, for comparison; callers get it only if `recent`.
+        known: content last read or written here; callers get it only if `recent`.
         as_of_s: `known` was current at this time or later; None if unknown.
         written: value of `over` after the last write won here.
-        waiting: callers without an answer; the last answers are kept while it is not 0.
+        waiting: callers without an answer; the last answers are kept until it is 0.
     """
 
     begun: int = 0
@@ -79,7 +76,7 @@ class ReadState(Generic[T]):
         return replace(self, waiting=self.waiting + 1), self.begun + 1
 
     def answer(self, number: int) -> LookResult[T] | Failed | None:
-        """Return the answer for a caller with this number; None if it must wait, or begin a read."""
+        """Return the answer for a caller with this number; None if there is none yet."""
         if self.seen is not None and self.seen.number >= number:
             return self.seen
         return self.failed if self.failed is not None and self.failed.number >= number else None

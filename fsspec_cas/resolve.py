@@ -1,24 +1,23 @@
 """Decision table of a conditional write: what a refusal or a missing answer means, given what a HEAD then reads.
 
-A write may be sent several times, with the same condition and identity, with HEADs between. `doubt` is true once a
-send's answer was lost: a copy may have been applied, or may still arrive.
+All sends carry the same condition and identity. `doubt` is true once an answer was lost: a copy may have been applied,
+or may still arrive.
 
     after               answer                     next
-    ------------------  -------------------------  -----------------------------------------------
+    ------------------  -------------------------  --------------------------------------------------
     send                applied, with a version    won
     send                applied, without one       HEAD
-    send                condition false            HEAD  (a proxy may have sent this write twice)
+    send                condition false            HEAD: a proxy may have sent this write twice
     send                certainly not applied      HEAD, after a pause: a rival may have written
     send                none                       doubt; HEAD
-    send                gone (an upload)           doubt, spent; HEAD: an earlier copy may have finished it
+    send                gone (an upload)           doubt, spent; HEAD: an earlier copy may have completed it
     HEAD                this write's identity      won
-    HEAD, refused       still as expected          adapt the condition's dialect, send; after several,
-                                                   the store is at fault, or in doubt unknown, as a
-                                                   second copy may have been refused
+    HEAD, refused       still as expected          adapt the dialect, send; after several the store is at
+                                                   fault, or in doubt unknown: a copy may have been refused
     HEAD, refused       anything else              lost
-    HEAD, not refused   still as expected          send again: the condition lets at most one copy apply
+    HEAD, not refused   still as expected          send again: the condition lets one copy apply
     HEAD, doubt         another's, create-once     lost
-    HEAD, doubt         anything else              unknown: applied and replaced, perhaps
+    HEAD, doubt         anything else              unknown: perhaps applied and replaced
     HEAD, spent         still as expected          unknown: nothing is left to send
     HEAD                none                       HEAD again; at the deadline unknown, never lost
 
@@ -26,7 +25,7 @@ A delete leaves no identity, so it begins with a HEAD:
 
     HEAD, nothing sent  anything else              lost
     HEAD, refused       anything else              unknown: the refusal may be of a proxy's second copy
-    send                applied, not certain       unknown: this store also reports success without an object
+    send                applied, not certain       unknown: success is also reported without an object
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Write
 
-_CONTRADICTIONS = 4  # more than the number of dialects, and than races in a row are likely to cause
+_CONTRADICTIONS = 4  # more than dialects and races in a row are likely to cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,6 @@ class WriteProgress:
         resent: two copies may have been applied, or may still be.
         contradictions: refusals of a condition that a HEAD showed to be true.
         dialect: form of the condition in the newest refusal.
-        why: the newest failure, for messages.
     """
 
     write: Write
@@ -99,10 +97,9 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Next step: switch from the dialect `refused` to the store's other one, and send again.
+    """Next step: switch from the dialect `refused` to the other one, unless another write did, and send again.
 
-    A racing write that came and went looks the same, so one refusal does not blame the store. Another write may have
-    switched already.
+    One refusal does not blame the store: a racing write that came and went looks the same.
     """
 
     after_failures: int
@@ -111,7 +108,7 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """Final step, never in doubt: the store keeps refusing a true condition, so its conditional writes do not work."""
+    """Final step: the store keeps refusing a true condition. Never in doubt, as the HEAD may then be wrong."""
 
     why: str
 
@@ -139,7 +136,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
         case Applied(version) if version is not None:
             return progress, _done(progress, version)
         case Applied():
-            # The write was applied and only its version is in doubt, so "lost" would be wrong whatever the look shows.
+            # The write was applied: "lost" would be wrong whatever the HEAD shows.
             return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
         case Denied(dialect):
             return replace(progress, refused=True, dialect=dialect), ReadHead()
@@ -181,7 +178,7 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
         return _as_expected(progress)
     if progress.unsure:
         return progress, _replaced_or_not(progress, current, write_id)
-    # The write was refused, or it is a delete that was not sent yet.
+    # It was refused, or is an unsent delete.
     return progress, Lost(progress.write.path, progress.write.condition, current)
 
 

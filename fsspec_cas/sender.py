@@ -44,13 +44,13 @@ from fsspec_cas.resolve import (
 T = TypeVar("T")
 
 _LOG = logging.getLogger("fsspec_cas")
-_STRANGERS = 5  # answers of an endpoint that never proved to be a store, before a call gives up
-_SMALL_BYTES = 1 << 20  # a larger body may take long without a warning
+_STRANGERS = 5  # answers of an unproven endpoint before a call gives up
+_SMALL_BYTES = 1 << 20  # larger bodies may take long
 
 Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
 Looked = Seen | Missing | Unchanged
 Sending = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
-SILENT_S = 5.0  # time without success before a warning
+SILENT_S = 5.0
 
 
 class Tries:
@@ -68,7 +68,7 @@ class Tries:
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
         """Sleep the back-off delay after `failures` failures in a row; return the seconds left for a try.
 
-        Returns 0 if too little is left, before or after the sleep. `why` is the last failure, for the warning.
+        Returns 0 if too little is left, before or after the sleep.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -83,7 +83,7 @@ class Tries:
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
         """Await one try, and record its length for judging whether another has time.
 
-        Only a `small` try may log the warning; a large one may take long.
+        Only a `small` try may log the warning.
         """
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
@@ -130,7 +130,7 @@ class Sender:
         self._world = world
         self._drive = drive
         self._on_throttled = on_throttled
-        self._told: tuple[int, float] | None = None  # (the store's clock in ms, when the request was sent)
+        self._told: tuple[int, float] | None = None  # (store's clock in ms, time of send)
 
     @property
     def time_ms(self) -> int | None:
@@ -218,7 +218,7 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the steps of `resolve` until the outcome is known or time is over; an `Unknown` keeps `data`."""
+        """Run the steps of `resolve` until the outcome is known or time is over."""
         tries, strangers = self._tries(progress.write.path, timeout), 0
         small = small and len(data or b"") <= _SMALL_BYTES
         try:
@@ -239,7 +239,7 @@ class Sender:
                 strangers += _is_strange(answer)
                 progress, step = _after(progress, step, answer)
         except (StoreError, NotSupported) as error:
-            if progress.unsure:  # the store cannot be read, which does not mean "lost"
+            if progress.unsure:  # an unreadable store does not mean "lost"
                 return Unknown(progress.write, f"{progress.why}; then: {error}", data, progress.resent)
             raise
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
@@ -306,7 +306,7 @@ def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
 
 BASE_S = 0.05
 CEILING_S = 5.0
-_DOUBLINGS = 10  # beyond this the ceiling applies, and 2**n stays small
+_DOUBLINGS = 10  # the ceiling applies beyond
 _LEAST_S = 0.05
 _FLOOR_S = 0.5
 
@@ -314,8 +314,8 @@ _FLOOR_S = 0.5
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's Retry-After is a lower bound, raised by up to a quarter to spread clients. It counts up to 0.5 s after the
-    first failure, doubling to 5 s: MinIO asks for 60 s, and answers a second later.
+    A store's Retry-After is a lower bound, raised by up to a quarter to spread clients. It counts up to 0.5 s after one
+    failure, doubling up to 5 s, as MinIO asks for 60 s and answers a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))

@@ -1,13 +1,4 @@
-"""`Store`: conditional writes with a reliable outcome, for sync callers.
-
-    store = Store.from_url("s3://bucket/folder")
-    match store.put_if_absent("leader.json", b"me"):
-        case Won(version): ...
-        case Lost(): ...
-        case Unknown() as unknown: store.resolve(unknown)
-
-The class lists the promises.
-"""
+"""`Store`: conditional writes with a reliable outcome, for sync callers."""
 
 from __future__ import annotations
 
@@ -29,16 +20,16 @@ T = TypeVar("T")
 
 
 class Store:
-    """Conditional writes below one root, for sync callers, with the methods of `AsyncStore`.
+    """Conditional writes below one root, for sync callers, with the methods of `AsyncStore`. Thread-safe.
 
     Promised, of writes and conditional deletes: a `Won` write was applied, as a whole, while its condition held. A
     `Lost` one was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and `Lost`
-    document the limits: late copies, and requests that a proxy sends twice.
+    document the limits.
 
     Not promised: a bound on time beyond `timeout` per call; order between clients except by conditions; anything for
     stores that ignore the conditions (see `fsspec-cas probe`).
 
-    Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread, local files and memory in the calling thread.
+    `s3`, `gcs` and `azure` run on fsspec's own loop thread, local files and memory in the calling thread.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1").unwrap()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-SLICE_S = 1.0  # a waiting thread re-reads its flag this often
+SLICE_S = 1.0
 
 _HERE = threading.local()
 
@@ -24,12 +24,12 @@ class WaitStopped(BaseException):
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
-    A Ctrl-C or other asynchronous exception can strike between any two bytecodes. `threading.Event`, `Condition`,
-    `Semaphore` and `Future` take their lock in Python code, where an exception can leave it taken; then every other
-    thread blocks forever. `with` on a plain `threading.Lock` is safe: its enter and exit are C functions.
+    `threading.Event`, `Condition`, `Semaphore` and `Future` take their lock in Python code, where a Ctrl-C or another
+    asynchronous exception can leave it taken; then every other thread blocks forever. `with` on a plain
+    `threading.Lock` is safe, being C code.
 
     Here each waiting thread puts its own lock into a deque. Setting writes the flag, then removes and releases those
-    locks. Each step is one C call, and a thread that is not woken re-reads the flag within `SLICE_S`.
+    locks, each in one C call. A thread that is not woken re-reads the flag within `SLICE_S`.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -92,11 +92,10 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread; every thread of this library is one.
+    """A daemon thread; every thread of this library is one, started from a separate thread.
 
-    CPython marks a new thread with its creator's number until it runs. An exception sent to the creator
-    (`PyThreadState_SetAsyncExc`) can then kill the new thread, and `Thread.start` waits forever. So a separate thread
-    starts workers, to which no program sends exceptions.
+    CPython marks a new thread with its creator's number until it runs, so an exception sent to the creator
+    (`PyThreadState_SetAsyncExc`) can kill it, and `Thread.start` waits forever.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
@@ -105,12 +104,11 @@ class Worker(threading.Thread):
     def start(self, *, wait: bool = True) -> None:
         """Start the thread, and return once it runs; with `wait=False`, return at once.
 
-        A finalizer must not wait: garbage collection can run it in a thread that holds a lock of `threading`, or in a
-        new thread that the starting thread waits for.
+        A finalizer must not wait: garbage collection may run it in a thread that holds a lock of `threading`, or that
+        the starting thread waits for.
 
         Raises:
-            RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False`, the system's
-                refusal is not reported.
+            RuntimeError: the system (not reported with `wait=False`) or the ending interpreter starts no more threads.
         """
         _STARTER.start(super().start, wait=wait)
 
@@ -123,20 +121,20 @@ class _Starter:
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call` on the starting thread, and raise its error; interrupting this method does not stop the call."""
+        """Run `call` on the starting thread, and raise its error; an interrupt here does not stop it."""
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
         self._asked.put((call, over, errors))
         while wait and not over.acquire(timeout=SLICE_S):
             self._begin()
-            if not self._asked.empty():  # the new thread itself waits here, in a user's finalizer
+            if not self._asked.empty():  # the new thread itself waits here, in a finalizer
                 _thread.start_new_thread(self._help, ())
         if errors and wait:
             raise errors[0]
 
     def _begin(self) -> None:
-        """Start the starting thread unless it is alive; if an exception kills it, the next call starts another."""
+        """Start the starting thread unless it is alive; the next call replaces one that an exception killed."""
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
         if not self._lives:

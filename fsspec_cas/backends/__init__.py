@@ -1,7 +1,4 @@
-"""Lookup of the backend for an fsspec protocol, and opening of URLs.
-
-Backends are imported on use; `fsspec` alone serves local files and memory.
-"""
+"""Lookup of the backend for an fsspec protocol, and opening of URLs."""
 
 from __future__ import annotations
 
@@ -51,9 +48,9 @@ _BACKENDS = {
     "abfss": ("azure.client", "AzureBackend", "azure"),
 }
 _OBSTORE = "obstore"
-# Hadoop's protocol names -> fsspec's names of the same stores.
+# Hadoop's protocol -> fsspec's
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
-# Options that fsspec or botocore's session take from `**kwargs`, so no signature shows them.
+# Options that fsspec or botocore take from `**kwargs`, so no signature shows them.
 _UNNAMED = frozenset(
     {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time"}
     | {"max_paths", "profile", "session_vars", "event_hooks", "include_builtin_handlers"}
@@ -61,11 +58,7 @@ _UNNAMED = frozenset(
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a URL and the path in it, without a trailing slash.
-
-    May raise InvalidUrl, InvalidInput for unknown options, NotSupported, and AccessDenied or Unavailable from a search
-    for credentials.
-    """
+    """Return a URL's filesystem, which may look for credentials, and the path in it without a trailing slash."""
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
     if separator:
@@ -94,10 +87,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Check the options, then create the filesystem, which may look for credentials; return it and the path.
-
-    fsspec's `url_to_fs` takes the "::" in a multi-region access point for a chain of URLs.
-    """
+    """Check the options, then create the filesystem, which may look for credentials."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     kind = get_filesystem_class(split_protocol(url)[0] or "file")
@@ -107,7 +97,7 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return our error for a filesystem that found no credentials when created, as gcsfs; else None."""
+    """Return our error for a filesystem that found no credentials, else None."""
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{what}; check the network, and that the file given as `token` exists")
@@ -117,7 +107,7 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
 
 
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return filesystem and path for a client library other than fsspec's own."""
+    """Open a URL with a client library other than fsspec's own."""
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -131,12 +121,8 @@ def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, st
 
 
 def backend_for(fs: Any) -> Backend:
-    """Return the backend for an fsspec filesystem instance.
-
-    May raise NotSupported, or InvalidInput for an unknown option.
-
-    """
-    own: Backend | None = vars(fs).get("cas_backend")  # the filesystem `cas` has one already
+    """Return the backend for an fsspec filesystem instance. May raise NotSupported or InvalidInput."""
+    own: Backend | None = vars(fs).get("cas_backend")
     if own is not None:
         return own
     if any(kind.__module__ == "obstore.fsspec" for kind in type(fs).__mro__):
@@ -167,12 +153,12 @@ def _missing_extra(protocol: str) -> NotSupported:
 def place_of(backend: Backend) -> object:
     """Return a key; backends with equal keys send the same requests to the same service."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
-        return backend.name  # the process has one of each
+        return backend.name  # one per process
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
     if fs is None:
-        return weakref.ref(backend)  # compares as the backend does, without keeping it alive
+        return weakref.ref(backend)  # does not keep it alive
     options = repr((fs.storage_args, sorted(fs.storage_options.items())))
-    return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # may hold a secret, so hashed
+    return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # may hold a secret
 
 
 def is_remote(backend: Backend) -> bool:
@@ -181,7 +167,7 @@ def is_remote(backend: Backend) -> bool:
 
 
 def off_thread(backend: Backend) -> Backend:
-    """Return the backend for async callers: a blocking one runs on threads, so that no disk blocks the event loop."""
+    """Return the backend for async callers; a blocking one's calls run on threads."""
     return _OffThread(backend) if backend.blocking else backend
 
 
@@ -200,7 +186,7 @@ class _OffThread(Relay):
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for options that this filesystem lacks, or an endpoint without a scheme.
 
-    The message shows no value but an endpoint's, as others may be secret.
+    The message shows no other value, which may be secret.
     """
     known = _known(kind)
     for name in options:

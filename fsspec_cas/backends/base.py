@@ -1,4 +1,4 @@
-"""`Backend`: the contract between this package and a store's client, and the rules for a write's attributes."""
+"""`Backend`: the contract between this package and a store's client; checks of a write's attributes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer
 from fsspec_cas.errors import InvalidInput, NotSupported
 from fsspec_cas.outcome import Attributes, Version, Write
 
-WRITE_ID_KEY = "cas-id"  # name of the user metadata that carries a write's identity
+WRITE_ID_KEY = "cas-id"  # metadata name of a write's identity
 
 
 @dataclass(frozen=True, slots=True)
 class PartRules:
-    """A store's limits for an upload's parts; the last part may be smaller.
+    """A store's limits for an upload's parts, except the smaller last one.
 
-    Attributes:
-        least_bytes: minimum size of a part.
-        multiple_bytes: the size must be a multiple of this.
-        most_parts: maximum number of parts.
-        tail_with_finish: the completing request carries the last bytes.
+    `tail_with_finish`: the completing request carries the last bytes.
     """
 
     least_bytes: int = 1
@@ -32,9 +28,9 @@ class PartRules:
 
 
 class Backend(Protocol):
-    """A store's client that sends each request once, within `timeout_s` seconds, and returns a `fsspec_cas.answer`.
+    """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
-    It never retries and never decides what a refusal means. Paths are the fsspec filesystem's (`bucket/key`).
+    It never retries and never decides what a refusal means. Paths are fsspec's (`bucket/key`).
     """
 
     @property
@@ -51,7 +47,7 @@ class Backend(Protocol):
 
     @property
     def blocking(self) -> bool:
-        """True if the coroutines never suspend, and so run without an event loop."""
+        """True if the coroutines never suspend, so need no event loop."""
 
     @property
     def part_rules(self) -> PartRules:
@@ -64,15 +60,15 @@ class Backend(Protocol):
         """Read the object's version, size, time and identity."""
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read body and version from one response; `Unchanged` if the version is still `unless`."""
+        """Read body and version from one response; `Unchanged` if still at `unless`."""
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Delete the object, if it is at this version. Without a condition, a missing object is `Applied`."""
+        """Delete the object, if at this version. Without a condition a missing object is `Applied`."""
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """List objects with this prefix after `start_after`: the first page, or that of `token`."""
+        """List objects with this prefix after `start_after`: the first page, or `token`'s."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Begin an upload in parts, invisible before its completion."""
@@ -87,10 +83,7 @@ class Backend(Protocol):
         """Drop the upload's parts; do nothing after its completion or abort."""
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch from the dialect `refused` to the store's other one; return False if it has only one.
-
-        If another caller has switched already, nothing changes.
-        """
+        """Switch from the dialect `refused` to the other, unless another caller did; return False if there is none."""
         del refused
         return False
 
@@ -127,7 +120,7 @@ class Relay:
         await self.inner.close()
 
 
-# HTTP headers carry the names: S3 makes them lower case, and Azure requires identifiers.
+# S3 makes the names lower case; Azure requires identifiers.
 _NAME = re.compile(r"[a-z_][a-z0-9_-]*")
 _OF_THE_CALL = ("content_type", "metadata", "create_once", "timeout")
 
@@ -138,9 +131,9 @@ class AttributeRules:
 
     Attributes:
         keeps: content type and metadata are kept.
-        own: other parameters of the store's API for one write.
+        own: other API parameters for one write.
         same: the API's names for content type and metadata.
-        instead: API parameters that replace one of ours, and exclude it.
+        instead: API parameters that replace one of ours.
         refused: API parameters that cannot apply to a single write, with the reason.
         hyphens: metadata names may have hyphens.
         reserved: the metadata name of a write's identity.
@@ -158,9 +151,9 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """Check a write's content type, metadata and own parameters before any request, so that none is silently dropped.
+    """Check a write's attributes before any request, so that none is silently dropped.
 
-    May raise InvalidInput, or NotSupported if this store keeps only bytes.
+    May raise InvalidInput, or NotSupported if the store keeps only bytes.
     """
     given: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     left = {name: value for name, value in own.items() if value is not None}
@@ -181,7 +174,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise InvalidInput or NotSupported for an API parameter that a write cannot have."""
+    """Raise for an API parameter that a write cannot have."""
     if name in rules.own:
         return
     if name in rules.refused:

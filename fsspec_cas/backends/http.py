@@ -1,4 +1,4 @@
-"""Base of the HTTP backends: each call is one `StoreRequest` that a `Listener` sends and interprets."""
+"""Base of the HTTP backends: a `Listener` sends and interprets each call's `StoreRequest`."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotNow | NoAnsw
 
 
 class Listener:
-    """Sends a backend's requests, interprets the replies, and records whether the store gives request ids.
+    """Sends a backend's requests by `exchange`, interprets replies, and records whether the store gives request ids.
 
-    `exchange` sends one request once. `signs` is True if the store is documented to give request ids.
+    `signs` is True if it is documented to give them.
     """
 
     def __init__(self, dialect: Dialect, exchange: Exchange, *, signs: bool | None = None) -> None:
@@ -119,11 +119,11 @@ class Listener:
         self.proven = False
 
     def expect_signatures(self) -> None:
-        """From now on accept only answers with a request id, as the store is documented to give one."""
+        """From now on accept only answers with a request id."""
         self.signs, self._pinned = True, True
 
     async def ask(self, asked: StoreRequest, timeout_s: float) -> Any:
-        """Send the request and return its answer; at most two more requests confirm a reply that proves nothing.
+        """Send the request and return its answer; up to two more requests confirm a reply that proves nothing.
 
         May raise StoreError, if no second send would help, or NotSupported.
         """
@@ -157,7 +157,7 @@ class Listener:
         if isinstance(heard, Spoken):
             return self._meaning(asked, heard)
         if isinstance(heard, Confirm):
-            return self._nothing(heard.why)  # only `resolve` can settle a write to a store without request ids
+            return self._nothing(heard.why)  # only `resolve` can settle such a write
         if heard.next_step:
             raise Unavailable(f"no store answers for {asked.path!r}: {heard.why}; {heard.next_step}", path=asked.path)
         if heard.throttled:
@@ -172,7 +172,7 @@ class Listener:
         return meaning(asked, spoken, self._dialect.vendor, now)
 
     async def _confirmed(self, asked: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, delete or read by a plain read or a head, and return its answer."""
+        """Confirm a head, delete or read by another request, and return its answer."""
         other = asked.as_read() if confirm.by == "get" else asked.as_head()
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -200,9 +200,9 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, asked: StoreRequest) -> float:
-    """Return how long a connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
+    """Return how long a connection may be silent: a third of `timeout_s`, which leaves time for another one.
 
-    It is the whole timeout for many bytes or parts.
+    For a large body or a completion it is the whole timeout.
     """
     if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
         return timeout_s
@@ -214,8 +214,8 @@ def unreached(
 ) -> str | None:
     """Return the reason if the request was certainly not sent; None if it may have been.
 
-    `hint` names the options for trusted certificates, `unsent` the client library's errors before a send. Raises
-    Unavailable for a wrong address or certificate, unless the store has answered before (`proven`).
+    `unsent` are the client's errors before a send. Raises Unavailable for a wrong address or certificate, unless the
+    store has answered before (`proven`).
     """
     causes = list(_causes(error))
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
@@ -241,7 +241,7 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, from every attribute that libraries use."""
+    """Yield the error and all its causes."""
     left: list[object] = [error]
     seen: set[int] = set()
     while left:

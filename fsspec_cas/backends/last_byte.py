@@ -1,7 +1,7 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-A server that checks a condition first and writes later is then sure to be caught. The bodies are not signed, as a
-server could verify a whole body before its check.
+A server that checks a condition first and writes later is then sure to be caught. Bodies are unsigned, as a server
+could verify a whole body first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsspec_cas.errors import StoreError, Unavailable
 
 T = TypeVar("T")
 
-_LONGEST_S = 1.0  # the longest wait of the first racer for the last
+_LONGEST_S = 1.0
 
 
 class _Line:
@@ -32,14 +32,14 @@ class _Line:
         self._open: Future[None] = Future()
 
     async def cross(self) -> None:
-        """Wait on the loop until all racers have arrived, for at most `_LONGEST_S`."""
+        """Wait on the loop for all racers, at most `_LONGEST_S`."""
         self._come()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
         self._let_go()
 
     def cross_here(self) -> None:
-        """Wait in this thread until all racers have arrived, for at most `_LONGEST_S`."""
+        """Wait in this thread for all racers, at most `_LONGEST_S`."""
         self._come()
         wait([self._open], _LONGEST_S)
         self._let_go()
@@ -59,7 +59,7 @@ _line: ContextVar[_Line | None] = ContextVar("line", default=None)
 async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the calls that `make` returns, each sending one body, at the same moment; return their results in order.
 
-    If the store refuses them, `make` is called again with signed bodies.
+    If the store refuses unsigned bodies, `make` is called again.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(one, StoreError) and not isinstance(one, Unavailable) for one in results):
@@ -85,7 +85,7 @@ def signs_bodies() -> bool:
 
 
 def held(body: Any) -> Any:
-    """Return the body for a loop's transport: in a race, in two parts with a pause between."""
+    """Return the body for a loop's transport; a race holds back its last byte."""
     line = _line.get()
     if line is None or not isinstance(body, (bytes, BytesIO)):
         return body
@@ -93,7 +93,7 @@ def held(body: Any) -> Any:
 
 
 def held_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body for a thread's transport: in a race, in two parts with a pause between."""
+    """Return the body for a thread's transport; a race holds back its last byte."""
     line = _line.get()
     return body if line is None or not body else _in_two_here(body, line)
 

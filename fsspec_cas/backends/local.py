@@ -1,4 +1,4 @@
-"""POSIX files with exact conditional writes, among threads and processes of one machine."""
+"""POSIX files with exact conditional writes, among one machine's threads and processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
 from fsspec_cas.outcome import Absent, Version, Write
 
-_SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between two tries to lock a folder
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
 )
@@ -49,13 +49,12 @@ class LocalBackend(Backend):
     version under a `flock` on the folder, then renames. Readers never see a mixture, even after a crash, which may
     leave a temporary file (`.cas-`).
 
-    The version is inode, size and modification time in ns. Each write sets a time above the previous one, so a version
-    never recurs. Other programs' writes change the version but ignore the lock: only writers that use this backend
-    exclude each other.
+    The version is inode, size and modification time in ns. Each write sets a later time, so a version never recurs.
+    Other programs' writes change the version but ignore the lock: only writers that use this backend exclude each
+    other.
 
     A replaced file keeps its mode and, where permitted, owner, group and extended attributes. A write through a
-    symbolic link writes its target. A file with hard links is not written at a version. Pipes, sockets and devices are
-    not objects.
+    symbolic link writes its target. A file with hard links is not written at a version.
 
     Not promised: NFS and other network file systems, whose flock and link vary; Windows.
     """
@@ -114,7 +113,7 @@ class LocalBackend(Backend):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """Return all matches below the deepest whole folder in `prefix`, as one page."""
+        """Return all matches below the prefix's folder, as one page."""
         del token, timeout_s
         after = start_after or ""
         with _as_store_error(prefix):
@@ -122,7 +121,7 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create a temporary file for the parts; a killed writer leaves it behind."""
+        """Create a temporary file for the parts; a killed writer leaves it."""
         del timeout_s
         with _as_store_error(write.path):
             target = resolved(write.path)
@@ -162,7 +161,7 @@ class LocalBackend(Backend):
 
 def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
     if object_stat(target) is not None:
-        return Denied()  # saves the write; the link below decides
+        return Denied()  # saves the write; the link decides
     _need_folder(target.parent, makes=makes_folders)
     with _temporary(target, data, write_id, time_ns()) as temporary:
         return _publish(temporary, target)
@@ -180,7 +179,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _in_place(target: Path, version: Version) -> WriteAnswer:
-    """Sync a new file's folder, else a crash could remove the file after other clients saw it."""
+    """Sync a new file's folder, else a crash could remove a file that others saw."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -189,7 +188,7 @@ def _in_place(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock, if it is at this version."""
+    """Replace the file under its folder's lock, if at this version."""
     target = resolved(path)
     if object_stat(target) is None:
         return Denied()
@@ -212,7 +211,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
-    """Delete the file under its folder's lock, if it is at this version."""
+    """Delete the file under its folder's lock, if at this version."""
     if object_stat(target) is None:
         return Denied()
     with _locked(target.parent, timeout_s) as locked:
@@ -232,10 +231,10 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
-    """Write the data to a synced temporary file, which is removed after the block."""
+    """Write the data to a synced temporary file, removed after the block."""
     path = _temporary_name(target, write_id)
     try:
-        # The replaced file may be private, so its successor is too until it gets the same mode.
+        # The replaced file may be private, so its successor is until it has the same mode.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if replaces else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -256,7 +255,7 @@ def _temporary_name(target: Path, write_id: str) -> Path:
 
 def _sync_file(descriptor: int, mtime_ns: int) -> None:
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-    if os.fstat(descriptor).st_size:  # an empty file is complete once it has its name
+    if os.fstat(descriptor).st_size:  # an empty file needs only its name
         os.fsync(descriptor)
 
 
@@ -266,7 +265,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Hold the folder's lock for the block; yields whether it was acquired in time."""
+    """Hold the folder's lock for the block; yields whether it was acquired."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -277,7 +276,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
             raise NotSupported(f"{what}: use a local file system") from error
         raise
     finally:
-        # Unlock explicitly: closing does not unlock while a child forked since has a copy of the descriptor.
+        # Closing does not unlock while a forked child has a copy of the descriptor.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         _FLOCKS.discard(descriptor)
@@ -285,7 +284,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _got(descriptor: int, timeout_s: float) -> bool:
-    """Poll for the lock, as `flock` has no timeout; return whether it was acquired."""
+    """Poll for the lock, as `flock` has no timeout."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -301,7 +300,7 @@ def _got(descriptor: int, timeout_s: float) -> bool:
 
 
 def _drop_inherited_flocks() -> None:
-    """In a forked child, close inherited lock descriptors, which would keep the lock if the parent died."""
+    """In a forked child, close inherited lock descriptors, else the lock would outlive a dead parent."""
     while _FLOCKS:
         os.close(_FLOCKS.pop())
 
@@ -310,7 +309,7 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Create the folder and its parents if `makes` is set, else raise StoreError if it does not exist."""
+    """Create a missing folder and its parents, or raise StoreError if `makes` is False."""
     if folder.is_dir():
         return
     if not makes:
@@ -369,13 +368,13 @@ TEMPORARY = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Resolve a final symbolic link, so that a file has one lock under all its names."""
+    """Resolve a final symbolic link, so that a file has one lock."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 
 
 def object_stat(path: Path) -> os.stat_result | None:
-    """Return the file's stat, or None if it does not exist; raise OSError for a folder, pipe or device."""
+    """Return the file's stat, or None without one; raise OSError for a folder, pipe or device."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -385,7 +384,7 @@ def object_stat(path: Path) -> os.stat_result | None:
 
 
 def must_be_a_file(stat: os.stat_result, path: str) -> None:
-    """Raise OSError for a folder, a pipe, a socket or a device."""
+    """Raise OSError for a folder, pipe, socket or device."""
     if S_ISDIR(stat.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not an object", path)
     if not S_ISREG(stat.st_mode):
@@ -393,9 +392,9 @@ def must_be_a_file(stat: os.stat_result, path: str) -> None:
 
 
 def must_have_one_name(target: Path, stat: os.stat_result) -> None:
-    """Raise NotSupported for a file with hard links, as a writer by a name in another folder takes another lock.
+    """Raise NotSupported for a file with hard links, whose writers by other names take other locks.
 
-    The temporary name that a create's link leaves, briefly or when killed, does not count.
+    A create's temporary name does not count.
     """
     while stat.st_nlink > 1:
         ours = sum(one.name.startswith(TEMPORARY) and one.inode() == stat.st_ino for one in os.scandir(target.parent))
@@ -411,18 +410,18 @@ def must_have_one_name(target: Path, stat: os.stat_result) -> None:
 
 
 def keep_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
-    """Copy owner, group and extended attributes of `old` to `new`, as far as permitted."""
+    """Copy owner, group and extended attributes, as far as permitted."""
     with contextlib.suppress(PermissionError):
         os.chown(new, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):
         os.chown(new, stat.st_uid, -1)
     for name in _extended(old):
-        with contextlib.suppress(OSError):  # security.* and trusted.* need privileges; others may be gone
+        with contextlib.suppress(OSError):  # security.* and trusted.* need privileges
             os.setxattr(new, name, os.getxattr(old, name))
 
 
 def keep_mode(stat: os.stat_result, new: Path) -> None:
-    """Copy the permissions to `new`; call it last, as they may forbid writing."""
+    """Copy the permissions; call it last, as they may forbid writing."""
     new.chmod(S_IMODE(stat.st_mode))
 
 

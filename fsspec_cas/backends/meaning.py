@@ -1,4 +1,4 @@
-"""Table from a store's statement about a request to the caller's answer; other pairs raise the store's own words."""
+"""Table from a store's statement about a request to the caller's answer or error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _denied(asked: StoreRequest, _: Spoken) -> Denied:
 
 
 def _each(asked: StoreRequest, spoken: Spoken) -> Heeded:
-    """Return the answer to a delete of many objects; raise if some were refused for good."""
+    """Return the answer to a delete of many objects; raise if some were refused."""
     refused = spoken.document.codes if isinstance(spoken.document, Refusals) else {}
     left = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not left:
@@ -87,7 +87,7 @@ ANSWERS: Mapping[tuple[Verb, Says], Meaning] = MappingProxyType(
 
 
 def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
-    """Translate the store's statement into an answer; raise StoreError or NotSupported for a refusal.
+    """Translate the store's statement into an answer, or raise StoreError or NotSupported.
 
     `now` is this machine's time, for a message about clocks.
     """

@@ -44,13 +44,13 @@ class MemoryBackend(Backend):
     part_rules = PartRules()
     blocking = True
 
-    # The objects of MemoryFileSystem belong to the process, and so does their guard.
+    # MemoryFileSystem's objects belong to the process.
     _guard: ClassVar[threading.Lock] = threading.Lock()
     _serial: ClassVar[int] = 0
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
-        self._parts: dict[str, list[bytes]] = {}  # parts of uploads, in this process's memory as the objects are
+        self._parts: dict[str, list[bytes]] = {}
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Replace the object, if the condition holds."""
@@ -148,7 +148,7 @@ class MemoryBackend(Backend):
         file = self._file(path)
         if file is None:
             return None
-        # A plain write makes a new MemoryFile; an append changes `modified`. Both must change the version.
+        # A plain write makes a new MemoryFile, an append changes `modified`; both must change the version.
         stamp = (file.modified, file.size)
         if getattr(file, "cas_stamp", None) != stamp:
             MemoryBackend._serial += 1

@@ -1,7 +1,7 @@
 """Store requests, HTTP replies, and what a vendor's dialect derives from a reply. No I/O.
 
-A status alone proves nothing: gateways, portals, caches and credential services answer too. Only a dialect reads an
-`HttpReply`, and it needs proof that the store wrote it.
+A status alone proves nothing: gateways, portals and caches answer too. Only a dialect reads an `HttpReply`, and it
+needs proof that the store wrote it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class Verb(Enum):
 class StoreRequest:
     """One request, independent of the vendor. `path` is `bucket/key`; for a list, the prefix.
 
-    `condition` is the version of a match, of a delete at a version, or of a read that expects a change. `dialect` is
-    the condition's form, if a store may expect another.
+    `condition` is the version to match, or that a read expects to change; `dialect` is its form.
     """
 
     verb: Verb
@@ -94,7 +93,7 @@ class StoreRequest:
 
 
 class HttpReply:
-    """An HTTP response without a public status, as only a dialect may read it."""
+    """An HTTP response whose status and body only a dialect may read."""
 
     __slots__ = ("_body", "_headers", "_status")
 
@@ -116,7 +115,7 @@ class HttpReply:
         return Unproven(text, status == 429, float(later) if later.isdigit() else None, proxy)
 
     def brief(self) -> str:
-        """Return status, content type and the body's beginning for messages; omits a 2xx body, perhaps an object's."""
+        """Return status, content type and the body's beginning for messages; no object's bytes."""
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))
@@ -141,7 +140,7 @@ class Says(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Keys that a request to delete many objects did not remove, with the store's codes."""
+    """Keys that a delete of many objects did not remove, with the store's codes."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -157,13 +156,11 @@ class Spoken:
     Attributes:
         code: the store's own code, or its status.
         why: for messages; begins with the HTTP status.
-        document: content of the reply: an object, a page, an upload.
+        document: the reply's content.
         version: version of the object written.
-        retry_after_s: delay in seconds that the store asks for.
         undone: the request was certainly not applied.
         signed: the reply carried the store's request id.
         telling: the reply shows whether this store gives request ids.
-        date: the store's `Date`, as text.
         advice: how the user can resolve a refusal.
     """
 
@@ -183,13 +180,9 @@ class Spoken:
 @final
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A reply without proof that the store wrote it.
+    """A reply without proof that the store wrote it. `why` begins with the HTTP status.
 
-    Attributes:
-        why: for messages; begins with the HTTP status.
-        throttled: it is a 429, which means the same from every sender.
-        retry_after_s: delay in seconds that it asks for.
-        next_step: an action that only the user can take.
+    `throttled`: it is a 429, which means the same from every sender. `next_step` is for the user.
     """
 
     why: str
@@ -203,7 +196,7 @@ class Unproven:
 class Confirm:
     """A reply that proves nothing alone; the request `by` decides.
 
-    It is a plain read, a head, or (`sign`) a list that shows whether this store gives request ids.
+    `sign` is a list that shows whether this store gives request ids.
     """
 
     by: Literal["get", "head", "sign"]
@@ -221,7 +214,7 @@ class Dialect(Protocol):
         """The vendor's name, for messages."""
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Interpret a reply. `signs`: whether the store gives request ids; None if unknown."""
+        """Interpret a reply. `signs`: the store gives request ids; None if unknown."""
 
 
 Headers = Mapping[str, Sequence[str]]  # names in lower case
@@ -235,7 +228,7 @@ def one(headers: Headers, name: str) -> str | None:
 
 
 def header_flaw(headers: Headers, *, reading: bool) -> str | None:
-    """Return why no store can have sent these headers, or None. `reading`: the reply needs a length."""
+    """Return why no store can have sent these headers, or None."""
     for name in _SINGLE:
         values = headers.get(name)
         if values is not None and len(values) > 1 and len(set(values)) > 1:
@@ -251,7 +244,7 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> Seen:
     """Return an object's state from the headers of its read or head.
 
-    Headers that begin with `prefix` are metadata; `identity` names the write's identity among them.
+    `prefix` marks metadata headers; `identity` names the write's identity among them.
     """
     metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
     return Seen(
@@ -286,7 +279,7 @@ def http_date_ms(text: str | None) -> int | None:
 
 
 def iso_ms(text: str) -> int:
-    """Return the epoch ms of an RFC 3339 time, or raise ValueError. Python 3.10 reads only 3- or 6-digit fractions."""
+    """Return an RFC 3339 time as epoch ms, or raise ValueError. Python 3.10 reads only 3- or 6-digit fractions."""
     try:
         return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:

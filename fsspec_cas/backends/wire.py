@@ -21,7 +21,7 @@ from fsspec_cas.bridge.drive import close_from_any_thread
 from fsspec_cas.errors import CasError, NotSupported
 
 if sys.version_info >= (3, 11):
-    from asyncio import timeout as within  # before Python 3.12 `wait_for` makes a task per request
+    from asyncio import timeout as within  # before Python 3.12 `wait_for` makes a task
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
@@ -34,12 +34,9 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 
 
 class Trip:
-    """One request; the transport calls `leave` when it sends, as a failure before that means it was not applied.
+    """One request; the transport calls `leave` when it sends. A failure before that means it was not applied.
 
-    Attributes:
-        left: the request was sent, so its outcome is unknown until a reply.
-        reply: the reply, before the client library reads it.
-        patience_s: how long the reply may be silent, in seconds.
+    `patience_s` is how long the reply may be silent.
     """
 
     __slots__ = ("left", "patience_s", "reply")
@@ -71,7 +68,7 @@ class AioBackend(HttpBackend):
 
     Attributes:
         failures: the client's exceptions for a failed request.
-        unsent: the exceptions for a request that was not sent.
+        unsent: those for a request that was not sent.
         hint: the options for trusted certificates.
     """
 
@@ -95,21 +92,18 @@ class AioBackend(HttpBackend):
         return await self._connections.get(self._open)
 
     async def _send(self, client: Any, asked: StoreRequest) -> None:
-        """Send the request; the transport calls `Trip.leave`, and stores the reply in the trip."""
+        """Send the request; the transport marks the trip and stores the reply in it."""
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotNow:
-        """Return the answer for a failed preparation; nothing was sent. Raise CasError if no second try would help."""
+        """Return the answer for a failed preparation, or raise CasError if no second try would help."""
         raise NotImplementedError
 
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        """Send the request once; return its reply, `NotNow` if it was certainly not sent, else `NoAnswer`.
-
-        Unknown exceptions pass through. Raises CasError if the request cannot be prepared.
-        """
+        """Send the request once; return its reply, `NotNow` if it was certainly not sent, else `NoAnswer`."""
         trip = Trip.begin(patience_s(timeout_s, asked))
         try:
-            client = await self._client()  # outside of the timeout: a short try must not discard the loop's client
+            client = await self._client()  # no timeout here: a short try must not discard the loop's client
             async with within(timeout_s):
                 await self._send(client, asked)
         except CasError:
@@ -117,7 +111,7 @@ class AioBackend(HttpBackend):
         except Exception as error:  # noqa: BLE001 - `_failed` re-raises unknown errors
             if trip.reply is None:
                 return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
-            error.__traceback__ = None  # an SDK's frame holds the error, and the cycle would keep the body
+            error.__traceback__ = None  # the cycle with an SDK's frame would keep the body
         return trip.reply or NoAnswer("the client library did not pass on the reply")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
@@ -128,14 +122,14 @@ class AioBackend(HttpBackend):
             return NoAnswer(f"no answer within {timeout_s:.3g} s")
         if not isinstance(error, self.failures):
             raise error
-        # SDKs also report "could not connect" for a connection that was reset after the request had left.
+        # SDKs also report "could not connect" after the request had left.
         why = unreached(error, self.hint, path, proven=self._listener.proven, unsent=self.unsent)
         cause = getattr(error, "inner_exception", None) or error
         return NotNow(why) if why else NoAnswer(f"{type(cause).__name__}: {error}")
 
 
 class Answered(Exception):
-    """The transport has read the reply, so the client library need not parse it."""
+    """The transport has read the reply; the client library need not."""
 
 
 class Refusing:
@@ -164,7 +158,7 @@ class PerLoop(Generic[C]):
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
-        """Return the running loop's connection; the first call opens it by `open_one`."""
+        """Return the running loop's connection, opening it if needed."""
         here = _here()
         if here not in self._opened:
             self._forget_closed_loops()

@@ -1,4 +1,4 @@
-"""Threads of this library that run any number of calls at once, and the futures of those calls."""
+"""Threads of this library that run any number of calls at once, and those calls' futures."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ _RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED
 class Later(Future[T]):
     """The future of a call, which an interrupt cannot leave locked.
 
-    The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting caller can leave locked. The
-    thread that sets many callers' results in turn would then block. A `Later` keeps its result in attributes that one
-    thread writes, behind a `Signal`. `concurrent.futures.wait` and `as_completed` still use the `Condition`: the
-    setting thread tries for one second to lock it, and wakes those callers on a new thread.
+    The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting caller can leave locked; then
+    the thread that sets results would block. A `Later` keeps its result behind a `Signal`. `concurrent.futures.wait`
+    and `as_completed` still use the `Condition`, which the setting thread tries to lock for one second.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._over = Signal()
-        self._decided = threading.Lock()  # taken once and never released, by the thread that runs or cancels the call
+        self._decided = threading.Lock()  # taken once, by the thread that runs or cancels the call
         self._calls: deque[Callable[[Future[T]], object]] = deque()
 
     def __repr__(self) -> str:
@@ -79,7 +78,7 @@ class Later(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn` with this future once the call has ended: on the setting thread, or at once."""
+        """Call `fn` with this future once it is done, on the setting thread or at once."""
         self._calls.append(fn)
         if self._over.is_set():
             self._call_back()
@@ -89,7 +88,7 @@ class Later(Future[T]):
         if self._decided.acquire(blocking=False):
             self._state = _RUNNING
             return True
-        if not self._over.is_set():  # the thread that cancelled it was interrupted
+        if not self._over.is_set():  # its cancelling thread was interrupted
             self._end(_CANCELLED)
         return False
 
@@ -134,7 +133,7 @@ class Later(Future[T]):
                 _LOG.exception("a callback of %r failed", self)
 
 
-_KEPT = 32  # idle threads kept; starting a thread costs as much CPU time as a small request
+_KEPT = 32  # starting a thread costs as much CPU time as a small request
 _KEPT_S = 2.0
 _AT_EXIT_S = 60.0
 
@@ -148,7 +147,7 @@ class Background:
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._waiting: deque[None] = deque()  # one entry per idle thread to which no queued call is assigned
+        self._waiting: deque[None] = deque()  # an entry per idle thread without an assigned call
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
@@ -160,7 +159,7 @@ class Background:
         return answer
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run `call`, which must not raise, on another thread, or here if none can start; exit does not wait for it."""
+        """Run `call`, which must not raise, on another thread, or here if none can start."""
         try:
             self._waiting.pop()
         except IndexError:
@@ -193,7 +192,7 @@ class Background:
             except Empty:
                 try:
                     self._waiting.pop()
-                except IndexError:  # a queued call is assigned to this thread
+                except IndexError:  # a queued call is this thread's
                     continue
                 return
             call()
@@ -204,7 +203,7 @@ class Background:
 
 
 def done(call: Callable[[], T]) -> Later[T]:
-    """Run the call here, and return its future, which also holds an error."""
+    """Run the call here, and return its future, which may hold an error."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())
@@ -221,7 +220,7 @@ def submit(threads: Executor, call: Callable[[], T]) -> Future[T]:
         return done(call)
 
 
-BACKGROUND = Background()  # one per process; a forked child starts anew, without the parent's threads
+BACKGROUND = Background()  # a forked child starts anew
 
 # Exit functions run in reverse order, and the first `finalize` registers the one that closes filesystems' sessions.
 weakref.finalize(BACKGROUND, int)

@@ -16,7 +16,7 @@ from fsspec_cas.waiting import Signal, WaitStopped
 
 T = TypeVar("T")
 
-_CANCEL_S = 2.0  # time for a cancelled call to unwind
+_CANCEL_S = 2.0
 P = ParamSpec("P")
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -66,7 +66,7 @@ class OnLoop:
     """
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on the loop and wait; cancel it if this thread is interrupted."""
+        """Run the coroutine on the loop and wait; an interrupt of this thread cancels it."""
         loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
@@ -74,10 +74,10 @@ class OnLoop:
             coroutine.close()
             raise
         call = _Call(coroutine)
-        try:  # begins before the submission, because a Ctrl-C may come at any time
+        try:  # a Ctrl-C may come before the submission
             loop.call_soon_threadsafe(call.begin, loop)
             call.over.wait()
-        except BaseException as stop:  # raised in this thread: the call must not go on unobserved
+        except BaseException as stop:  # the call must not go on unobserved
             loop.call_soon_threadsafe(call.cancel)
             if not isinstance(stop, WaitStopped):
                 call.over.wait(_CANCEL_S)
@@ -99,10 +99,10 @@ def drive_of(world: World, *, blocking: bool) -> Inline | OnLoop:
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop, and the thread that waits for it: one wake-up each way, without futures."""
+    """One coroutine on the loop, and the thread that waits for it, without futures."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self.error: BaseException | None = None  # a future would forget the error of a cancelled call
+        self.error: BaseException | None = None  # a future would forget a cancelled call's error
         self._answer: T
         self._coroutine = coroutine
         self._task: asyncio.Task[Any] | None = None

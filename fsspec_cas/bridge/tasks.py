@@ -1,4 +1,4 @@
-"""Blocking calls for tasks of an event loop: each runs on a thread of this library."""
+"""Blocking calls for tasks of an event loop, on threads of this library."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Call(Generic[T]):
         if not goes_on:
             self._stop.set()
         if self.came.done() and not self.came.cancelled() and self.came.exception() is None:
-            BACKGROUND.run(partial(self._drop, self.came.result()))  # the task was cancelled before it got the result
+            BACKGROUND.run(partial(self._drop, self.came.result()))  # cancelled before it got the result
 
     def _tell(self, result: Any, error: BaseException | None) -> None:
         if self.came.done():  # cancelled
@@ -92,7 +92,7 @@ class _Call(Generic[T]):
 
     def _drop(self, result: Any) -> None:
         if self._undo is not None and result is not _END and result is not None:
-            with contextlib.suppress(Exception):  # no caller is left to get the error
+            with contextlib.suppress(Exception):  # no caller is left
                 self._undo(result)
 
 

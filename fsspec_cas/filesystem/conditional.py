@@ -1,7 +1,4 @@
-"""Methods that the `cas` filesystem adds to its target: conditional writes, copies and deletes, and file versions.
-
-`_name` is the coroutine of `name`.
-"""
+"""Methods that the `cas` filesystem adds to its target; `_name` is the coroutine of `name`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from fsspec_cas.store import Store
 T = TypeVar("T")
 
 _MIB = 1024 * 1024
-_LOOKS = 5  # reads of an object that others change while it is copied
+_LOOKS = 5
 
 
 class ConditionalCalls:
@@ -268,7 +265,7 @@ def _refuse(kwargs: dict[str, Any]) -> None:
         raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
 
 
-# The target's key of the version. The other kinds use `head`, which costs them no request.
+# The target's key of the version; a head costs other kinds no request.
 _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
 
@@ -319,10 +316,10 @@ class Versions(ConditionalCalls):
             return {**info, "version": str(_version(kind, str(token)))} if token else info
         try:
             return {**info, "version": str(self.store.head(info["name"]).version)}
-        except (ObjectNotFound, InvalidInput):  # removed since; or a name that conditional calls do not take
+        except (ObjectNotFound, InvalidInput):  # removed since, or an invalid name
             return info
 
 
 def _version(kind: str, token: str) -> Version:
-    bare = kind != "gcs" and not token.startswith(('"', "W/"))  # Azure lists an ETag without its quotes
+    bare = kind != "gcs" and not token.startswith(('"', "W/"))  # Azure lists ETags without quotes
     return Version(kind, f'"{token}"' if bare else token)

@@ -4,8 +4,6 @@
     fs.pipe_file("bucket/leader.json", b"me", mode="create")                      # AlreadyExists after a lost race
     version = fs.info("bucket/leader.json")["version"]
     fs.put_if_match("bucket/leader.json", b"me again", version)                   # VersionMismatch if it changed
-    fs.rm("bucket/leader.json", if_match=version)
-    fs.cp("bucket/a", "bucket/b", if_absent=True)
 
 All other calls go to the target.
 """
@@ -45,7 +43,7 @@ class ExclusiveFile(io.BufferedIOBase):
     """A file for writing that creates its object on a clean close, and only if the path is then empty.
 
     An exception that leaves the `with` block, or a missing close, leaves no object. So does a close while an exception
-    propagates, as by fsspec's `OpenFile`.
+    propagates.
 
     Raises:
         AlreadyExists: from `close`: the race was lost.
@@ -60,7 +58,7 @@ class ExclusiveFile(io.BufferedIOBase):
         self.autocommit = autocommit
         self._writer = writer
         self._won = won
-        self._around = sys.exc_info()[1]  # the exception being handled at opening is no reason to discard
+        self._around = sys.exc_info()[1]  # an exception handled at opening is no reason to discard
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
@@ -132,29 +130,27 @@ _TEXT_ARGUMENTS = ("encoding", "errors", "newline")
 class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
     """Conditional writes on a target filesystem; every other operation goes to the target, with its promises.
 
-    Promised: `mode="create"` and "xb" are exclusive, and settled as in `Store`. A lost race raises `Refused`, an
-    unknown outcome `OutcomeUnknown`. A bulk operation with `mode="create"` is exclusive for each file, not as a whole.
-    Plain writes overwrite.
+    `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome
+    `OutcomeUnknown`. A bulk operation is exclusive for each file, not as a whole. Plain writes overwrite.
 
     Args:
         fs: the target, as its user created it; or
         target_protocol: the protocol of the target to create, with
         target_options: its storage options, which may also be given by name.
         fo: not used; a chained URL passes its path here.
-        asynchronous: as for any fsspec filesystem. A target without coroutines (local files, memory) then runs in
-            threads.
+        asynchronous: as for any fsspec filesystem; local files and memory then run in threads.
         loop: as for any fsspec filesystem.
-        **storage_options: the target's, as in `target_options`.
+        **storage_options: as `target_options`.
 
     Raises:
         NotSupported: no conditional writes for this protocol.
-        InvalidInput: no target or protocol; an option that the target lacks; options for an existing target; or `fs`
-            contradicts `asynchronous`.
+        InvalidInput: no target; an option that it lacks; options for an existing target; or `fs` contradicts
+            `asynchronous`.
     """
 
     protocol = "cas"
-    mirror_sync_methods = False  # the target has its own pairs of sync and async methods
-    _strip_tokenize_options = ("fo",)  # so that one instance serves all paths
+    mirror_sync_methods = False  # the target has its own pairs
+    _strip_tokenize_options = ("fo",)  # one instance serves all paths
 
     def __init__(
         self,
@@ -189,7 +185,6 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self._parent = self.fs._parent  # noqa: SLF001
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the target."""
         if name == "fs" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.fs, name)
@@ -220,8 +215,6 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def unstrip_protocol(self, name: str) -> str:
         """Return a path's URL: `cas::` and the target's URL."""
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
-
-    # fsspec's own calls that can be exclusive.
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
         """Open a file as the target does; a mode with "x" opens an `ExclusiveFile`, with attributes as `put_if_absent`.
@@ -292,7 +285,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     async def _put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
-        if mode == _CREATE:  # reading the local file blocks
+        if mode == _CREATE:  # reading a file blocks
             return await on_thread(lambda: self.put_file(lpath, rpath, callback, mode, **kwargs), goes_on=True)
         return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)  # noqa: SLF001
 

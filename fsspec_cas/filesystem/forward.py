@@ -1,4 +1,4 @@
-"""Methods of fsspec's interface that call the target's method of the same name, with our prefix stripped from paths."""
+"""Methods of fsspec's interface that call the target's method, with our prefix stripped from paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fsspec.asyn import AsyncFileSystem
 
 _PATHS = {"path", "path1", "path2", "paths", "rpath", "root", "fn"}
-# Methods about the instance itself, or ones that fsspec builds from methods a class may override.
+# Methods about the instance, or built from overridable ones.
 _KEPT = {
     "clear_instance_cache",
     "current",
@@ -40,7 +40,7 @@ def plain(path: Any) -> Any:
 
 
 def attach(kind: type) -> None:
-    """Add to a class, whose instances have the target as `fs`, each method of fsspec's interface that it lacks."""
+    """Add to a class each method of fsspec's interface that it lacks; its instances have the target as `fs`."""
     ours = [one for one in kind.__mro__ if one.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)

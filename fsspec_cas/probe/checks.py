@@ -37,7 +37,7 @@ Use = Literal["create", "locks", "streams"]
 Said = tuple[CheckState, str]
 
 BROKEN = ("no", "failed", "skipped")
-_PATIENCE = 12  # "not now" answers in a row before giving up
+_PATIENCE = 12  # "not now" answers in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """A fresh folder of the store under test, with helpers that write, read and delete in it."""
+    """A fresh folder of the store under test, with requests on it."""
 
     store: AsyncStore
     racers: int
@@ -138,7 +138,7 @@ class Bench:
 
 
 async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Repeat a request while the store answers "not now", with pauses up to 1.1 s for rate limits."""
+    """Repeat a request while the store answers "not now", with pauses for rate limits."""
     answer = await ask()
     for n in range(_PATIENCE):
         if not isinstance(answer, NotNow):
@@ -217,7 +217,7 @@ def describe_outcome(outcome: Outcome) -> str:
 
 _ROUNDS = 3
 _UPLOAD_ROUNDS = 5
-_WRITES = 12  # writes during the reads
+_WRITES = 12
 _READERS = 3
 _READS = 300  # per reader, at most
 _BODY_BYTES = 64 * 1024
@@ -304,7 +304,7 @@ async def _match_absent(bench: Bench) -> Said:
 
 
 async def _losers(bench: Bench) -> Said:
-    """Report the answers to a race's losers: an error 500 tells them only to read the object."""
+    """Report the answers to a race's losers, such as an error 500."""
     version = (await bench.made("losers")).version
     answers = await raced(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
     silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
@@ -314,10 +314,7 @@ async def _losers(bench: Bench) -> Said:
 
 
 async def _match_plain(bench: Bench) -> Said:
-    """Race a plain write against one at the version before it, whose bytes must never remain if it is won.
-
-    It is refused after the plain write, and overwritten before it.
-    """
+    """Race a plain write against one at the version before it: if that is won, its bytes must not remain."""
     for n in range(_PLAIN_ROUNDS):
         path, mine, plain = f"plain-{n}", bench.body(), bench.body()
         before = await bench.made(path)

@@ -1,10 +1,4 @@
-"""Probe of a live store's conditional writes, by experiment.
-
-    report = probe("s3://bucket/scratch", {"endpoint_url": ...})
-    report.verdict.locks              # may a lock be kept there?
-
-`probe` lists what a passed probe does not promise.
-"""
+"""Probe of a live store's conditional writes, by experiment."""
 
 from __future__ import annotations
 
@@ -77,16 +71,16 @@ def probe(
 ) -> Report:
     """Run the checks on a store, and report the findings.
 
-    It sends some 200 small requests below a fresh prefix, and removes its objects. A store that fails is certainly
-    wrong; not promised: that one which passes is right, as a few races do not find a rare loss.
+    It sends some 200 small requests below a fresh prefix, and removes its objects. Not promised: that a store which
+    passed is right, as a few races do not find a rare loss.
 
     Args:
         store: a store, or a URL with `storage_options`.
         storage_options: as fsspec takes them.
         racers: writers per race.
         timeout: seconds for each call.
-        progress: called after each check with its finding, its number from 1 on, and the number of checks.
-        checks: the checks to run; a needed check that is left out counts against a verdict.
+        progress: called after each check with its finding, its number from 1, and the number of checks.
+        checks: the checks to run; a missing one counts against a verdict that needs it.
 
     Raises:
         StoreError: the store is unusable: no such bucket, no access, no answer.
@@ -127,7 +121,7 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
         return check.found("skipped", f"not conclusive while {missing[0]!r} is broken")
     try:
         return check.found(*await check.run(bench))
-    except NotSupported as error:  # the store refuses valid requests, or reports no support
+    except NotSupported as error:
         return check.found("no", str(error))
     except Exception as error:  # noqa: BLE001 - a strange store makes an SDK fail in strange ways
         return check.found("failed", f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Proof that a store obeys conditions, required of an undocumented S3 store before it holds a lock."""
+"""Proof that an undocumented S3 store obeys conditions, required before it holds a lock."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from fsspec_cas.probe.checks import Bench
 
 _ROUNDS = 2
-_MATCHES = 2  # races of matches per round
-_PAIRS = 4  # pairs of writers, each at its own path: more at one path detect no more, and wait for each other
+_MATCHES = 2
+_PAIRS = 4  # each at its own path: more writers at one path detect no more
 _TIMEOUT_S = 30.0
-_TRIES = 8  # tries without an answer
-_AFTER_S = 0.5  # lets its requests time out first, with their reason
+_TRIES = 8
+_AFTER_S = 0.5  # lets requests time out first, with their reason
 _CLEAN_S = 2.0
 
 
-_PROVED: set[tuple[str, str]] = set()  # (endpoint, bucket) that passed in this process
+_PROVED: set[tuple[str, str]] = set()  # (endpoint, bucket), in this process
 
 
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
     """Test an undocumented S3 endpoint, once per process and bucket, for whether it refuses false conditions.
 
-    Pairs of creates and matches race. The test sends 56 requests, in ten steps, on its own objects below the store's
-    root, and removes them. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds) is for
-    the whole test, which takes at most 3 s more. Not promised: that a store which passed is right.
+    The test races pairs of writes: 56 requests, in ten steps, on its own objects below the store's root, then removed.
+    It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds) is for the whole test, which
+    takes at most 3 s more. Not promised: that a store which passed is right.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
@@ -71,7 +71,7 @@ async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, 
     path = f"cas-probe-{(world or Machine()).new_id()}"
     try:
         await asyncio.wait_for(_require(Bench(store, 2, timeout), path), timeout + _AFTER_S)
-    except (asyncio.TimeoutError, OutcomeUnknown) as error:  # callers need no outcome of the test's own writes
+    except (asyncio.TimeoutError, OutcomeUnknown) as error:
         outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
         why = "it took too long" if outcome is None else outcome.why
         said = f"the store did not prove within {timeout:g} s that it refuses stale writes, which locks need: {why}"
@@ -88,7 +88,7 @@ def _paths(path: str, number: int) -> list[str]:
 async def _require(bench: Bench, path: str) -> None:
     """Run the test: a match, a stale match, and rounds of races."""
     first = (await bench.made(path)).version
-    outcome = await bench.write(path, first)  # not raced, as it determines the dialect of the store
+    outcome = await bench.write(path, first)  # not raced: it determines the dialect
     if not isinstance(outcome, Won):
         raise _unsafe(bench.store, "a match at the right version was refused")
     await _require_refusal(bench, path, first, "a match at a stale version")

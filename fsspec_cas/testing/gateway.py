@@ -1,4 +1,4 @@
-"""A gateway between a client and a store, and raw HTTP answers of proxies, portals and other services."""
+"""A gateway between a client and a store, and raw HTTP answers of proxies and portals."""
 
 from __future__ import annotations
 
@@ -135,12 +135,11 @@ class Rule:
     """The gateway's answer to some requests, and a count of its uses.
 
     Attributes:
-        answer: raw bytes; in them `{portal}` becomes an address that answers every request as a store would.
+        answer: raw bytes; `{portal}` becomes an address that answers every request as a store would.
         mode: "instead": the store gets no request; "after": it does, and its answer is replaced.
         times: number of requests to answer; None: all.
         skip: number of matching requests that pass first.
         match: selects requests, by method and target.
-        fired: number of requests answered.
     """
 
     answer: bytes

@@ -32,8 +32,8 @@ from fsspec_cas.outcome import Version
 _ID = "x-ms-request-id"
 _CODE = "x-ms-error-code"
 _META = "x-ms-meta-"
-BLOB_ID_KEY = "cas_id"  # Azure requires names of metadata to be C# identifiers, so no hyphen
-_FOLDER_MARK = "hdi_isfolder"  # marks directories in an account with a hierarchical namespace
+BLOB_ID_KEY = "cas_id"  # Azure's metadata names are C# identifiers, without hyphens
+_FOLDER_MARK = "hdi_isfolder"  # marks directories in hierarchical accounts
 
 AZURE_STATUSES = MappingProxyType(
     {

@@ -53,17 +53,17 @@ _DIALECT = AzureDialect()
 
 
 class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
-    """Transport that sends once, and keeps each reply from the SDK, which would take a gateway's page for an answer.
+    """Transport that sends once, and keeps each reply from the SDK, which would believe a gateway's page.
 
-    A 401 in which the store names a tenant goes on to the SDK, which gets that tenant's token and re-sends.
+    A 401 in which the store names a tenant goes on to the SDK, which re-sends with that tenant's token.
     """
 
     async def open(self) -> None:
         await super().open()
-        sends_once(self.session)  # aiohttp would silently re-send a PUT or DELETE when its connection breaks
+        sends_once(self.session)  # aiohttp would re-send a broken PUT or DELETE
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
-        """Send the request and store its reply in the trip; raise Answered unless the store names a tenant."""
+        """Store the reply in the trip; raise Answered unless the store names a tenant."""
         trip = Trip.leave()
         async with within(trip.patience_s):
             response = await super().send(request, **{**kwargs, "stream": True})
@@ -80,23 +80,23 @@ class AzureBackend(AioBackend):
     """Conditional writes over the Blob API, for block blobs written as a whole (at most 5000 MiB per Put Blob).
 
     The version is the ETag, renewed by every write. An upload stages blocks without conditions, then commits a block
-    list with If-None-Match: *. Staged blocks belong to the blob's name, so their ids carry the write's identity. A
-    commit drops the blocks of all other uploads of that blob.
+    list with If-None-Match: *. Staged blocks belong to the blob's name; a commit drops the blocks of all its other
+    uploads.
 
     Uncommitted blocks cannot be removed; Azure drops them with the blob's next commit, or after a week. All block ids
-    at one name must have the same length, so only another program's unfinished upload can block one of ours.
+    at one name must have the same length, so only another program's unfinished upload can block ours.
     """
 
     name = "azure"
     capabilities = _CAPABILITIES
     attribute_rules = AZURE_RULES
     part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
-    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: a reply that the SDK cannot read
+    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: an unreadable reply
     unsent = (*AIOHTTP_UNSENT, ServiceRequestTimeoutError)
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, _DIALECT, signs=True)
-        self._unfinished: set[str] = set()  # paths where a create was refused although no blob exists
+        self._unfinished: set[str] = set()  # paths whose create was refused without a blob
 
     def _form(self, path: str, condition: Condition) -> str:
         return path if isinstance(condition, Absent) else ""
@@ -111,18 +111,18 @@ class AzureBackend(AioBackend):
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Create the blob by Put Block and Put Block List, whose If-None-Match: * checks only committed blobs.
 
-        Azurite takes staged blocks for a blob, and refuses Put Blob beside an unfinished upload; Azure does not.
+        Azurite, unlike Azure, refuses Put Blob beside an unfinished upload.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         staged = await self.add(upload, data, timeout_s=timeout_s)
         if isinstance(staged, (NotNow, NoAnswer)):
-            return NotNow(staged.why, staged.retry_after_s)  # a staged block is not visible
+            return NotNow(staged.why, staged.retry_after_s)  # a staged block is invisible
         if isinstance(staged, Denied):
             return replace(staged, dialect=upload.write.path)
         answer = await self.finish(staged, b"", timeout_s=deadline - clock())
         if isinstance(answer, Gone):
-            return NotNow(answer.why)  # another commit dropped the block first
+            return NotNow(answer.why)  # another commit dropped the block
         return replace(answer, dialect=upload.write.path) if isinstance(answer, Denied) else answer
 
     def adapt(self, refused: str = "") -> bool:
@@ -203,7 +203,7 @@ def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:
 
 
 def _ask_for_all(request: Any) -> None:
-    """Request the whole blob; the SDK would request a range, and again without one for an empty blob."""
+    """Request the whole blob; the SDK's range costs an empty blob a second request."""
     request.http_request.headers.pop("x-ms-range", None)
 
 

@@ -1,8 +1,7 @@
 """Interpretation of replies of Cloud Storage's JSON API. No I/O.
 
-A reply is proven by `x-guploader-uploadid`, by a JSON document whose `kind` is expected or whose `error.code` is the
-status, or by `x-goog-generation` with an object's bytes. Emulators give no id; another request then confirms a bare
-status.
+Proofs are `x-guploader-uploadid`; a JSON document with the expected `kind` or the status as `error.code`; or
+`x-goog-generation` with an object's bytes. Another request confirms an emulator's bare status.
 
 Sources: Cloud Storage documentation, "HTTP status and error codes for JSON", "Performing resumable uploads",
 "Transcoding of gzip-compressed files", "Caching".
@@ -37,10 +36,10 @@ from fsspec_cas.outcome import Version
 _ID = "x-guploader-uploadid"
 _META = "x-goog-meta-"
 _IDENTITY = "cas-id"
-# Old projects get a throttle as 403 with one of these reasons.
+# Old projects get a throttle as 403.
 _THROTTLE_REASONS = ("rateLimitExceeded", "userRateLimitExceeded")
 _NO_BUCKET = "bucket does not exist"
-_PACE_S = 0.5  # half of the least interval between two writes of one object; GCS sends no Retry-After
+_PACE_S = 0.5  # half of one object's write interval; GCS sends no Retry-After
 
 GCS_STATUSES = MappingProxyType(
     {
@@ -119,7 +118,7 @@ class GcsDialect:
 
 
 def _media(reply: HttpReply, spoken: Spoken) -> Heard:
-    """Return the object of a read, if generation and length are proven."""
+    """Return a read's object, if generation and length are proven."""
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
     if not (generation or "").isdigit() or generation is None:
@@ -149,7 +148,7 @@ def _resource(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _page(asked: StoreRequest, found: dict[str, Any]) -> Page:
-    """Return a listing's page without the object named by `startOffset`, which is inclusive."""
+    """Return a listing's page without the object at `startOffset`, which is inclusive."""
     bucket = asked.path.partition("/")[0]
     after = (asked.start_after or "").partition("/")[2]
     items = [item for item in found.get("items", ()) if item["name"] != after]
@@ -179,7 +178,7 @@ def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
 
 
 def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
-    """Return the statement of a continuing upload session; the store names the bytes that it has."""
+    """Return the statement of a continuing upload session, which names the bytes it has."""
     upload = asked.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (signed or last.isdigit()):

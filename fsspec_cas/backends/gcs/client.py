@@ -1,7 +1,6 @@
 """Google Cloud Storage through its JSON API, with a gcsfs filesystem's credentials and settings.
 
-gcsfs's own retry loop repeats a conditional upload and then reports the caller's object as another writer's, so this
-module sends requests itself.
+gcsfs's retry loop repeats a conditional upload and reports the caller's object as another writer's, so it is not used.
 
 Sources: Cloud Storage documentation, "Request preconditions", "JSON API: Objects", "HTTP status and error codes",
 "Quotas and limits" (one write per second to the same object name).
@@ -55,7 +54,7 @@ _NOT_READY = (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthErr
 
 
 class GcsBackend(AioBackend):
-    """Conditional writes over Cloud Storage's JSON API. The version is the generation, which grows and never recurs."""
+    """Conditional writes over Cloud Storage's JSON API; the version is the generation, which never recurs."""
 
     name = "gcs"
     capabilities = _CAPABILITIES
@@ -72,7 +71,7 @@ class GcsBackend(AioBackend):
         given = self._given
         settings = {**given.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
-            settings["connector_owner"] = False  # the user's own connector stays open
+            settings["connector_owner"] = False  # the user's connector stays open
         elif getattr(given, "_use_client_cert", False) and given._location.startswith("https://"):  # noqa: SLF001
             context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001 - mutual TLS
             settings["connector"] = aiohttp.TCPConnector(ssl=context)
@@ -106,7 +105,7 @@ class GcsBackend(AioBackend):
             headers=headers,
             data=request.body,
             allow_redirects=False,  # a followed redirect is a second send
-            # Half of the time is for connecting, so that a host that does not answer certainly got no request.
+            # Half of the time is for connecting: a silent host then certainly got no request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=trip.patience_s / 2),
         )
         async with within(trip.patience_s):
@@ -120,10 +119,7 @@ class GcsBackend(AioBackend):
 
 @dataclass(frozen=True, slots=True)
 class GcsRequest:
-    """One HTTP request.
-
-    `path` is quoted, after the endpoint; `url` replaces the whole URL; `packed` allows a compressed reply.
-    """
+    """One HTTP request. `url` replaces endpoint and `path`; `packed` allows a compressed reply."""
 
     method: str
     path: str
@@ -146,7 +142,7 @@ def _request(asked: StoreRequest) -> GcsRequest:
             query = {"alt": "media"}
             if asked.version is not None:
                 query["ifGenerationNotMatch"] = asked.version.token
-            # gzip returns the bytes as they are stored; no-cache keeps public objects from caches.
+            # gzip returns the stored bytes; no-cache bypasses caches of public objects.
             headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
             return GcsRequest("GET", _object(asked.path), query, headers)
         case Verb.DELETE | Verb.DELETE_MATCH:
@@ -164,7 +160,7 @@ def _request(asked: StoreRequest) -> GcsRequest:
 
 
 def _write(asked: StoreRequest) -> GcsRequest:
-    """Return a multipart upload with ifGenerationMatch; zero means "only if the path is empty"."""
+    """Return a multipart upload; ifGenerationMatch=0 means "only if the path is empty"."""
     bucket, _, key = asked.path.partition("/")
     condition = asked.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
@@ -189,7 +185,7 @@ def _list(asked: StoreRequest) -> GcsRequest:
 
 
 def _begin(asked: StoreRequest) -> GcsRequest:
-    """Return the request that opens a resumable session; ifGenerationMatch=0 is checked when the object is created."""
+    """Return the request that opens a resumable session; the object's creation checks ifGenerationMatch=0."""
     bucket, _, key = asked.path.partition("/")
     resource, query = _resource(key, asked.the_write())
     return GcsRequest(

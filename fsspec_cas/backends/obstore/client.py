@@ -1,8 +1,7 @@
 """Lean blocking client of S3 and compatible stores, at a third of aiobotocore's CPU time per request.
 
-obstore's own transport does not fit: it follows redirects, hides the headers that prove who answered, and has no
-conditional delete or completion. So this client takes only obstore's options; botocore supplies credentials and
-signatures.
+obstore's own transport follows redirects, hides the headers that prove who answered, and has no conditional delete or
+completion; only its options are used. botocore supplies credentials and signatures.
 
 Sources: obstore 0.12, `S3Config` and `ClientConfig`; Amazon S3 API reference.
 """
@@ -40,7 +39,7 @@ from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
 from fsspec_cas.outcome import Write
 
-# S3's names -> HTTP's.
+# S3's names -> HTTP's
 _CONDITIONS = {"IfMatch": "if-match", "IfNoneMatch": "if-none-match"}
 _HEADERS = {
     "CacheControl": "cache-control",
@@ -54,7 +53,7 @@ _NO_CONFIG = frozenset(
     {"config", "client_options", "retry_config", "credential_provider", "max_cache_size", "asynchronous", "loop"}
     | {"batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
 )
-# Options of obstore that this client implements, or that need no implementation.
+# Options that this client implements or may ignore.
 _CONFIG = frozenset(
     {"access_key_id", "secret_access_key", "session_token", "token", "endpoint", "endpoint_url", "endpoint_url_s3"}
     | {"region", "default_region", "skip_signature", "virtual_hosted_style_request", "request_payer", "bucket"}
@@ -116,7 +115,7 @@ class LeanS3Backend(S3Api):
             region = _DIALECT.region_of(reply)
             if region is not None and region != site.region:
                 site.move_to(region)
-                return self._sent(site, asked, timeout_s)  # the store proved that it refused the first
+                return self._sent(site, asked, timeout_s)  # the store proved its refusal
         return reply
 
     def _sent(self, site: _Site, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
@@ -151,7 +150,7 @@ class LeanS3Backend(S3Api):
 
 
 class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
-    """Signer of one request; caches the headers, which botocore collects twice."""
+    """Signer of one request; caches the headers that botocore collects twice."""
 
     _collected: Any = None
 
@@ -162,7 +161,7 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
 
 
 class _Site:
-    """Address, region and credentials of the store, from obstore's options, the environment and botocore."""
+    """The store's address, region and credentials, from options, environment and botocore."""
 
     def __init__(self, fs: Any, path: str) -> None:
         config, client = _checked(fs)
@@ -189,7 +188,7 @@ class _Site:
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
 
     def move_to(self, region: str) -> None:
-        """Sign for another region from now on, named by the store."""
+        """Sign for another region from now on."""
         self.region = region
 
     def signed(self, asked: StoreRequest, condition: dict[str, str]) -> AWSRequest:
@@ -214,12 +213,12 @@ class _Site:
     def _root(self, bucket: str) -> str:
         if not self._virtual:
             return f"{self.endpoint}/{bucket}"
-        # obstore's rule: a user-defined endpoint already contains the bucket.
+        # obstore's rule: a user's endpoint contains the bucket.
         scheme, _, host = self.endpoint.partition("://")
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the first setting with one of these names, from options or environment."""
+        """Return the first setting with one of these names."""
         for said in (self._config, {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"}):
             for name in names:
                 if said.get(name):
@@ -251,7 +250,7 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's options and client options, as obstore reads and checks them."""
+    """Return the user's options and client options, as obstore checks them."""
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -273,7 +272,7 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that caches the credentials of the user's provider while they last."""
+    """Return a function that caches the user's credentials while they last."""
     kept: list[Any] = []
 
     def ask() -> Any:

@@ -1,4 +1,4 @@
-"""Kept HTTP/1.1 connections over the standard library, which send each request once and follow no redirect."""
+"""Kept HTTP/1.1 connections that send each request once and follow no redirect."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ class NeverSent(Exception):
 
 
 class Connections:
-    """Kept connections to one origin, for threads; a forked child starts with none.
-
-    `proxy` is a proxy's URL; None uses the environment's.
-    """
+    """Kept connections to one origin, for threads; a forked child starts with none."""
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
         self._origin = urlsplit(origin)
@@ -52,10 +49,7 @@ class Connections:
     ) -> HttpReply:
         """Send the request once, and read the whole reply.
 
-        Raises:
-            NeverSent: nothing was sent.
-            OSError: the request may have been applied.
-            http.client.HTTPException: the request may have been applied.
+        Raises NeverSent if nothing was sent; after any other error the request may have been applied.
         """
         deadline_s = _CLOCK.monotonic_s() + times.total_s
         connection = self._connection(times)
@@ -138,7 +132,7 @@ def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
-    """Return whether the idle connection has received bytes or an end, so must not be reused."""
+    """Return whether the idle connection has received bytes or an end."""
     if connection.sock is None:
         return True
     poll = select.poll()

@@ -1,4 +1,4 @@
-"""S3 and compatible stores: code of both clients, `client` here and the lean one in `backends/obstore`."""
+"""S3 and compatible stores: code that both clients share, here and in `backends/obstore`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ S3_CAPABILITIES = Capabilities(
     match=True,
     delete_match=True,
     read_changed=True,
-    unique_versions=False,  # the ETag is a hash of the content
+    unique_versions=False,  # the ETag is a hash
     keeps_write_id=True,
     own_clock=True,
 )
@@ -44,7 +44,7 @@ class S3Api(HttpBackend):
         super().__init__(fs, S3Dialect())
         self._quoted = True
         self._batches = True
-        self._proved: bool | None = None  # whether the last condition that held was quoted
+        self._proved: bool | None = None  # the last condition that held was quoted
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Send PutObject with If-None-Match: * or If-Match."""
@@ -57,7 +57,7 @@ class S3Api(HttpBackend):
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObject, with If-Match if a condition is given.
 
-        A store without request ids gets DeleteObjects, whose answer is a document and so proves its sender.
+        A store without request ids gets DeleteObjects, whose document proves its sender.
         """
         if condition is None and self._listener.signs is False and self._batches:
             try:
@@ -69,9 +69,7 @@ class S3Api(HttpBackend):
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObjects, for paths in one bucket.
 
-        Raises:
-            NotSupported: this store lacks the request; nothing was deleted.
-            StoreError: the store refused some, which the message names.
+        Raises NotSupported if the store lacks it (nothing was deleted), or StoreError, which names refused objects.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
@@ -87,7 +85,7 @@ class S3Api(HttpBackend):
     def adapt(self, refused: str = "") -> bool:
         """Switch between a quoted and an unquoted ETag in If-Match, for all callers.
 
-        Ceph 16, Spaces and Hetzner accept only the other form. Of several concurrent refusals only the first switches.
+        Ceph 16, Spaces and Hetzner accept only the other form. Of concurrent refusals only the first switches.
         """
         if refused in ("", _form(quoted=self._quoted)):
             known = self._proved

@@ -1,9 +1,9 @@
 """Interpretation of an S3 server's replies, for both clients. No I/O.
 
-A reply needs one proof: the request id in its headers (documented by Amazon for every answer); an XML document with the
-expected root, or `Error` with a `Code`; or content that no other server has (our write's identity, or the MD5 of the
-bytes sent). A success without a document, of a store without request ids (Garage, s3s-fs, S3Mock, moto, nanio), needs
-the last one or another request.
+Proofs are the request id in the headers (Amazon documents it for every answer); an XML document with the expected root,
+or `Error` with a `Code`; or content of no other server (our write's identity, the MD5 of the bytes sent). Stores
+without request ids (Garage, s3s-fs, S3Mock, moto, nanio) need the last for a success without a document, or another
+request.
 
 Sources: Amazon S3 API reference, "Common response headers", "Error responses", HeadObject, GetObject, ListObjectsV2,
 DeleteObjects, CompleteMultipartUpload; Amazon S3 User Guide, "Conditional requests", "Working with delete markers".
@@ -68,7 +68,7 @@ S3_CODES = MappingProxyType(
     }
 )
 _CONDITIONAL = (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.FINISH)
-# Newer SDKs send a checksum with each body, and some servers reject it.
+# Newer SDKs send checksums that some servers reject.
 _NO_CHECKSUM = (
     "if it is the checksum of the body, s3fs leaves it out with "
     "config_kwargs={'request_checksum_calculation': 'when_required'}"
@@ -86,7 +86,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of a success: its statuses, its document's root, and whether its body is empty."""
+    """Form of a success: statuses, its document's root, whether its body is empty."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -124,7 +124,7 @@ class S3Dialect:
             return reply.unproven(wrong)
         signed = any(headers.get(name) for name in _IDS)
         form = FORMS[asked.verb]
-        # The body of a successful read is the object's, even if it looks like an error document.
+        # A successful read's body is the object's, even if it looks like an error.
         root = None if asked.verb is Verb.GET and status in form.statuses else _document(body)
         if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
             return _error(status, code, root, headers, signed=signed, later=later)
@@ -169,7 +169,7 @@ def _error(
         says = Says.BUSY if status in (429, 500, 502, 503, 504) else says
         says = Says.FORBIDDEN if status in (401, 403) else says
     if status < 300:
-        says = Says.BUSY  # an error document with a success status does not show whether the request was applied
+        says = Says.BUSY  # a success status with an error does not show whether the request was applied
     why = f"{status} {code}"
     advice = _ADVICE.get(code, "")
     if says is Says.UNSUPPORTED:

@@ -53,7 +53,7 @@ S3_RULES = AttributeRules(
     refused=dict.fromkeys(("SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"), _OF_ALL),
 )
 _DIALECT = S3Dialect()
-_SMALL_BYTES = 64 * 1024  # a body this small is sent before a server could refuse it
+_SMALL_BYTES = 64 * 1024  # sent before a server could refuse it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,7 @@ class Settings:
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     def making(self, write: Write) -> dict[str, Any]:
-        """Return the parameters of a request that creates an object; the write's own attributes win.
-
-        All settings are passed, so that botocore refuses unknown ones.
-        """
+        """Return the parameters of a request that creates an object; the write's own attributes win."""
         more = write.attributes
         kind = {"ContentType": more.content_type} if more.content_type else {}
         metadata = {**self.given.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write.write_id}
@@ -108,29 +105,28 @@ def key_of(path: str) -> dict[str, str]:
 
 
 async def connect(given: Any) -> Connection:
-    """Create a client for the running loop, as the s3fs filesystem `given` would, that sends once and at once.
+    """Create a client for the running loop, as the s3fs filesystem `given` would, that sends each request once.
 
-    Off are s3fs's loop, botocore's retries, aiohttp's re-send of a broken PUT, redirects, and the round trip of
-    `Expect: 100-continue`.
+    Off are the retries of s3fs, botocore and aiohttp, redirects, and the round trip of `Expect: 100-continue`.
     """
     options = {
         "session": _session(given),
         **given.storage_options,
         "config_kwargs": {
-            # aiobotocore fails on a 304 with a checksum, which rclone sends: it treats the empty body as a stream.
+            # aiobotocore fails on a 304 with a checksum, which rclone sends.
             "response_checksum_validation": "when_required",
             **given.config_kwargs,
             "retries": {"mode": "standard", "total_max_attempts": 1},
             "http_session_cls": _SendsOnce,
         },
-        "asynchronous": True,  # else s3fs would close from the thread that collects garbage
+        "asynchronous": True,  # else s3fs closes from the garbage collector's thread
         "skip_instance_cache": True,
     }
     fs = S3FileSystem(*given.storage_args, **options)
     client = await fs.set_session()
     client.meta.events.register_last("before-call.s3", _send_at_once)
     client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
-    # Remove the retry handler, which would only count to one. If botocore renames it, it stays and does that.
+    # This retry handler would only count to one.
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
     return Connection(client, fs._s3creator)  # noqa: SLF001 - a client has no public close
@@ -140,7 +136,7 @@ _loader = cache(botocore.loaders.create_loader)
 
 
 def _session(given: Any) -> Any:
-    """Create a session as s3fs would. Sessions share botocore's parsed files, which takes most of the opening time."""
+    """Create a session as s3fs would; botocore's slowly parsed files are shared."""
     session = aiobotocore.session.AioSession(**given.kwargs)
     session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
     return session
@@ -183,7 +179,7 @@ def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
 
 
 def _keep_user_agent(client: Any) -> None:
-    """Build the User-Agent once, which costs a tenth of a small request; does nothing without botocore's method.
+    """Build the User-Agent once, which costs a tenth of a small request.
 
     Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
     """
@@ -193,7 +189,6 @@ def _keep_user_agent(client: Any) -> None:
         named.to_string = lambda: text
 
 
-# Errors of the credentials service or of the store: a timeout, a lost connection, a body that stops half way.
 _UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
 _PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientError)
 
@@ -223,7 +218,7 @@ class S3Backend(S3Api, AioBackend):
         return client
 
     def _unsent(self, error: Exception, path: str) -> NotNow:
-        """Return the answer to a failure to get credentials; raise if no second try would change it."""
+        """Return the answer to a failure to get credentials; raise if no second try would help."""
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
         said = error.response if isinstance(error, ClientError) else {}

@@ -162,7 +162,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     Raises `TableNotFound` if there is neither a properties file nor a timeline.
     """
     store = table.store
-    # Files are listed before the timeline, so that a file without an instant never gets one later.
+    # Files before the timeline: a file without an instant never gets one later.
     files = tuple(table.data_files())
     entries = files_below(store, TIMELINE)
     timeline = Timeline.of(entries)
@@ -170,7 +170,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     if plain is None and backup is None and not timeline.instants:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats_ms, beats_now_ms = last_beats(store, table.knowledge, table.world)
-    # A report may use this machine's clock, or the store's if that is ahead, since no action depends on it.
+    # No action depends on this time, so the clock of this machine is good enough.
     now_ms = max(table.world.now_ms(), beats_now_ms)
     fault, note, lockless = _lock(table, timeline)
     broken, left, hidden = _archive(table, timeline)

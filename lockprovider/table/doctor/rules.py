@@ -39,12 +39,12 @@ _MINUTE_MS = 60_000
 _MARGIN_MS = _MINUTE_MS // 2
 _FUTURE_MS = 10 * _MINUTE_MS
 _HOUR_MS = 3_600_000
-_EXPIRED_MS = 24 * _HOUR_MS  # A plan expires if no client runs it in this time.
+_EXPIRED_MS = 24 * _HOUR_MS
 _PLANS = (
     (Action.CLUSTERING, "cluster", "writes of its file groups give way to it"),
     (Action.COMPACTION, "compact", "no other merges its file groups"),
 )
-_MANY = 300  # A listing of more commits takes more than a page.
+_MANY = 300  # Listing more takes several pages.
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
 _Said = tuple[Literal["wrong", "note"], str, str]
 _Found = Iterator[_Said]
@@ -336,7 +336,7 @@ def _commits(facts: Facts) -> _Found:
             yield _WRONG, what, "commit anything from here: it states the schema"
     if facts.misread:
         yield _WRONG, facts.misread, "cluster all partitions with JVM Hudi, then clean"
-    # The rollback of a service leaves its plan, which can run again.
+    # A rolled-back service's plan can run again.
     planned = {i.begin for i in facts.timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     for instant in facts.timeline.writes:
         if instant.begin in facts.victims - planned:

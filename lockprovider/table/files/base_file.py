@@ -31,27 +31,22 @@ AVRO_KEY = "parquet.avro.schema"
 SPARK_KEY = "org.apache.spark.version"
 LEGACY_KEY = "org.apache.spark.legacyDateTime"
 
-_SECOND = -2_208_988_800  # Spark's old time zones equal today's from 1900 on.
+_SECOND = -2_208_988_800  # Spark's old time zones equal today's since 1900.
 _EARLIEST = {
-    "DATE": -141_427,  # 1582-10-15 is the first day of the Gregorian calendar.
+    "DATE": -141_427,  # 1582-10-15 began the Gregorian calendar.
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
 ROW_GROUP_ROWS = 1 << 17
-ROW_GROUP_BYTES = 128 << 20  # This limits the rows in memory, however few they are.
-
-
-# --- keys and partitions of rows ------------------------------------------------------------------------------------
+ROW_GROUP_BYTES = 128 << 20
 
 
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
     """Return each row's record key: the value itself, or `a:1,b:2` for several fields or if `named`.
 
-    Dates are ISO texts, booleans lower case, and timestamps microseconds since 1970 (Hudi's default; its Spark row
-    writer may differ).
+    Timestamps are microseconds since 1970, as by default in Hudi; its Spark row writer may differ.
 
     Raises:
-        InvalidRecords: a column is missing; a key is null or empty (of several fields: all); another row's values could
-            have the same key.
+        InvalidRecords: a column is missing; a key is null or empty (of several fields: all) or ambiguous.
     """
     texts = [_texts(table, field) for field in fields]
     filled = [_filled(text) for text in texts]
@@ -83,10 +78,9 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Return each row's partition path; it is empty in an unpartitioned table.
+    """Return each row's partition path, empty in an unpartitioned table.
 
-    Raises:
-        InvalidRecords: a column is missing, or a value cannot be a folder name.
+    Raises `InvalidRecords` if a column is missing or a value cannot be a folder name.
     """
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
@@ -136,14 +130,8 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-# --- reading --------------------------------------------------------------------------------------------
-
-
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file from bytes, a file object or a path, and read only its footer.
-
-    Raises `Corrupt` for a file that is not Parquet, and what `check_footer` raises.
-    """
+    """Open a base file and read only its footer; raise `Corrupt` if it is not Parquet (see `check_footer`)."""
     try:
         found = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
     except pa.ArrowInvalid as error:
@@ -162,9 +150,9 @@ def check_operation(names: Iterable[str], name: str) -> None:
 
 
 def check_footer(footer: pq.FileMetaData, name: str) -> None:
-    """Raise `UnsupportedTable` for a Flink change log, or old dates in Spark's Julian calendar.
+    """Raise `UnsupportedTable` for a Flink change log, or dates in Spark's Julian calendar.
 
-    Such dates have Spark's legacy mark, and are before 1582-10-15 (timestamps: before 1900).
+    These are dates before 1582-10-15, or timestamps before 1900, in a file with Spark's legacy mark.
     """
     check_operation(footer.schema.names, name)
     if LEGACY_KEY.encode() not in (footer.metadata or {}):
@@ -191,7 +179,7 @@ def _from(statistics: pq.Statistics, limit: int | None) -> bool:
 
 
 def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file like `open_base_file`; read repetitive text columns as dictionaries, for speed."""
+    """Open a base file like `open_base_file`, with repetitive texts as dictionaries, for speed."""
     known = open_base_file(source, filesystem).metadata
     few = [number for number in range(known.num_columns) if _is_of_few_texts(known, number)]
     names = [known.schema.column(number).path for number in few]
@@ -201,7 +189,6 @@ def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
 
 def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
-    """Return whether a text column is stored as a dictionary, in less than a byte a row."""
     column = known.schema.column(number)
     if column.logical_type.type != "STRING" or column.path != column.name or column.path == schema.RECORD_KEY:
         return False
@@ -210,7 +197,7 @@ def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
 
 
 def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all rows of a base file, with the footer's entries as schema metadata; raise `Corrupt` if damaged."""
+    """Read a base file's rows, with the footer as schema metadata; raise `Corrupt` if damaged."""
     try:
         return file.read(None if columns is None else list(columns))
     except (pa.ArrowInvalid, OSError) as error:
@@ -218,10 +205,10 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
 
 
 def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield all rows of a base file in batches of at most `rows` rows and about `at_most` bytes."""
+    """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes."""
     groups = list(range(file.num_row_groups))
     known = [file.metadata.row_group(number) for number in groups]
-    # Arrow fetches all requested groups before it reads the first, so a large file is read group by group.
+    # Arrow fetches all requested groups before it reads one, so a large file is read by group.
     asked = [groups] if sum(one.total_byte_size for one in known) <= ROW_GROUP_BYTES else [[one] for one in groups]
     most = max((one.total_byte_size // max(1, one.num_rows) for one in known), default=0)
     size = min(rows, max(1, at_most // max(1, most)))
@@ -243,16 +230,16 @@ def keys_of(file: pq.ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return the least and greatest record key from a footer; None if they are not reliable."""
+    """Return the least and greatest record key from a footer, or None if unreliable."""
     found = footer.metadata or {}
     least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
-        return None  # The JVM orders by UTF-16 and Arrow by UTF-8, which differ beyond ASCII.
+        return None  # The JVM orders by UTF-16, Arrow by UTF-8.
     return least.decode(), greatest.decode()
 
 
 def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
-    """Return the bloom filter in a footer; None if it has none of the known type."""
+    """Return the bloom filter in a footer, or None."""
     found = footer.metadata or {}
     text = found.get(BLOOM_KEY.encode())
     if text is None or found.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
@@ -268,7 +255,7 @@ def _name(source: Any) -> str:
     return f"of {len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else repr(source)
 
 
-_LIKELY = 65_536  # Only about 2 in 100,000 random file ids begin with 8 digits below this number.
+_LIKELY = 65_536  # Few random file ids begin with such 8 digits.
 
 
 def index_of(config: TableConfig) -> BucketIndex:
@@ -284,7 +271,7 @@ def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
 
 
 def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
-    """Count a file's keys that belong to another bucket: all keys, if the file has no bucket."""
+    """Count a file's keys that belong to another bucket; without a bucket, all keys."""
     bucket = bucket_of(there.file_id)
     return len(keys) if bucket is None else pc.sum(pc.not_equal(of_keys(config, keys), bucket)).as_py() or 0
 
@@ -302,7 +289,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a written file has no bucket, or shares one with another written file."""
+    """Raise `InvalidRecords` if a written file has no bucket or shares one."""
     index = config.bucket_index
     if index is None:
         return

@@ -1,7 +1,6 @@
 """Footer notes: cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
 
-Processes share notes in the lock folder, `.hoodie/.locks/footers/`. Notes never expire, since files never change and
-file names are never reused.
+Processes share notes in the lock folder. Notes never expire, since files never change and names are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -36,16 +35,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOTES = ".hoodie/.locks/footers/"
-MANY = 10_000  # For more keys, reading all keys of a file is quicker than asking its filter for each.
-FEW = 8  # For so few unknown files, reading their footers is quicker than using the lock folder.
+MANY = 10_000  # Above this, reading all keys is quicker than the filter.
+FEW = 8  # For so few files, reading footers is quicker.
 _VERSION = 1
 _LEVEL = 1  # Filters are random bits, which compress badly.
-_ONE_BY_ONE = 64  # Files of small commits share one object.
-_OBJECTS = 16  # A merge follows if the lock folder has more objects.
-_MERGED = "m"  # This follows the name of the newest merged object.
-_KEPT = 2  # A merge keeps this many of its sources, for readers that have just listed them.
-_FILTER_BYTES = 4096  # This is the base64 text of a filter of 512 keys.
-_FILTERS_BYTES = 4 << 20  # This limits all filters in one object.
+_ONE_BY_ONE = 64  # Small commits share one object.
+_OBJECTS = 16  # More objects are merged.
+_MERGED = "m"  # A merged object's name ends with this.
+_KEPT = 2  # A merge keeps some sources for readers that listed them.
+_FILTER_BYTES = 4096  # A filter of 512 keys, in base64
+_FILTERS_BYTES = 4 << 20  # of all filters in one object
 _MEMORY_BYTES = 64 << 20
 _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.error)
 
@@ -66,14 +65,14 @@ class FooterNote:
 
     @classmethod
     def written(cls, footer: pq.FileMetaData) -> FooterNote:
-        """Extract the note of a file written here; omit a filter that is too long for the lock folder."""
+        """Extract the note of a new file, without a filter too long for the lock folder."""
         note = cls.of(footer)
         return note if len(note.filter or "") <= _FILTER_BYTES else replace(note, filter=None)
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
         """Return whether the file may have one of the keys `asked`, which lie from `least` to `greatest`.
 
-        With None as `asked`, or an unreadable filter, only the range excludes keys.
+        With None or an unreadable filter only the range excludes keys.
         """
         if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
             return False
@@ -121,21 +120,20 @@ class FooterNote:
 class FooterNotes:
     """Cache of footer notes for one table in one process. Thread-safe.
 
-    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do. That folder lacks long
-    filters, and notes of the latest small commits.
+    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do.
     """
 
     def __init__(self, *, beside_the_lock: bool = False) -> None:
-        self._has_keys_asked = False  # After a key lookup, the cache keeps long filters, too.
+        self._has_keys_asked = False  # Long filters are kept after a key lookup.
         self._notes: dict[str, FooterNote] = {}
         self._size = 0
         self._adding = Lock()
         self._looking = Lock()
         self._may_look = beside_the_lock
         self._read: set[str] = set()
-        self._said: set[str] = set()  # The lock folder has notes of these files.
-        self._missed: set[str] = set()  # The lock folder had no notes of these files.
-        self._one_by_one: list[str] = []  # These files were written here, and wait for `put`.
+        self._said: set[str] = set()  # The lock folder has their notes.
+        self._missed: set[str] = set()  # The lock folder lacked their notes.
+        self._one_by_one: list[str] = []  # These files wait for `put`.
 
     def get(self, path: str) -> FooterNote | None:
         """Return a file's note or None; from now on the cache keeps long filters."""
@@ -149,7 +147,7 @@ class FooterNotes:
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
-        """Cache a note unless the cache has one as good; drop the oldest notes if memory is full."""
+        """Cache a note unless one as good is cached; drop the oldest if memory is full."""
         if not self._has_keys_asked and len(note.filter or "") > _FILTER_BYTES:
             note = replace(note, filter=None)
         with self._adding:
@@ -177,12 +175,11 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, asked)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Keep long filters from now on, and read the lock folder if many notes are missing."""
+        """Keep long filters from now on; read the lock folder if many notes are missing."""
         self._has_keys_asked = True
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
-        """Read the lock folder if it may have notes of many files that the cache lacks."""
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
         with self._looking:
@@ -213,7 +210,7 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Put notes in the lock folder as an object named by `time`, if it lacks many of them.
+        """Put notes in the lock folder as object `time`, if it lacks many of them.
 
         Returns whether the lock folder now has so many objects that the caller should `merge` them.
         """
@@ -226,7 +223,7 @@ class FooterNotes:
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
         """Merge the lock folder's objects into one, with the files for which `is_kept` is true.
 
-        Of several concurrent merges one wins. If the store fails, all notes remain.
+        Of several concurrent merges one wins.
         """
         found = read_notes(store, ())
         names = sorted(found)
@@ -259,7 +256,7 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 
 
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
-    """Decode an object of the lock folder; return no notes if it is damaged or of another version."""
+    """Decode an object of the lock folder; return nothing if damaged or of another version."""
     try:
         most = plausible(data)
         said = parse_json(inflate(data, most=most), most=most, items=most)
@@ -271,18 +268,18 @@ def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
 
 
 _MOST_COLUMNS = 32
-_LONGEST = 64  # Longer texts get no range.
+_LONGEST = 64
 _INTEGERS = {str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
-_STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # INT96 is missing, since its statistics have no order.
+_STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # INT96 statistics have no order.
 
 
 class Range(NamedTuple):
-    """Bounds of a column's values as stored, with the type's Arrow name as `kind`; without bounds all are null."""
+    """Bounds of a column's values as stored in the Arrow type `kind`; without bounds all are null."""
 
     kind: str
     least: int | str | None
     greatest: int | str | None
-    has_nulls: bool  # True also means that nulls are unknown.
+    has_nulls: bool  # or unknown
 
 
 Ranges = Mapping[str, Range]
@@ -297,14 +294,14 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
     """Extract the column ranges from a footer.
 
     These get none: floats (statistics ignore NaN), decimals, booleans, binary and nested columns; texts longer than 64
-    characters; columns after 32 with a range; dates and timestamps that Spark may have written in the Julian calendar.
+    characters; columns after 32 with a range; dates and timestamps with Spark's legacy mark.
     """
     fields, found, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for name, kind in zip(fields.names, fields.types, strict=True):
         said = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
-        if said and fields.get_field_index(name) >= 0:  # A name that occurs twice gets no range.
+        if said and fields.get_field_index(name) >= 0:  # Duplicate names get no range.
             one = _range(said, name, [group.column(at) for group in groups])
             if one is not None:
                 found[name] = one
@@ -315,7 +312,7 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
-    """Return an expression that is true for every row of a file, as read with these columns, nulls included."""
+    """Return an expression that is true for every row of a file as read with these columns."""
     sure = pc.scalar(True)
     for column in columns:
         one = ranges.get(column.name)
@@ -398,8 +395,8 @@ def _between(value: Any, one: Range, kind: pa.DataType) -> Any:
     try:
         least, greatest = pa.scalar(one.least, kind), pa.scalar(one.greatest, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pc.scalar(True)  # The column's type is narrower now, or has no such values.
+        return pc.scalar(True)  # The column's type is narrower now.
     ends = [value == least] if one.least == one.greatest else [value >= least, value <= greatest]
-    if one.has_nulls:  # Arrow cannot use the expression if both ends share one null check.
+    if one.has_nulls:  # Arrow cannot use one null check for both ends.
         ends = [end | value.is_null() for end in ends]
     return reduce(and_, ends)

@@ -1,7 +1,6 @@
 """Writer of a transaction's data files, in new and existing file groups.
 
-It is picklable, and uses no lock and no timeline. It writes a marker before each file, for rollbacks, and never
-overwrites a file.
+It is picklable, and uses no lock and no timeline. It writes a marker before each file and never overwrites one.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import with_meta
 from lockprovider.table.timeline.view import FileSlice
 
-_MARKED = 2  # More files than this share one marker object, plus one that states the type.
-_FEW = 8  # More places than this are read by one listing from the first to the last.
+_MARKED = 2  # More files than this share one marker object.
+_FEW = 8  # More places than this are read by one listing.
 
 
 class WritesHere(NamedTuple):
     """State of a transaction that writes all files in its own process."""
 
-    markers: list[str]  # Markers are recorded before they are written.
-    announced: set[str]  # These are the paths of announced files.
-    partitions: set[str]  # These partitions have a metafile; the writer adds to the set.
-    wait_in_flight: Callable[[], object]  # This waits for the inflight file; the writer calls it before each data file.
+    markers: list[str]  # recorded before they are written
+    announced: set[str]  # paths
+    partitions: set[str]  # with a metafile; the writer adds to the set
+    wait_in_flight: Callable[[], object]  # called before each data file; waits for the inflight file
 
 
 class NewGroup(NamedTuple):
@@ -107,8 +106,8 @@ class GroupWriter:
     def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
         """Convert rows to the table's columns; return the rows, their record keys and partition paths.
 
-        Pass `missing="refuse"` for rows that replace others, whose values a null would erase. Raises `DoesNotFit` for a
-        wrong column or value, and `InvalidRecords` for a null key or a set delete flag.
+        Pass `missing="refuse"` for rows that replace others, whose values a null would erase. Raises `DoesNotFit`, or
+        `InvalidRecords` for a null key or a set delete flag.
         """
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
@@ -132,7 +131,7 @@ class GroupWriter:
     def insert(
         self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
     ) -> WriteStat:
-        """Write a new file group with the latest row of each key; all attempts of a task pass the same `file_id`."""
+        """Write a new file group with the latest row of each key; repeated attempts must pass the same `file_id`."""
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
@@ -183,7 +182,7 @@ class GroupWriter:
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
         """Write the markers of many new files in one object; skip few files, whose own writes mark them.
 
-        All files of an instant use the same kind of markers, since a JVM rollback reads only one kind.
+        An instant uses one kind of markers, since a JVM rollback reads only one kind.
         """
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
@@ -242,10 +241,10 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write a log file of a slice: rows of unique keys, and deletes; return None if it would be empty.
+        """Write a log file of rows with unique keys and of deletes; return None if it would be empty.
 
-        A key in both is deleted. With `delete_values` all deletes are written; otherwise only those of keys that the
-        slice has. Raises `Aborted` if an earlier attempt of the task wrote other rows, or the instant was rolled back.
+        A key in both is deleted. Without `delete_values`, keys that the slice lacks are not deleted. Raises `Aborted`
+        if an earlier attempt wrote other rows, or the instant was rolled back.
         """
         kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -269,7 +268,7 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker; keep the file of an earlier attempt if it has the same keys.
+        """Create a base file after its marker; keep an earlier attempt's file with the same keys.
 
         Raises `Aborted` if that file has other keys, or the instant was rolled back.
         """
@@ -331,7 +330,7 @@ class GroupWriter:
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
         """Create missing metafiles, without which JVM readers ignore partitions; `each` works like `map`.
 
-        Raises `InvalidRecords` if a new partition is inside another one, or around one.
+        Raises `InvalidRecords` if a new partition and another one are nested.
         """
         known = set() if self.here is None else self.here.partitions
         new = [partition for partition in partitions if partition not in known]
@@ -340,7 +339,7 @@ class GroupWriter:
         outer = [join(one, PARTITION_METAFILE) for partition in new for one in outer_of(partition) if self._can_nest]
         self._refuse_nested(new, outer, made=False)
         made = [partition for partition, is_mine in zip(new, each(self._make_partition, new), strict=True) if is_mine]
-        if made and self._can_nest:  # If two writers create nested partitions at once, at least one of them sees both.
+        if made and self._can_nest:  # At least one of two concurrent writers sees both.
             self._refuse_nested(made, [*outer, *(f"{partition}/" for partition in made)], made=True)
         known.update(new)
 
@@ -401,6 +400,6 @@ def group_id(begin: str, *task: object) -> str:
     """Return the file id of a new file group, the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
-    # A leading letter prevents confusion with the file id of a bucket.
+    # A bucket's file id begins with a digit.
     digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"

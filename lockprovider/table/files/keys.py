@@ -1,7 +1,7 @@
 """Lookup of record keys in base files: which files and rows have some of the keys.
 
-In a table with one key column that column is read instead of the record keys, and whole numbers are compared directly.
-Text and number matches find the same rows.
+In a table with one key column that column is read, and whole numbers are compared directly. Both matches find the same
+rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SLOTS_A_KEY = 16  # Few other values share a slot with a key, and need a comparison.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # This is 2**64 by the golden ratio: neighbours get distant slots.
+_SLOTS_A_KEY = 16
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours get distant slots.
 
 
 class KeyMatch(Protocol):
@@ -40,11 +40,11 @@ class KeyMatch(Protocol):
     column: str
 
     def met(self, rows: pa.Table) -> Met:
-        """Return ascending positions of rows with one of the keys, and for each row the number of its key."""
+        """Return ascending positions of rows with one of the keys, and the number of each row's key."""
 
 
 class TextMatch:
-    """Match by record key, or by a column with the same texts; each call hashes all keys."""
+    """Match by record key, or by a column with the same texts."""
 
     def __init__(self, keys: pa.Array, column: str = RECORD_KEY) -> None:
         self.column = column
@@ -79,7 +79,7 @@ class NumberMatch:
 
     def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         found: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
-        return found.view(np.int64)  # numpy indexes by this type without a conversion.
+        return found.view(np.int64)  # numpy's own index type
 
 
 def _filled(rows: pa.Table, column: str) -> pa.Array:
@@ -90,14 +90,14 @@ def _filled(rows: pa.Table, column: str) -> pa.Array:
 
 
 def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
-    """Return the match by a text column, or by record key if a schema lacks that column."""
+    """Return the match by a text column, or by record key if a schema lacks it."""
     if column is None or not all(_is_text(schema, column) for schema in schemas):
         return TextMatch(keys)
     return TextMatch(keys, column)
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """Return the match by a column of whole numbers; None if a schema lacks it or a key is not a number."""
+    """Return the match by a column of whole numbers; None if a schema lacks it or a key is no number."""
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
     numbers = numbers_of(keys)
@@ -105,14 +105,14 @@ def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> Num
 
 
 def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """Convert keys to numbers; return None if one is not the canonical text of a number."""
+    """Convert keys to numbers, or return None if one is not a number's canonical text."""
     if types.is_int64(keys.type):
         return keys
     try:
         numbers = keys.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
-    return numbers if numbers.cast(pa.string()).equals(keys) else None  # The text 007 is no canonical number.
+    return numbers if numbers.cast(pa.string()).equals(keys) else None  # not 007
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
@@ -145,7 +145,7 @@ class KeyFile:
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
-        """Return the keys that both files have; read only footers if the key ranges do not overlap."""
+        """Return the keys that both files have; read only footers if the key ranges are disjoint."""
         mine, theirs = self._note.ends, other._note.ends
         if mine is not None and theirs is not None and (mine[1] < theirs[0] or theirs[1] < mine[0]):
             return pa.array([], pa.string())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STAYS, _GOES = -1, -2
-# pyarrow's default pool returns large pieces to the system; this one keeps them for the next part.
+# pyarrow's default pool returns large pieces to the system.
 _POOL = pa.system_memory_pool()
 
 
@@ -37,7 +37,7 @@ class MergePlan:
     """Plan of what happens to each row of a base file.
 
     `fates` has for each row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are indexes
-    of upserts with keys that the file has, and to append. `keys` are the next file's.
+    of upserts: those with keys of the file, and those to append.
     """
 
     keys: pa.Array
@@ -91,11 +91,10 @@ def merge_plan(
 ) -> MergePlan | None:
     """Plan upserts and deletes of a base file's rows; return None if its key range excludes all keys.
 
-    An upsert replaces its key's row in place. With an ordering field the higher value wins; the upsert wins ties and
-    nulls. A delete always wins. `upsert_keys` must be unique (see `dedupe`).
+    With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
+    must be unique (see `dedupe`).
 
-    Raises `UnsupportedSchema` if `upserts` lacks a column of the file, and `InvalidRecords` for an old value that does
-    not fit.
+    Raises `UnsupportedSchema` if `upserts` lacks a column of the file.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
@@ -114,7 +113,7 @@ def merge_plan(
 
 def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """Yield the rows of the next base file in parts (at least one), for `write_base_file`."""
-    stored = file.schema_arrow  # pyarrow builds this schema at each access.
+    stored = file.schema_arrow  # built at each access
     target = _as_stored(stored, upserts.schema)
     there = schema.present(target.names, stored.names)
     seen = done = 0
@@ -135,7 +134,6 @@ def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Apply the plan to a batch of old rows; `start` is the position of its first row in the next file."""
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
     if not len(changed) and len(places) == old.num_rows:
@@ -167,9 +165,6 @@ def _old_wins(
     target = pa.schema([upserts.schema.field(ordering_field)])
     mine = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
     return mask_of(pc.greater(mine, theirs).fill_null(False))
-
-
-# -- rows of one key ---------------------------------------------------------------------------------------------------
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:

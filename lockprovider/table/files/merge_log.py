@@ -45,8 +45,7 @@ class MergeRule:
     """Rule that chooses between versions of a row: by the `ordering` columns, or the later version if none.
 
     The higher ordering value wins, and of equal values the later; null is lowest and NaN highest. A delete without a
-    value wins over all earlier events, and any later row wins over it. `key` is the column whose texts are the record
-    keys.
+    value wins over all earlier events, and any later row wins over it.
     """
 
     ordering: tuple[str, ...] = ()
@@ -68,8 +67,7 @@ class MergeRule:
 class LogEvents:
     """All events of a slice's logs, in merge order; `rows` has the rows of `ROW` events only.
 
-    `order` has an array of ordering values for each field. `partial` has for each row the index of its column set, or
-    is None if no row is partial.
+    `partial` has for each row the index of its column set, or is None if no row is partial.
     """
 
     keys: pa.Array
@@ -121,7 +119,6 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 
 def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
-    """Return an integer code for each key, equal for equal keys, and the number of unique keys."""
     if types.is_int64(keys.type):
         ranked = np.sort(keys.to_numpy())  # Sorting is quicker than hashing.
         if (ranked[1:] != ranked[:-1]).all():
@@ -132,14 +129,14 @@ def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     found = np.zeros(count, dtype=np.int64)
-    found[codes] = places  # Of equal codes the last one stays.
+    found[codes] = places  # The last of equal codes stays.
     return found
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
     """Mask the events that can win: an event before its key's last delete without a value cannot.
 
-    That delete can win only if no row follows. Deletes with a value between it and the first later row cannot win.
+    That delete wins only if no row follows. Deletes between it and the first later row cannot win.
     """
     gone = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)
@@ -150,7 +147,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
     last[codes[gone]] = gone
     start = last.copy()
     later = np.flatnonzero((kinds == LogEventKind.ROW) & (last[codes] >= 0) & (places > last[codes]))[::-1]
-    start[codes[later]] = later  # The order is descending, so the first row stays.
+    start[codes[later]] = later  # Descending order: the first row stays.
     only = start == last
     return np.where(last[codes] < 0, everything, (places >= start[codes]) & (~only[codes] | (places == last[codes])))
 
@@ -186,7 +183,7 @@ def comparable(values: pa.Array) -> pa.Array:
     if not types.is_floating(values.type):
         return values
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
-    # This replaces the many bit patterns of NaN by one.
+    # NaN has many bit patterns; keep one.
     bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
     return pa.array(
         np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), mask=values.is_null().to_numpy(zero_copy_only=False)
@@ -214,9 +211,9 @@ def mask_of(values: pa.Array) -> NDArray[np.bool_]:
 class LogMerge:
     """Merge of one slice's folded logs with its base file. Not thread-safe.
 
-    Pass all base batches to `merged`, then call `rest`. With `in_place` log rows take the positions of rows that they
-    replace; else `rest` returns them, which costs less. The base row meets the folded logs, not each event: after a
-    delete without a value, a log row with a lower value than the base row lets the base row reappear.
+    Pass all base batches to `merged`, then call `rest`. With `in_place` log rows keep the positions of replaced rows;
+    else `rest` returns them, which costs less. After a delete without a value, a log row with a lower value than the
+    base row lets the base row reappear.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:
@@ -225,7 +222,7 @@ class LogMerge:
         self._match = match
         self._in_place = in_place or bool(side.lacks)
         self._met = np.zeros(len(side.keys), dtype=np.bool_)
-        # For each key this counts the replaced rows that `rest` returns.
+        # by key: replaced rows that `rest` returns
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
@@ -249,7 +246,7 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[kept]))
 
     def rest(self) -> pa.Table:
-        """Return log rows whose keys no batch had, and log rows that were not merged in place."""
+        """Return log rows whose keys no batch had, or that were not merged in place."""
         times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
         if (times == 1).all():
             return self._side.rows
@@ -284,13 +281,12 @@ def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
     return pa.concat_arrays([one, other]).take(pa.array(np.where(mask_of(first), numbers, numbers + len(first))))
 
 
-# Fold of a slice's logs with partial updates: field by field, in order, one key at a time. The winner's fields override
-# the loser's. So a late row with a lower ordering value only fills columns that the winner lacks, and a full row lacks
-# none. Spark SQL's `MERGE INTO ... UPDATE SET` writes partial updates. Source: Hudi `PartialUpdateHandler`,
+# Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`: the winner's fields override the loser's, so a late row
+# with a lower ordering value only fills columns that the winner lacks. Source: Hudi `PartialUpdateHandler`,
 # `SparkRecordMergingUtils.mergePartialRecords`.
 @dataclass(slots=True)
 class _State:
-    """Folded state of one key: `fields` maps each column to the index of the row with its value."""
+    """Folded state of one key: `fields` maps columns to the rows with their values."""
 
     event: int
     kind: LogEventKind

@@ -17,7 +17,7 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
 from lockprovider.table.files.footers import FooterNotes, Ranges
 
-WHOLE_BYTES = 8 << 20  # Up to this size, one request for the whole file is cheaper than several for its parts.
+WHOLE_BYTES = 8 << 20  # Up to this size, one request is cheaper than ranged reads.
 _LOCAL = "local"
 
 
@@ -47,7 +47,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """Return the location of a table with its open store; its footer notes also use the lock folder."""
+        """Return the location of a table with its open store; its notes also use the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
@@ -63,7 +63,7 @@ class TablePlace:
     def source(self, path: str, size: int | None = None) -> Source:
         """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads of a large file.
 
-        Without a `size` the whole file is fetched. A missing file raises `FileNotFoundError`, now or at the read.
+        Without a `size` it fetches the whole file.
         """
         store = self.store
         if self.is_local:
@@ -74,13 +74,13 @@ class TablePlace:
         return Source(f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """Read the rows of a base file, or some `columns`; raise `HistoryGone` if a clean removed the file."""
+        """Read a base file's rows, or some `columns`; raise `HistoryGone` if a clean removed it."""
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
         """Open a base file and read its footer; without a `size` fetch the whole file.
 
-        Raises `HistoryGone` if a clean removed the file, and `Corrupt` if it is not Parquet.
+        Raises `HistoryGone` if a clean removed it, and `Corrupt` if it is not Parquet.
         """
         return self._opened(path, size, base_file.open_base_file)
 

@@ -1,4 +1,4 @@
-"""Rewrite of file slices by table services: compaction of a slice, clustering of rows into new file groups.
+"""Rewrite of file slices by table services: compaction of a slice, clustering of rows.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -36,8 +36,8 @@ def write_clustered(
 ) -> list[WriteStat]:
     """Write all rows of a partition's slices as new file groups; rows keep commit time and sequence number.
 
-    Several file ids get sorted ranges of about equal size, whose rows wait in temporary files; an empty file is not
-    written. A repeated task finds the files of its first attempt.
+    Several file ids get sorted ranges of about equal size; empty files are not written. A repeated task finds its first
+    attempt's files.
     """
     rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
@@ -117,8 +117,8 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
 def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
     """Write the base file that compacts a slice; rows keep commit time and sequence number.
 
-    The file may have no rows; without it the previous base file's rows would reappear. A repeated task with the same
-    `token`, a part of the file name, finds the file of its first attempt.
+    An empty file is written too, since without it the previous base file's rows would reappear. A repeated task with
+    the same `token` finds its first attempt's file.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]

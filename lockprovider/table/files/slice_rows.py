@@ -1,6 +1,6 @@
 """Rows of a file slice: read its log files, and merge them with its base file in batches.
 
-Large logs are processed in parts by hash of the key, to bound memory. Each part reads the logs and the base file again.
+Large logs are processed in parts by hash of the key, to bound memory.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BATCH_ROWS = ROW_GROUP_ROWS
-_PART_BYTES = 128 << 20  # This limits the stored size of log files whose rows are in memory together.
+_PART_BYTES = 128 << 20  # of stored logs with rows in memory together
 
 
 def merged_rows(
@@ -76,12 +76,9 @@ def merged_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
 
-    The order is the same each time. With `in_place` log rows take the positions of rows that they replace, so that a
-    rewritten file stays sorted. Otherwise log rows come last, which costs less.
-
-    Raises:
-        HistoryGone: a file was cleaned.
-        Corrupt, UnsupportedTable: a file cannot be understood; the message names it.
+    With `in_place` log rows keep the positions of replaced rows, so that a rewritten file stays sorted. Otherwise log
+    rows come last, which costs less. Raises `HistoryGone` if a file was cleaned, and `Corrupt` or `UnsupportedTable`
+    for an unreadable one.
     """
     if not one.logs:
         yield from _base_rows(place.open(one.path, one.size), columns, _BATCH_ROWS)
@@ -101,7 +98,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Return the match of base rows with these keys, the base columns to read, and the batch size in rows."""
+    """Return the match of base rows with these keys, the base columns to read, and the batch size."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, _BATCH_ROWS
@@ -195,7 +192,7 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
 
 def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[tuple[LogBlock, str]]:
-    """Yield the valid blocks and their paths; read each file twice, so that only one is in memory."""
+    """Yield the valid blocks and their paths; hold one file in memory, reading each twice."""
     heads, places = [], {}
     for path in paths:
         for number, block in enumerate(decode_blocks(read(path), path)):

@@ -24,24 +24,23 @@ from lockprovider.table.format.layout import BaseFile, LogFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BATCH_ROWS = 1 << 15  # With so few rows, memory is reused instead of returned and allocated again.
-BATCH_BYTES = 16 << 20  # Large rows are limited for the same reason.
+BATCH_ROWS = 1 << 15  # Memory of small batches is reused.
+BATCH_BYTES = 16 << 20
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
 _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
-_DIGITS = 9  # The number of a row in its file has at most 9 digits.
-# For so few rows zstd saves nothing, and its buffers for each column cost more than the rest of the file.
+_DIGITS = 9  # of a row number
+# For so few rows zstd saves nothing, and its buffers cost much.
 _FEW_ROWS = 1000
-CALENDAR = "3.5.0"  # With version 3.0 or later, and without the legacy mark, Spark reads all dates in today's calendar.
+CALENDAR = "3.5.0"  # From 3.0 on Spark reads dates in today's calendar.
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
-_ORDERS_DIFFER_FROM = 0xEE  # This is the first byte of U+E000 in UTF-8; U+10000 and above begin with 0xF0 or more.
+_ORDERS_DIFFER_FROM = 0xEE  # first byte of U+E000 in UTF-8
 
 
-# JVM Hudi compares record keys in Java's order, by UTF-16 code units. Arrow, Parquet and HFiles compare UTF-8 bytes.
-# The orders differ only between a character from U+E000 to U+FFFF and one beyond U+FFFF: the latter's first UTF-16 unit
-# is a surrogate (U+D800 to U+DBFF), so it comes first in Java. Sources: `HoodieBloomFilterWriteSupport.addKey` and
-# `HoodieBloomIndex` compare by `String.compareTo`.
+# JVM Hudi compares record keys by UTF-16 units; Arrow, Parquet and HFiles by UTF-8 bytes. A character beyond U+FFFF
+# begins with a surrogate, so Java orders it before U+E000 to U+FFFF. Source: `HoodieBloomFilterWriteSupport.addKey`,
+# `HoodieBloomIndex`.
 def java_order(key: str) -> bytes:
     """Return a sort key with the order of Java's `String.compareTo`."""
     return key.encode("utf-16-be")
@@ -86,9 +85,9 @@ def write_base_file(
 ) -> WrittenFile:
     """Encode a base file from parts of `fresh` rows with `columns` of canonical types.
 
-    Without `keys`, the keys of all rows in order, the parts must contain them. `known`, a base file with the first of
-    these keys, and `key_filter`, their bloom filter, save work. NOT checked: that keys are unique and not empty, and
-    that `known` and `key_filter` belong to them.
+    Without `keys`, all rows' keys in order, the parts must contain them. `known`, a base file with the first keys, and
+    `key_filter`, their bloom filter, save work. NOT checked: that keys are unique and not empty, and that `known` and
+    `key_filter` belong to them.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
@@ -96,7 +95,7 @@ def write_base_file(
     compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
     settings = {"compression": compression, "use_dictionary": repetitive(first), "store_schema": False}
     settings["write_statistics"] = _compared(first)
-    # Parquet's writer checks the page size only after this many rows, which may be large.
+    # Parquet checks the page size only after so many rows.
     settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (_bytes_of(first) or 1)))
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
@@ -164,7 +163,6 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """Split rows in halves until each piece has at most `limit` bytes or one row."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -176,7 +174,6 @@ def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
 
 
 def _bytes_of(rows: pa.Table) -> int:
-    """Return the size of rows in memory, without dictionary entries, which rows share."""
     return sum(
         chunk.indices.nbytes if types.is_dictionary(chunk.type) else chunk.nbytes
         for column in rows.columns
@@ -223,12 +220,12 @@ def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def repetitive(full: pa.Table) -> bool | list[str]:
     """Return the columns to encode as dictionaries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
-        return True  # Parts of nested columns have names of their own.
+        return True  # Parts of nested columns have own names.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
 
 
 def _compared(full: pa.Table) -> bool | list[str]:
-    """Return the columns that get statistics, for filters of queries; True (all) if some are nested."""
+    """Return the columns that get statistics; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True
     return [name for name in full.column_names if name not in _NOT_COMPARED]
@@ -237,7 +234,6 @@ def _compared(full: pa.Table) -> bool | list[str]:
 def _repeats(values: pa.ChunkedArray) -> bool:
     if types.is_dictionary(values.type):
         return True
-    # Of large values only a few are probed.
     probed = values[: max(2, _PAGE_BYTES * len(values) // (values.nbytes or 1))]
     return len(probed.unique()) < len(probed)
 

@@ -33,8 +33,8 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import META_COLUMNS, RECORD_KEY, to_avro, with_meta
 
-PARQUET_ROWS = 1000  # From this number on a Parquet block is smaller and quicker than an Avro block.
-_BLOCK_BYTES = 256 << 20  # This limits a block's rows in memory, as in JVM writers; a block may not have 2 GiB.
+PARQUET_ROWS = 1000  # From here on Parquet is smaller and quicker than Avro.
+_BLOCK_BYTES = 256 << 20  # as in JVM writers; a block may not have 2 GiB
 
 
 def encode_log(
@@ -45,8 +45,7 @@ def encode_log(
 ) -> tuple[WriteStat, bytes]:
     """Encode a log file from rows, their unique keys, and deletes; return its statistics and bytes.
 
-    With an ordering column each delete carries the value of its row: a delete without a value would let the base row
-    reappear. Raises `InvalidRecords` if a row has no ordering value.
+    A delete carries its row's ordering value, since without a value the base row would reappear.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -72,7 +71,7 @@ def encode_log(
 
 
 def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
-    """Raise `InvalidRecords` for rows without an ordering value in a merge-on-read table: JVM readers fail at them."""
+    """Raise `InvalidRecords` for a null ordering value in a merge-on-read table: JVM readers fail at it."""
     for name in MergeRule.of(config).ordering if config.is_merge_on_read else ():
         if count := rows.column(name).null_count:
             raise InvalidRecords(
@@ -121,7 +120,7 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 def _parquet(rows: pa.Table, text: str) -> bytes:
     out = BytesIO()
     settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), "store_schema": False}
-    settings["write_statistics"] = False  # Readers read the whole block, so statistics are useless.
+    settings["write_statistics"] = False  # Readers read whole blocks.
     with pq.ParquetWriter(out, rows.schema, **settings) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata({AVRO_KEY: text, SPARK_KEY: CALENDAR})

@@ -1,7 +1,6 @@
-"""Bloom filter in a base file's footer: Hadoop's dynamic bloom filter (type code `DYNAMIC_V0`), with one row of bits.
+"""Bloom filter in a base file's footer: Hadoop's dynamic bloom filter with one row of bits, sized to its keys.
 
-Each filter is sized to its keys, for the JVM's rate of one false positive in a billion. Readers take size and hashes
-from the filter. JVM writers with the bloom index fail on a file without one.
+JVM writers with the bloom index fail on a file without one.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -28,16 +27,15 @@ TYPE_CODE = "DYNAMIC_V0"
 
 _MOST_HASHES = 30
 _MOST_BITS = 2 * 2_587_966
-# Filters of the largest size use this many hashes per bit and key; 0.69 is optimal, but hardly better and half as slow
-# again.
+# Hashes per bit and key at the largest size; the optimum 0.69 is slower and hardly better.
 _HASHES_A_BIT = 0.45
-_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # This gives one false positive in a billion.
+_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # one false positive in a billion
 _LEAST_ROOM = 16
 _VERSION, _MURMUR = -1, 1
 _HEADER = struct.Struct(">iibi")
 _COUNTS = struct.Struct(">iii")
 _M = np.uint32(0x5BD1E995)
-# Hashing in slices keeps the work in the processor's cache, and memory flat.
+# Slices fit the processor's cache.
 _SLICE = 32_768
 
 
@@ -52,8 +50,8 @@ class KnownFilter:
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
     """Return the filter of `keys`, which must not be empty strings, as base64 text.
 
-    `known` is the filter of the first of these keys, in order, so that only the others are hashed. Another form or size
-    of it is ignored. `room` is the number of keys to size the filter for.
+    `known` is the filter of the first of these keys, in order, so that only the others are hashed. `room` is the number
+    of keys to size the filter for.
     """
     count = len(keys)
     room = room or _room(count)
@@ -87,7 +85,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the filters of a few groups, hashed in one pass if all use the same number of hashes."""
+    """Yield the filters of a few groups, hashed in one pass if possible."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -153,7 +151,7 @@ def _hashes(room: int) -> int:
 class BloomFilter:
     """Parsed filter: `rows` are the bit vectors, least significant bit first.
 
-    `recorded` is the stated number of keys, which the JVM states wrongly if there are several rows.
+    The JVM states a wrong number of keys, `recorded`, if there are several rows.
     """
 
     bits: int
@@ -199,7 +197,7 @@ class BloomFilter:
             for number, row in enumerate(bits):
                 there[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         found = np.empty(len(lengths), dtype=np.bool_)
-        found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # `_positions` yields the keys in this order.
+        found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # the order of `_positions`
         return found
 
 
@@ -257,7 +255,7 @@ def _positions(
     spare, bit = np.empty_like(h), np.empty_like(h)
     for _ in range(hashes):
         blocks.hash(h, spare)
-        # Java's % keeps the sign, so |h % n| is |h| % n. numpy's % is slower than division.
+        # Java's % keeps the sign, so |h % n| is |h| % n. numpy's % is slow.
         np.abs(h.view(np.int32), out=bit.view(np.int32))
         np.floor_divide(bit, size, out=spare)
         np.multiply(spare, size, out=spare)
@@ -269,7 +267,7 @@ def _positions(
 class _Blocks:
     """Part of the hash that needs no seed, for keys sorted by length.
 
-    The j-th array of `words`, the mixed 4-byte words, covers the keys from `firsts[j]` on; earlier keys are too short.
+    The j-th array of `words` covers the keys from `firsts[j]` on; earlier keys are too short.
     """
 
     lengths: NDArray[np.uint32]
@@ -302,12 +300,12 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))
     tails = np.zeros(len(lengths), dtype=np.uint32)
     ends, left = starts + lengths, lengths % 4
-    # Hadoop takes the last bytes from the end backwards and, unlike other Murmurs, with their sign.
+    # Hadoop takes the last bytes backwards and, unlike other Murmurs, signed.
     for back in (1, 2, 3):
         has = left >= back
         signed = data[ends[has] - back].view(np.int8).astype(np.int32)
         tails[has] ^= (signed << (8 * (back - 1))).view(np.uint32)
-    factors = np.where(left > 0, _M, np.uint32(1))  # A key without a tail keeps its hash.
+    factors = np.where(left > 0, _M, np.uint32(1))
     return _Blocks(lengths.astype(np.uint32), words, firsts, tails, factors)
 
 

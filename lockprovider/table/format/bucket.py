@@ -1,7 +1,6 @@
 """Bucket index of Hudi: the record key of a row determines its file group, without a lookup.
 
-The bucket is Java's hash of the list of the hash fields' values, without the sign, modulo the number of buckets. File
-ids begin with the bucket in 8 digits.
+The bucket is Java's hash of the hash fields' values, without the sign, modulo the number of buckets.
 
 Source: Hudi `BucketIdentifier`, `KeyGenUtils.extractRecordKeysByFields`, `HoodieSimpleBucketIndex`; Java's
 `String.hashCode`, `List.hashCode`.
@@ -33,12 +32,12 @@ _FIXED = "-0000-0000-0000-000000000000-"  # Source: Hudi `BucketIdentifier.newBu
 _FACTOR = np.uint32(31)
 _INVERSE = np.uint32(pow(31, -1, 1 << 32))
 _NO_SIGN = np.uint32(0x7FFFFFFF)
-_SLICE = 65_536  # This keeps the work in the processor's cache.
+_SLICE = 65_536  # fits the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class BucketIndex:
-    """Bucket index: `buckets` file groups in each partition, by a hash of `fields`, some or all of the key columns."""
+    """Bucket index: `buckets` file groups in each partition, by a hash of some key columns, `fields`."""
 
     buckets: int
     fields: tuple[str, ...]
@@ -58,7 +57,7 @@ class BucketIndex:
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
-        """Return each record key's bucket as int32, equal to JVM Hudi 1.2's for all keys that it can hash.
+        """Return each record key's bucket as int32, equal to JVM Hudi 1.2's.
 
         JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field.
         """
@@ -75,7 +74,7 @@ def prefix(bucket: int) -> str:
 
 
 def file_id(bucket: int, group: str) -> str:
-    """Return the file id of a bucket's new file group; `group` is a new file id that makes it unique."""
+    """Return the file id of a bucket's new file group, made unique by the file id `group`."""
     return prefix(bucket) + group[_DIGITS:]
 
 
@@ -93,11 +92,8 @@ def bucket_of(file_id: str) -> int | None:
     return int(start) if len(start) == _DIGITS and start.isascii() and start.isdigit() else None
 
 
-# --- what is hashed -------------------------------------------------------------------------------------------------
-
-
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a record key, in order; the key itself if it has no such parts.
+    """Return the values of `fields` in a record key, in order, or the key itself.
 
     A value ends at the last `,` before the next `:`. Like the JVM, this misreads a value with a `,` and then a `:`.
     """
@@ -164,13 +160,10 @@ def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
     return totals
 
 
-# --- Java's hash of a text ------------------------------------------------------------------------------------------
-
-
 def java_hashes(texts: pa.Array) -> Hashes:
     """Return Java's `String.hashCode` of each text as an unsigned number; 0 for null.
 
-    The hash is a polynomial in 31, which has an inverse modulo 2^32, so all hashes are differences of one running sum.
+    31 has an inverse modulo 2^32, so all hashes are differences of one running sum.
     """
     data, offsets = utf8(pc.fill_null(texts, ""))
     units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII

@@ -26,12 +26,12 @@ from lockprovider.table.format.bloom import TYPE_CODE
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
-_MAJOR, _MOST_MINOR = 3, 3  # HBase's writer, used by Hudi before 1.1, has minor version 3.
+_MAJOR, _MOST_MINOR = 3, 3  # Hudi before 1.1 writes minor version 3.
 _TRAILER, _DATA, _META, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"METABLKc", b"IDXROOT2", b"FILEINF2"
 _BLOOM = b"bloomFilter"
 _HEAD = struct.Struct(">8siiqBii")
 _ENTRY = struct.Struct(">iih")
-_AROUND_KEY = 12  # A stored key length includes its own length, an empty column family, a time and a kind.
+_AROUND_KEY = 12  # own length, empty column family, time, kind
 _AFTER_KEY = 10
 _PROTOBUF = b"PBUF"
 _WITH_TIMES = "KEY_VALUE_VERSION"
@@ -39,13 +39,13 @@ _GZIP, _PLAIN = 1, 2
 _GZIP_WINDOW = 31
 _VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5
 _MOST_SHIFT = 63
-_CHECKED = 16384  # Each of this many bytes has a checksum; the kind "none" has zeros.
+_CHECKED = 16384  # bytes per checksum
 _CHECKSUM = bytes(4)
 _NO_BLOCK = -1
-# The key has no column family, the latest time, and the kind "put".
+# no column family, the latest time, kind "put"
 _AFTER = struct.Struct(">BqB").pack(0, (1 << 63) - 1, 4)
 _ORDER = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
-_ONE_BYTE = 127  # Hadoop writes no larger number as one byte.
+_ONE_BYTE = 127
 
 
 class _Trailer(IntEnum):
@@ -73,10 +73,7 @@ class HFile:
 
 
 def decode_hfile(data: bytes, file_name: str) -> HFile:
-    """Decode an HFile; errors name the file.
-
-    Raises `Corrupt` for damaged data, and `UnsupportedTable` for an unknown version or compression.
-    """
+    """Decode an HFile; raise `Corrupt` or `UnsupportedTable` with the file's name."""
     try:
         return _decode(data, file_name)
     except (struct.error, zlib.error, IndexError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
@@ -163,9 +160,6 @@ def _bytes(value: int | bytes) -> bytes:
     return value
 
 
-# -- protobuf ----------------------------------------------------------------------------------------------------------
-
-
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and value of each field of a protobuf message."""
     at = 0
@@ -208,14 +202,11 @@ def _number(value: int) -> bytes:
     return bytes(found)
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
     """Encode entries in one data block like JVM Hudi's writer; equal arguments give equal bytes.
 
     With `bloom`, a filter of the keys, the file has the form of a base file. Raises `ValueError` without entries, or
-    for a key longer than 32,767 bytes.
+    for a key above 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:

@@ -1,7 +1,6 @@
 """Instants of the timeline: parse and build their file names.
 
-Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings. In layout 2 the name of a completed instant's file
-has its begin and completion time.
+Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings.
 
 Source: Hudi table versions 8 and 9, `InstantFileNameGeneratorV2`, `HoodieInstantTimeGenerator`.
 """
@@ -41,7 +40,7 @@ class InstantState(str, Enum):
     COMPLETED = "completed"
 
 
-# Hudi names a completed table service by the action whose effect it has.
+# Hudi names completed services by the action with their effect.
 _COMPLETED_AS = {
     Action.CLUSTERING: Action.REPLACECOMMIT,
     Action.COMPACTION: Action.COMMIT,
@@ -60,8 +59,8 @@ _SECONDS_ONLY = 14
 class Instant:
     """One state of one action on the timeline; only a completed instant has a `completion` time.
 
-    The file name of a completed clustering, compaction or log compaction states a replacecommit, commit or deltacommit,
-    which parsing returns.
+    A completed clustering, compaction or log compaction parses as a replacecommit, commit or deltacommit, which its
+    name states.
     """
 
     begin: str
@@ -85,7 +84,7 @@ class Instant:
         if self.state is InstantState.COMPLETED:
             return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
         if self.action is Action.COMMIT and self.state is InstantState.INFLIGHT:
-            return f"{self.begin}.inflight"  # Hudi kept this name without an action for old readers.
+            return f"{self.begin}.inflight"  # Hudi's old name, without an action
         return f"{self.begin}.{self.action.value}.{self.state.value}"
 
 
@@ -114,7 +113,7 @@ def format_ms(ms: int) -> str:
 def to_ms(text: str) -> int:
     """Parse 14 or 17 digits in UTC as epoch milliseconds; raise `Corrupt` for other text.
 
-    As in Hudi, 14 digits stand for the last millisecond of their second.
+    As in Hudi, 14 digits mean the last millisecond of their second.
     """
     if not re.fullmatch(_TIME, text, re.ASCII):
         raise Corrupt(f"{text!r} is not an instant time; expected yyyyMMddHHmmssSSS")

@@ -22,7 +22,7 @@ PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
-# The JVM keeps rules here for split buckets, and for numbers of buckets by partition.
+# The JVM keeps rules here for split buckets and bucket numbers by partition.
 BUCKET_RULES = ".hoodie/.bucket_index"
 LOCK = ".hoodie/.locks/table_lock.json"
 PARTITION_METAFILE = ".hoodie_partition_metadata"
@@ -41,14 +41,14 @@ _MARKER = re.compile(
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 # hudi-rs and Hadoop's `Path` misread these, and the JVM always decodes escapes.
 _MISREAD = re.compile(r"[\x00-\x1f\x7f:]|%[0-9a-fA-F]{2}")
-# Without the column's name before it, a value with `=` reads as a column and its value.
+# A bare value with `=` reads as column and value.
 _MISREAD_ALONE = re.compile(f"{_MISREAD.pattern}|=")
 _CURE = "give the table URL encoding when it is made (TableSpec.url_encode), or "
 _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
 
 
 class MarkerKind(str, Enum):
-    """Kind of a marked data file: the first of its group, a new slice, or (old tables) a log file."""
+    """Kind of a marked file: a group's first, a new slice, or (old tables) a log."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
@@ -110,7 +110,7 @@ def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, by
 
 
 def parse_marker(path: str) -> Marker | None:
-    """Parse the path of a data file's own marker; return None for any other path."""
+    """Parse the path of a data file's own marker, or return None."""
     found = _MARKER.fullmatch(path)
     return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
 
@@ -172,10 +172,9 @@ def nested(partition: str, other: str) -> InvalidRecords:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStyle:
-    """Mapping of partition values to folders and back, equal to the JVM's with the same three settings.
+    """Mapping of partition values to folders and back, equal to the JVM's with the same settings.
 
-    Different values have different paths. Values that this library, hudi-rs or the JVM would lose or misread are
-    refused.
+    Different values have different paths. Values that this library, hudi-rs or the JVM would misread are refused.
     """
 
     fields: tuple[str, ...] = ()
@@ -185,7 +184,7 @@ class PartitionStyle:
     def folder_for(self, field: str, text: str | None) -> str:
         """Return a value's part of the path: one level, or several without `url_encode`.
 
-        Raises `InvalidRecords` if readers would not find the value, or read it as another.
+        Raises `InvalidRecords` if readers would misread the value.
         """
         if fault := self.fault_of(field, text):
             cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
@@ -233,7 +232,7 @@ class PartitionStyle:
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the partition values of a path as text; None for the default partition (null or empty).
+        """Return the partition values of a path as text; None for the default partition.
 
         Raises `InvalidRecords` if levels and fields differ in number.
         """
@@ -266,7 +265,7 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
 
 
 def separators(fields: Sequence[str]) -> list[str]:
-    """Return the text after each value in a composite record key; empty after the last."""
+    """Return the text after each value in a composite key; empty after the last."""
     return [*(f",{field}:" for field in fields[1:]), ""]
 
 
@@ -291,10 +290,7 @@ _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """Parsed name of a base file: file group, write token of the task attempt, and instant.
-
-    `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`.
-    """
+    """Parsed name of a base file: file group, write token of the task attempt, and instant."""
 
     file_id: str
     write_token: str
@@ -316,8 +312,8 @@ def parse_base_file(name: str) -> BaseFile | None:
 class LogFile:
     """Parsed name of a log file: file group, instant of the write, and version within that write.
 
-    `write_token` has digits only, since the JVM ignores other logs. A log with `is_cdc` has no rows of the table, but
-    row changes for the JVM's change feeds.
+    `write_token` has digits only, since the JVM ignores other logs. A log with `is_cdc` has no rows, but changes for
+    the JVM's change feeds.
     """
 
     file_id: str
@@ -345,12 +341,12 @@ def parse_log_file(name: str) -> LogFile | None:
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
-    """Parse the name of a base or log file, change logs included; return None for any other file."""
+    """Parse the name of a base or log file, change logs included; None for other files."""
     return parse_base_file(name) or parse_log_file(name)
 
 
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of the metadata table's data file; None for any other file."""
+    """Return partition and parsed name of a metadata table's data file, or None."""
     partition, _, name = path.rpartition("/")
     found = _HFILE.fullmatch(name)
     file = BaseFile(found[1], found[2], found[3]) if found else parse_log_file(name)

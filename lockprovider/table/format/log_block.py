@@ -4,8 +4,7 @@
     rows      int32 3, int32 count, then for each row an int32 length and its Avro datum
     deletes   int32 3, int32 length, and one Avro datum: a list of keys with ordering values
 
-All numbers are big-endian. A header is a count, then for each entry its key, length and UTF-8 text. The last number
-counts from the magic, and reveals a torn block of a dead writer. Changed bytes inside a whole block are not detected.
+All numbers are big-endian. The last number counts from the magic, and reveals a torn block of a dead writer.
 
 Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`,
 `HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`; Avro
@@ -37,7 +36,7 @@ _SIZE = struct.Struct(">q")
 _TWO = struct.Struct(">ii")
 _COUNT = struct.Struct(">i")
 _NO_FOOTER = _COUNT.pack(0)
-_MOST_BYTES = (1 << 31) - 1  # The JVM reads the size as an int.
+_MOST_BYTES = (1 << 31) - 1  # The JVM reads an int.
 _ROLLBACK = "0"
 
 
@@ -87,7 +86,7 @@ class LogBlock:
 
 
 def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
-    """Encode a log file; raise `ValueError` for a block of 2 GiB or more, which the JVM cannot read."""
+    """Encode a log file; raise `ValueError` for a block of 2 GiB, which the JVM cannot read."""
     return b"".join(map(_encode, blocks))
 
 
@@ -108,7 +107,7 @@ def _encode(block: LogBlock) -> bytes:
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     """Decode the whole blocks of a log file, in order; skip torn blocks.
 
-    Raises `Corrupt` for data that is no log file, and `UnsupportedTable` for an unknown format.
+    Raises `Corrupt` for damaged data, and `UnsupportedTable` for an unknown format.
     """
     found: list[LogBlock] = []
     at, view = 0, memoryview(data)
@@ -117,7 +116,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     while at >= 0:
         end = _end_of(data, at)
         if end is None:
-            at = data.find(MAGIC, at + 1)  # This block is torn; search for the next one.
+            at = data.find(MAGIC, at + 1)  # torn block
             continue
         found.append(_decode(view[at + len(MAGIC) + _SIZE.size : end - _SIZE.size], file_name))
         at = end if data.startswith(MAGIC, end) else data.find(MAGIC, end)
@@ -173,8 +172,8 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
     """Return the valid blocks with rows or deletes; pass blocks in merge order.
 
-    A rollback command, used by older tables, removes earlier blocks of its instant. A log compaction's result replaces
-    its sources, at the position of the newest. Raises `UnsupportedTable` for an unknown command.
+    A rollback command of an older table removes earlier blocks of its instant. A log compaction's result replaces its
+    sources, at the position of the newest.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -190,7 +189,7 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
     """Replace the source blocks of log compactions by their results."""
     order = list(by_instant)
-    made_of: dict[str, str] = {}  # Maps each source instant to the compaction that replaces its blocks.
+    made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
         times = by_instant[instant][0].header.get(Header.COMPACTED_BLOCK_TIMES, "")
         for one in filter(None, (part.strip() for part in times.split(","))):
@@ -212,7 +211,7 @@ _RECORDS = "HoodieDeleteRecordList"
 _PACKAGE = "org.apache.hudi.avro.model."
 _ARRAY = "ArrayWrapper"
 _DECIMAL = "DecimalWrapper"
-_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15  # Hudi uses these for every value, whatever the column has.
+_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15  # Hudi's for every column
 _EXACT = Context(prec=2 * _DECIMAL_DIGITS)
 _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
@@ -232,8 +231,7 @@ def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
 def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
     """Decode the rows of an Avro block; their columns are the schema's, in order.
 
-    Raises `Corrupt` for content that does not fit the schema, `UnsupportedTable` for an unknown version, and
-    `UnsupportedSchema` for a column type.
+    Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
     """
     columns = from_avro(schema_json)
     try:
@@ -306,15 +304,12 @@ def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     return lambda value: value if give is None or value is None else give(value)
 
 
-# -- deletes -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class LogDelete:
     """Deletion of one key. Without `values` it wins over all earlier rows.
 
-    `values` are ordering values as stored: dates in days, timestamps in the column's unit, decimals as bytes.
-    `wrappers` names the type of each.
+    `values` are stored ordering values: dates in days, timestamps in the column's unit, decimals as bytes. `wrappers`
+    names their types.
     """
 
     key: str
@@ -324,10 +319,7 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """Return the only wrapper type of an ordering value that all readers accept for this column type.
-
-    Raises `UnsupportedSchema` if no wrapper fits.
-    """
+    """Return the one wrapper type of an ordering value that all readers accept; raise `UnsupportedSchema` if none."""
     for fits, name in _WRAPPERS:
         if fits(kind):
             return name
@@ -350,7 +342,7 @@ _WRAPPERS = (
     (types.is_boolean, "BooleanWrapper"),
     (_is_short_decimal, _DECIMAL),
 )
-_READ_AS = {  # hudi-rs treats these types alike, or a column had the type before it was widened.
+_READ_AS = {  # alike in hudi-rs, or widened
     **{name: {name} for _, name in _WRAPPERS},
     "IntWrapper": {"IntWrapper", "DateWrapper", "LocalDateWrapper"},
     "LongWrapper": {"LongWrapper", "TimestampMicrosWrapper", "IntWrapper"},
@@ -361,7 +353,7 @@ _READ_AS = {  # hudi-rs treats these types alike, or a column had the type befor
 def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
     """Encode a delete block with `values` of type `wrapper`; with None deletes win over all earlier rows.
 
-    An int of 0 is stored like no value, and wins, too. Readers fail at several types in one block.
+    An int of 0 counts as no value. Readers fail at several types in one block.
     """
     name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
@@ -387,10 +379,7 @@ def _of_decimal_bytes(data: bytes) -> Decimal:
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
-    """Decode the deletes of a block, in order.
-
-    Raises `Corrupt` for damaged content, and `UnsupportedTable` for an unknown version.
-    """
+    """Decode the deletes of a block, in order; raise `Corrupt`, or `UnsupportedTable` for an unknown version."""
     try:
         version, length = _TWO.unpack_from(content, 0)
         if version != _CONTENT_VERSION:
@@ -425,7 +414,7 @@ def _unwrapped(given: Any) -> list[tuple[str, Any]]:
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
     """Return an array of ordering values for each column, from the deletes that have values.
 
-    Raises `Corrupt` if a value's type does not fit its column; JVM Hudi and hudi-rs fail at it, too.
+    Raises `Corrupt` if a value's type does not fit its column; JVM Hudi and hudi-rs fail, too.
     """
     given = [one for one in deletes if one.values]
     expected = [wrapper_of(column.type) for column in columns] if given else []
@@ -449,7 +438,7 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def stored_kind(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Avro stores for a column: whole numbers for times, else the same type."""
+    """Return the type that Avro stores for a column: whole numbers for times."""
     if types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if types.is_date32(kind) else kind

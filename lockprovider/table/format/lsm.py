@@ -27,7 +27,7 @@ _MANIFEST = re.compile(r"manifest_([0-9]+)", re.ASCII)
 _FILE = re.compile(r"([0-9]+)_([0-9]+)_([0-9])\.parquet", re.ASCII)
 _DIGEST_KEY = "lockprovider.digest"
 _VERSION = 1
-_GROUP_BYTES = 16 << 20  # This limits a row group, before compression.
+_GROUP_BYTES = 16 << 20  # of a row group, uncompressed
 _TEXT = ["null", {"type": "string", "avro.java.string": "String"}]
 _FIELDS = [
     *({"name": name, "type": _TEXT, "default": None} for name in ("instantTime", "completionTime", "action")),
@@ -80,7 +80,7 @@ def parse_manifest_name(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-Manifest = Mapping[str, int]  # File sizes in bytes, by file name in the archive.
+Manifest = Mapping[str, int]  # bytes by file name
 
 
 def encode_manifest(files: Manifest) -> bytes:
@@ -102,10 +102,8 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 class Digest:
     """Summary of an archive file, to avoid opening the file.
 
-    Attributes:
-        begin: the greatest begin time of its writes; empty if there are none.
-        completion: their greatest completion time.
-        streams: for each stream, its greatest batch and the file name of that write.
+    `begin` and `completion` are the greatest times of its writes, or empty. `streams` has each stream's greatest batch,
+    with the file name of that write.
     """
 
     begin: str = ""

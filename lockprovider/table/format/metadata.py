@@ -1,6 +1,4 @@
-"""Codec of commit and rollback metadata: an Avro container file with one record.
-
-Equal input gives equal bytes. Unknown fields of the JVM's are ignored; layout 1 (JSON) and empty files cannot be read.
+"""Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes.
 
 Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `HoodieRollbackPlan.avsc`,
 `HoodieRollbackMetadata.avsc`.
@@ -46,8 +44,8 @@ def _nothing() -> Mapping[str, Any]:
 class WriteStat:
     """Statistics of one data file that a commit wrote; sizes are bytes.
 
-    `num_writes` counts all rows of the file, rewritten ones included. `prev_commit` and `prev_base_file` are None for a
-    new file group. `note` carries the footer's note to the process that commits; commits do not store it.
+    `num_writes` counts all rows, rewritten ones included. `prev_commit` and `prev_base_file` are None for a new file
+    group. `note` carries the footer's note to the committing process, and is not stored.
     """
 
     file_id: str
@@ -74,7 +72,7 @@ class WriteStat:
 
     @property
     def is_log(self) -> bool:
-        """Whether this is a log file; then `prev_commit` is its own instant, since its slice is not known yet."""
+        """Whether this is a log file; then `prev_commit` is its own instant."""
         return parse_log_file(self.file_name) is not None
 
 
@@ -82,8 +80,7 @@ class WriteStat:
 class CommitMetadata:
     """Effect of a commit: written and replaced file groups by partition path.
 
-    `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit. `operation`
-    is upper case, like `UPSERT`.
+    `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit.
     """
 
     stats: Mapping[str, tuple[WriteStat, ...]]
@@ -156,7 +153,7 @@ def _commit(record: Mapping[str, Any]) -> CommitMetadata:
             for partition, stats in (record.get("partitionToWriteStats") or {}).items()
         },
         operation=record.get("operationType") or "UNKNOWN",
-        schema_json=sys.intern(schema) if schema else None,  # Thousands of commits share one schema text.
+        schema_json=sys.intern(schema) if schema else None,  # Commits share one text.
         extra=extra,
         replaced={partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()},
     )
@@ -248,7 +245,7 @@ def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
     }
 
 
-# The JVM writes these counts as zero for base files. Some of its tools fail if one is null.
+# Some JVM tools fail if one of these counts is null.
 _ZERO_COUNTS = (
     "totalWriteErrors", "totalLogRecords", "totalLogBlocks", "totalCorruptLogBlock", "totalRollbackBlocks",
     "totalUpdatedRecordsCompacted", "totalLogFilesCompacted", "totalLogReadTimeMs", "totalLogSizeCompacted",
@@ -301,7 +298,7 @@ def _head(name: str) -> bytes:
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
     """Decode a container file's one record and convert it with `read`; `kind` is for the error text.
 
-    Raises `Corrupt` for data of another form; the message names the file.
+    Raises `Corrupt` with the file's name for data of another form.
     """
     record = read_one(data, file_name)
     try:
@@ -311,12 +308,12 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 
 
 def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
-    """Decode the one record of a container file; raise `Corrupt` with the file's name if damaged."""
+    """Decode a container file's one record; raise `Corrupt` with the file's name if damaged."""
     try:
         record = _read(data, file_name)
     except Corrupt:
         raise
-    except Exception as error:  # fastavro raises many kinds of errors for bad bytes.
+    except Exception as error:  # fastavro raises many kinds
         said = str(error)[:_SHORT]
         raise Corrupt(f"{file_name} cannot be read as Avro ({said}); restore or remove the file") from error
     if not isinstance(record, Mapping):
@@ -325,10 +322,7 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """Decode a container file's one value within memory bounds, as its schema and codec are untrusted.
-
-    Raises exceptions of many kinds for bad bytes.
-    """
+    """Decode a container file's one value within memory bounds, as its schema and codec are untrusted."""
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
     source = BytesIO(data)
@@ -352,7 +346,7 @@ def _read(data: bytes, file_name: str) -> Any:
     return read(BytesIO(body), parsed, None)
 
 
-@lru_cache(maxsize=16)  # Thousands of commits have one schema.
+@lru_cache(maxsize=16)
 def parsed_schema(text: bytes | str) -> Any:
     """Parse a file's Avro schema for fastavro, after `checked_schema`."""
     return fastavro.parse_schema(checked_schema(text))
@@ -366,10 +360,7 @@ def checked_schema(text: bytes | str) -> Any:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Refuse types whose values take no bytes or never end: a few bytes could claim a billion values.
-
-    `within` has the names of the enclosing records.
-    """
+    """Refuse types whose values take no bytes or never end: a few bytes could claim a billion values."""
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
         raise ValueError(f"record {avro!r} is part of itself")
     for one in avro if isinstance(avro, list) else ():

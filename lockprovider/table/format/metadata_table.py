@@ -34,7 +34,7 @@ from lockprovider.table.format.service_metadata import PlannedSlice, encode_comp
 LISTING = "files"
 ALL_PARTITIONS = "__all_partitions__"
 _ROOT = "."
-_TYPES = {True: 1, False: 2}  # The record of all partitions has type 1, that of one partition type 2.
+_TYPES = {True: 1, False: 2}  # of all partitions, of one
 
 
 class ListedFile(NamedTuple):
@@ -95,9 +95,9 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """Return the records that list a commit's files; files that it replaces stay until a clean.
+    """Return the records that list a commit's files; replaced files stay until a clean.
 
-    Raises `InvalidRecords` for an empty file, since JVM readers and writers fail at a listed one.
+    Raises `InvalidRecords` for an empty file, at which JVM readers and writers fail.
     """
     named = {
         partition: {stat.file_name: ListedFile(stat.file_size, is_deleted=False) for stat in stats}
@@ -129,7 +129,7 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 
 
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
-    """Encode records, each key once, as HFile entries in Hudi's whole schema; hudi-rs fails at a smaller one."""
+    """Encode records, each key once, as HFile entries in Hudi's whole schema, which hudi-rs needs."""
     parsed = parsed_schema(schema_json or metadata_schema())
     found: dict[bytes, bytes] = {}
     for record in records:
@@ -158,7 +158,7 @@ def record_schema(schema_json: str) -> str:
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
     """Merge records, the oldest first, into a listing.
 
-    The larger size of a file counts. A deleted file is gone until a later record names it.
+    The larger size counts. A deleted file is gone until a later record names it.
     """
     found: dict[str, dict[str, int]] = {}
     for record in records:
@@ -181,7 +181,7 @@ def _key(path: str) -> str:
 
 
 OWN_TIMELINE = f"{METADATA_TABLE}/{TIMELINE}/"
-_GROUP = "files-0000-0"  # The partition always has this one file group.
+_GROUP = "files-0000-0"  # the only file group
 _WRITER = "0-0-0"
 _OPERATION = "UPSERT_PREPPED"
 STATISTICS = "column_stats", "partition_stats"
@@ -199,7 +199,7 @@ class ListingCommit:
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
         """Build the commit of these records, each key once.
 
-        `schema_json` must be the schema of the metadata table's other files: hudi-rs reads all of them by one schema.
+        hudi-rs reads all files by one schema, so `schema_json` must be that of the other files.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)

@@ -1,7 +1,5 @@
 """Codec of `hoodie.properties`, a table's configuration as Java properties text.
 
-`java.util.Properties` and this module read each other's files with equal values.
-
 Source: the documentation of `java.util.Properties.load` and `store`; Hudi `HoodieTableConfig`, `HoodieTableVersion`.
 """
 
@@ -56,7 +54,7 @@ def _unescape(text: str) -> str:
         return _UNESCAPES.get(found[2] or "", found[2] or "")
 
     units = _SEQUENCE.sub(one, text)
-    # Java escapes UTF-16 units, so two units may form one character.
+    # Java escapes UTF-16 units; two may form one character.
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
 
 
@@ -132,9 +130,9 @@ _SCHEMA = "hoodie.table.create.schema"
 _MODE = "hoodie.record.merge.mode"
 PARTITIONS_KEY = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
-_KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # Later releases of Hudi record this.
-KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # In version 8, true leaves the column's name out of the key.
-# The JVM stores these write settings nowhere. Its Spark writers adopt all settings of this file, and refuse others.
+_KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # newer Hudi
+KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # true omits the column's name (version 8)
+# The JVM does not store these; its Spark writers adopt them from this file.
 INDEX = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 BUCKETS = "hoodie.bucket.index.num.buckets"
@@ -149,7 +147,7 @@ COMMIT_TIME = "COMMIT_TIME_ORDERING"
 STRATEGY = "hoodie.record.merge.strategy.id"
 PAYLOAD = "hoodie.compaction.payload.class"
 
-# Version 8 states the merge rule three times, and the JVM requires the three to agree.
+# Version 8 states the merge rule three times; the JVM requires agreement.
 V8_MERGE = {
     EVENT_TIME: {
         STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
@@ -161,14 +159,14 @@ V8_MERGE = {
     },
 }
 
-_OWN_RULE = "hoodie.table.partial.update.mode"  # This states which columns of a row count as not given.
-# These mark deletes, or unknown values; version 8 uses the second.
+_OWN_RULE = "hoodie.table.partial.update.mode"  # which columns count as not given
+# marks of deletes or unknown values; version 8 uses the second
 _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 
 # Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 def own_rule(raw: Mapping[str, str]) -> str:
-    """Return the `key=value` that gives this table a special merge rule; empty if none does.
+    """Return the `key=value` that gives this table a special merge rule, or empty text.
 
     In version 9 these properties replace payload classes.
     """
@@ -180,9 +178,8 @@ def own_rule(raw: Mapping[str, str]) -> str:
 class TableConfig:
     """Configuration of a table. `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is the recorded zone of instant times; if empty, each writer uses its default, the local zone for the
-    JVM. Only tables of version 9 from another engine have several `ordering_fields`. Partitions in `metadata_inflight`
-    are still being built.
+    `timezone` is the recorded zone of instant times; if empty, JVM writers use their local zone. Only tables of version
+    9 from another engine have several `ordering_fields`. Partitions in `metadata_inflight` are still being built.
     """
 
     name: str
@@ -202,7 +199,7 @@ class TableConfig:
     timezone: str = "UTC"
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
-    # This is the spelling in the data files; None means that the properties decide.
+    # spelling in the data files; None: the properties decide
     key_is_named: bool | None = field(default=None, compare=False)
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
@@ -228,7 +225,7 @@ class TableConfig:
 
     @property
     def key_column(self) -> str | None:
-        """The column whose value as text is the record key; None if there is none."""
+        """The one column whose values as text are the record keys, or None."""
         known = self.keygenerator_type in _PLAIN_KEYGENS and (self.keygenerator or not self.raw.get(_KEYGEN_CLASS))
         return self.record_keys[0] if known and len(self.record_keys) == 1 else None
 
@@ -246,7 +243,7 @@ class TableConfig:
     def names_single_key(self) -> bool:
         """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
 
-        Hudi 1.0.0 to 1.0.2 omitted the name. Earlier and later releases, and all tables of version 9, include it.
+        Only Hudi 1.0.0 to 1.0.2 omit the name, and no table of version 9 does.
         """
         if self.key_is_named is not None:
             return self.key_is_named
@@ -262,7 +259,7 @@ class TableConfig:
 
     @property
     def keygenerator_type(self) -> str:
-        """Hudi's name for the way to build keys and partitions; inferred as in the JVM if not recorded."""
+        """Hudi's name for the way to build keys and partitions, inferred if not recorded."""
         if self.keygenerator:
             return self.keygenerator
         if not self.partition_fields:
@@ -343,7 +340,7 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` if it is cut short, its checksum wrong or a value impossible."""
+    """Parse the file's text; raise `Corrupt` if it is cut short or a value is wrong."""
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))

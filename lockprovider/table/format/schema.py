@@ -1,8 +1,7 @@
 """Conversion of column types between Arrow and Avro, and Hudi's schema-on-read, in which column ids outlive names.
 
-Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for the names of
-nested records and the sizes of decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`,
-`FileBasedInternalSchemaStorageManager`.
+Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for nested
+records and decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`, `FileBasedInternalSchemaStorageManager`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ META_COLUMNS = (
     "_hoodie_file_name",
 )
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
-# Flink's change logs have this sixth meta column. Its values `D` and `-U` mark rows in the file as deleted.
+# Sixth meta column of Flink's change logs; `D` and `-U` mark deleted rows.
 FLINK_OPERATION = "_hoodie_operation"
 
 _UTC_US = pa.timestamp("us", "UTC")
@@ -47,7 +46,7 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
 
 
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:
-    """Return the names that are in `among`, in order; quick, as pyarrow builds `schema.names` at each access."""
+    """Return the names that are in `among`, in order."""
     there = frozenset(among)
     return [name for name in names if name in there]
 
@@ -86,7 +85,7 @@ def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str
 
 
 def has_key_text(kind: pa.DataType) -> bool:
-    """Return whether this type can be a record key or partition: not floats, bytes and nested values.
+    """Return whether this type can be a key or partition: not floats, bytes and nested values.
 
     Hudi's engines write these as different texts, so one value would be two keys.
     """
@@ -94,8 +93,6 @@ def has_key_text(kind: pa.DataType) -> bool:
         types.is_floating(kind) or types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind)
     )
 
-
-# --- Avro -----------------------------------------------------------------------------------------------------------
 
 _PLAIN: Mapping[Any, Any] = {
     pa.bool_(): "boolean", pa.int32(): "int", pa.int64(): "long", pa.float32(): "float", pa.float64(): "double",
@@ -108,10 +105,7 @@ _PLAIN: Mapping[Any, Any] = {
 
 @lru_cache(maxsize=64)
 def to_avro(schema: pa.Schema, name: str) -> str:
-    """Return a canonical schema as Avro JSON; nullable columns default to null. `name` is the table's.
-
-    Raises `UnsupportedSchema` if the schema is not canonical.
-    """
+    """Convert a canonical schema to Avro JSON named `name`; raise `UnsupportedSchema` for any other."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name)
     record = _record(list(schema), f"{safe}_record", f"hoodie.{safe}")
     return json.dumps(record, separators=(",", ":"))
@@ -159,7 +153,7 @@ def _avro_decimal(kind: pa.DataType, namespace: str) -> dict[str, Any]:
         "type": "fixed",
         "name": "fixed",
         "namespace": namespace,
-        "size": ((10**kind.precision - 1).bit_length() + 8) // 8,  # The sign needs one more bit.
+        "size": ((10**kind.precision - 1).bit_length() + 8) // 8,  # one bit for the sign
         "logicalType": "decimal",
         "precision": kind.precision,
         "scale": kind.scale,
@@ -181,10 +175,7 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
-    """Convert a table's Avro schema (JSON) to Arrow.
-
-    Raises `Corrupt` if the text is no record schema, and `UnsupportedSchema` for a column type.
-    """
+    """Convert a table's Avro schema (JSON) to Arrow; raise `Corrupt` or `UnsupportedSchema`."""
     try:
         record = json.loads(text)
         fields = record["fields"]
@@ -198,7 +189,7 @@ def from_avro(text: str) -> pa.Schema:
 
 
 def stated_columns(text: str) -> pa.Schema:
-    """Return the columns of a commit's schema, without the meta columns that JVM Hudi adds for schema-on-read."""
+    """Return the columns of a commit's schema, without JVM Hudi's meta columns for schema-on-read."""
     return without_meta(from_avro(text))
 
 
@@ -288,10 +279,6 @@ def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begi
     """Describe a column name of `latest` that misleads in files from `oldest_begin` on; empty if none does.
 
     JVM readers find a renamed column by its id; this library reads by name.
-
-    >>> before, after = SchemaVersion(1, {"fare": 7}), SchemaVersion(5, {"price": 7})
-    >>> misread([before, after], after, "3")
-    "'price' is called 'fare' there"
     """
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
     older = [one for one in history if one.version < latest.version]

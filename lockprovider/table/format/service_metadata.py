@@ -30,8 +30,8 @@ _RESTORE_PLAN_VERSION = 2
 class CleanPlan:
     """Plan of a clean: the names of files to remove, by partition.
 
-    `earliest` is the oldest commit that stays whole; None if the policy has none. `last_commit` is the last completed
-    commit's begin time at planning. `savepoints` are those considered.
+    `earliest` is the oldest commit that stays whole, or None. `last_commit` is the begin time of the last commit
+    completed before the plan.
     """
 
     policy: str
@@ -225,11 +225,8 @@ _STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExec
 class PlannedSlice:
     """File slice that a clustering replaces or a compaction merges; file names are without folders.
 
-    Attributes:
-        base_file: empty if the slice has logs only.
-        logs: in merge order.
-        base_instant: compaction only: the begin time of the base file, or else of the first log.
-        metrics: compaction only, for Hudi's tools.
+    `base_file` is empty if the slice has logs only. Only a compaction has `metrics`, for Hudi's tools, and
+    `base_instant`, the begin time of the base file or first log.
     """
 
     partition: str
@@ -263,8 +260,8 @@ class ClusteringGroup:
 class ClusteringPlan:
     """Slices that a clustering will replace; it sorts their rows by the columns `sort_by`.
 
-    With `owned`, the planner runs the plan at once and sends heartbeats; if the heartbeat is too old or gone, other
-    writers roll the plan back. Any writer may run another plan.
+    With `owned` the planner runs the plan and sends heartbeats; if these stop, other writers roll the plan back. Any
+    writer may run another plan.
     """
 
     groups: tuple[ClusteringGroup, ...] = ()

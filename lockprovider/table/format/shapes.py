@@ -1,7 +1,7 @@
 """Known table properties, and checks whether this library can read or write a table.
 
-An unknown property or value may change what a row means, so the table is refused by name. A read is refused only if its
-rows could be wrong.
+An unknown property or value may change what a row means, so the table is refused. A read is refused only if its rows
+could be wrong.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -48,7 +48,7 @@ class Property:
         reads: the values that reads accept, in lower case; None: any.
         writes: the values that writes accept; None: any that reads accept.
         why: the effect of other values, as the end of a sentence that begins with `key=value`.
-        elsewhere: how another engine makes the table acceptable here; empty: not at all.
+        elsewhere: how another engine makes the table acceptable, if at all.
     """
 
     key: str
@@ -62,7 +62,6 @@ class Property:
 _OFF, _ON = ("", "false"), ("", "true")
 _BY_KEYGEN = "of key generators that compute a value, which are refused for writing"
 KNOWN_PROPERTIES: tuple[Property, ...] = (
-    # -- what the table is
     Property("hoodie.table.name", "the table's name"),
     Property("hoodie.database.name", "the name of its database"),
     Property("hoodie.table.checksum", "tells whether the file is whole"),
@@ -95,7 +94,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
     Property(_HASH_FIELD, "the columns of the record key that tell the bucket"),
     Property("hoodie.bucket.index.partition.expressions", "none; others: read only"),
     Property(VISIBILITY_KEY, "in which order commits appear (a property of this library)"),
-    # -- what gives rows a meaning beyond the columns in the files
+    # These give rows a meaning beyond the files' columns.
     Property(
         "hoodie.table.base.file.format",
         "`PARQUET`",
@@ -175,7 +174,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
         writes=("", *(one["hoodie.record.merge.strategy.id"] for one in V8_MERGE.values())),
         why="merges rows in a way unknown here",
     ),
-    # -- settings of JVM writers, which Spark's writers take from here: they change no row
+    # Settings of Spark's writers, which change no row.
     Property(
         "hoodie.schema.on.read.enable", "files older than a rename or a drop of a column: refused until rewritten"
     ),
@@ -191,7 +190,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
         )
     ),
 )
-# A table's settings for all writers are judged like the settings of a writer of this library.
+# Judged like settings of this library's writers.
 _WRITERS = (
     *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),
     *("hoodie.archive.", "hoodie.index.", "hoodie.bucket.index."),
@@ -200,7 +199,6 @@ KNOWN_PROPERTIES += tuple(
     Property(prefix, "settings of all writers, judged as those of a writer here") for prefix in _WRITERS
 )
 _NAMED = {one.key: one for one in KNOWN_PROPERTIES if not one.key.endswith(".")}
-# `_of_index` judges the index type.
 _BUCKETS = {key for key in _NAMED if key.startswith(_WRITERS)} - {"hoodie.index.type"}
 _FAMILIES = tuple(sorted((one for one in KNOWN_PROPERTIES if one.key.endswith(".")), key=lambda one: -len(one.key)))
 _OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
@@ -242,8 +240,8 @@ def check_readable(config: TableConfig) -> None:
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
     """Raise `UnsupportedTable`, with the next step, for a table that a write would damage or read wrongly.
 
-    A recorded time zone other than UTC is refused. Without one, every JVM writer has to run with `-Duser.timezone=UTC`.
-    With `keeps_listing` the writer maintains the metadata table's partition `files`.
+    With an empty time zone, every JVM writer has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer
+    maintains the metadata table's partition `files`.
     """
     found = reasons(config, keeps_listing=keeps_listing)
     if found:
@@ -269,7 +267,7 @@ def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_st
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Return ways to make the table writable, as far as its properties show; empty if none exists.
+    """Return ways to make the table writable, as far as its properties show.
 
     At most one way keeps all files, and one removes the metadata table.
     """
@@ -300,7 +298,7 @@ def _retire(_: TableConfig) -> str:
     return "Table.retire_metadata_table() (`lockprovider table retire-metadata URL`) removes its metadata table"
 
 
-# Each way has: whether it removes files, whether its writers keep the listing, its description, and its effect.
+# removes files, writers keep the listing, description, effect
 _Way = tuple[bool, bool, Callable[[TableConfig], str], Callable[[TableConfig], TableConfig]]
 _WAYS: tuple[_Way, ...] = (
     (False, False, lambda _: "", lambda config: config),
@@ -382,9 +380,9 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why these partitions of a metadata table prevent a write, and a remedy in another engine.
+    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine.
 
-    Both are empty if a write is possible. With `keeps` the writer maintains the listing of files.
+    With `keeps` the writer maintains the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     others = [name for name in named if name != LISTING]

@@ -1,7 +1,7 @@
 """Settings that a shared table stores for JVM Hudi's writers in Spark, and the visibility of commits.
 
-Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts it.
-HoodieStreamer, Flink, the Java client, `ALTER TABLE` and `archive_commits` ignore these settings.
+Spark's writers adopt every setting in `hoodie.properties`; HoodieStreamer, Flink, the Java client, `ALTER TABLE` and
+`archive_commits` ignore them.
 
 Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
 """
@@ -20,21 +20,20 @@ MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
 METADATA_KEY = "hoodie.metadata.enable"
-STATISTICS_KEY = "hoodie.metadata.index.column.stats.enable"  # Statistics of partitions follow this setting.
+STATISTICS_KEY = "hoodie.metadata.index.column.stats.enable"  # also of partitions
 LOCK_KEY = "hoodie.write.lock.provider"
 KEY_CHECK_KEY = "hoodie.write.complex.keygen.validation.enable"
 ZONE_KEY = "hoodie.table.timeline.timezone"
 
 SHARED: Mapping[str, str] = MappingProxyType(
     {
-        LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",  # JVM writers use the same lock.
-        MODE_KEY: OPTIMISTIC,  # JVM writers take the lock and detect conflicts.
-        # JVM writers do not roll back live writers. Both names are set to catch a job that sets EAGER by the older
-        # name.
+        LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+        MODE_KEY: OPTIMISTIC,
+        # JVM writers must not roll back live writers; a job may set EAGER by the older name.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
-        METADATA_KEY: "false",  # A metadata table would hide commits that it does not record.
-        "hoodie.write.auto.upgrade": "false",  # An upgrade locks out older readers, and rolls back live writers.
-        "hoodie.rollback.avoid.duplicate.plan": "true",  # Otherwise two writers that roll back one dead write fail.
+        METADATA_KEY: "false",  # It would hide commits that it does not record.
+        "hoodie.write.auto.upgrade": "false",  # It locks out older readers and rolls back live writers.
+        "hoodie.rollback.avoid.duplicate.plan": "true",  # Two rollbacks of one write would fail.
     }
 )
 
@@ -51,7 +50,7 @@ class SettingChange:
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
     """Return the configuration with these settings and time zone UTC; a non-blocking table stays non-blocking.
 
-    With `keeps_listing` its metadata table stays, without the statistics of columns and partitions.
+    With `keeps_listing` its metadata table stays, without statistics.
     """
     wanted, kept = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:
@@ -86,7 +85,7 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Return the spelling of one-column keys in version 8; without it Hudi 1.1 and later refuse to write."""
+    """Return the spelling of one-column keys in version 8, without which Hudi 1.1 refuses to write."""
     if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
         return {}
     return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
@@ -114,7 +113,7 @@ def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Setti
     return (*changes, *less, *(() if config.timezone == "UTC" else (zone,)))
 
 
-# -- visibility of commits: a property of this library, which JVM Hudi keeps -------------------------------------------
+# JVM Hudi keeps this property of this library.
 
 VISIBILITY_KEY = "fsspec_cas.visibility"
 VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
@@ -126,10 +125,9 @@ def visibility(config: TableConfig) -> str:
 
 
 def appears_at_once(config: TableConfig) -> bool:
-    """Return whether the commits of one decision become visible together, not one after the other.
+    """Return whether the commits of one decision become visible together; by default they do not.
 
-    This is exact for this library's readers. JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a
-    completion time, MAY MISS COMMITS. A missing or invalid value means no.
+    JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY then MISS COMMITS.
     """
     return visibility(config) == UNORDERED
 

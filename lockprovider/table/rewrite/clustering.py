@@ -184,7 +184,7 @@ def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup])
     pending, found = pending_writes(table, now, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - found), pending):
         more = (groups - found).intersection(overlap.file_groups)
-        if not more:  # the resolution compares more than file groups; the completion checks it
+        if not more:  # The resolution compares more; the completion checks it.
             break
         found |= more
     return found
@@ -242,7 +242,7 @@ def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, pla
     now = seen.timeline
     there = {one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in seen.slices}
     lost_to, touched = "", {one.group for one in planned.slices if there.get(one.group) != one.names}
-    if touched:  # by a completed write: the rows that were read are not all rows of now
+    if touched:  # A completed write has newer rows.
         later = (i for i in reversed(now.writes) if table.metadata_of(i).file_groups & touched)
         lost_to = next((i.file_name for i in later), ARCHIVED)
     else:

@@ -114,7 +114,7 @@ def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
 
 
 def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
-    del planned  # readers fail at two base files in one slice, and ours always has the same name
+    del planned  # Readers fail at two base files in one slice; ours has a fixed name.
     return f"_{executor.TOKEN}_" in path
 
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.events import EventKind
 
-TOKEN = "0-0-0"  # noqa: S105 - the same for each attempt, so each file group gets one base file
+TOKEN = "0-0-0"  # noqa: S105 - same in each attempt, so a file group gets one base file
 _Planned = TypeVar("_Planned")
 _AT_ONCE = 4
 _HOUR_MS = 3_600_000
-_AT_ONCE_BYTES = 256 << 20  # of stored files, whose rows are in memory
+_AT_ONCE_BYTES = 256 << 20  # stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def executing(
         yield Execution(heartbeat, planned, PlannedFiles(files, action))
     finally:
         if heartbeat.is_started:
-            with contextlib.suppress(CasError):  # a heartbeat file left over harms nothing
+            with contextlib.suppress(CasError):  # A leftover heartbeat is harmless.
                 heartbeat.stop()
 
 
@@ -269,7 +269,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _is_run(table: TableContext, begin: str) -> bool:
-    with plans.beating(table, table.listed_timeline()):  # a fresh heartbeat shows the age of the other
+    with plans.beating(table, table.listed_timeline()):  # A fresh heartbeat shows the other's age.
         return begin not in plans.dead_among(table, [begin])
 
 

@@ -82,20 +82,20 @@ class Facts:
         beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
         now_ms: the time of these facts, in epoch ms.
-        dead: begin times of pending instants whose writer or executor is dead or missing.
-        clock_ahead_ms: this machine's clock minus the store's, in ms; 0 if the difference is harmless.
-        lock_fault: a fault of the lock record, or empty.
-        lock_note: the lock's holder, or a pending publish; empty if the lock is free.
+        dead: pending instants whose writer or executor is dead or missing.
+        clock_ahead_ms: this machine's clock minus the store's, in ms; 0 if harmless.
+        lock_fault: a fault of the lock record.
+        lock_note: the lock's holder, or a pending publish.
         lockless: commits that the lock's log lacks, although it reaches back far enough.
-        bucket_rules: whether a JVM writer stored bucket rules, which this library does not know.
+        bucket_rules: whether a JVM writer stored bucket rules, unknown to this library.
         slices: the latest snapshot, if it could be read.
-        misread: why a reader here would misread rows, or empty.
-        archive_fault: a fault of the archive's own files, or empty.
-        archive_left: instants that are in the archive and still on the timeline.
-        archive_hidden: archived writes younger than one of `archive_left`, which readers take for never committed.
+        misread: why a reader here would misread rows.
+        archive_fault: a fault of the archive's own files.
+        archive_left: archived instants that are still on the timeline.
+        archive_hidden: younger archived writes, which then count as never committed.
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
-        misplaced: for each file with such rows, the number of rows whose key has another bucket.
-        repeated: for each partition with such keys, the number of keys in several base files; None if not read.
+        misplaced: number of rows in the wrong bucket, by file.
+        repeated: number of keys in several base files, by partition; None if not read.
     """
 
     properties: TableConfig | str
@@ -292,7 +292,7 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return the dead pending instants.
+    """Return dead pending instants.
 
     A service is alive while its files are fresh, a waiting plan only while its executor sends heartbeats.
     """
@@ -338,7 +338,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return the commits that the lock's log lacks, and that completed after its first entry.
+    """Return commits after the first entry of the lock's log that the log lacks.
 
     A commit under the lock adds an entry to its log, or ends the log.
     """

@@ -84,7 +84,7 @@ class FooterNote:
             return True
 
     def perhaps(self, wanted: pa.Array) -> NDArray[np.bool_]:
-        """Return which keys the file may have, by range and filter; raise `Corrupt` if the filter is unreadable."""
+        """Return which keys the file may have; raise `Corrupt` if the filter is unreadable."""
         found = np.ones(len(wanted), dtype=np.bool_)
         if self.ends is not None:
             between = pc.and_(pc.greater_equal(wanted, self.ends[0]), pc.less_equal(wanted, self.ends[1]))
@@ -160,12 +160,12 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return the known column ranges of files; read the lock folder if many are missing."""
+        """Return known column ranges of files; read the lock folder if many are missing."""
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return only files that certainly have none of the wanted keys; may read the lock folder."""
+        """Return files that certainly have none of the wanted keys; may read the lock folder."""
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -199,7 +199,7 @@ class FooterNotes:
             self._read.add(name)
 
     def written(self, paths: Sequence[str]) -> Sequence[str]:
-        """Record files that one commit wrote; return the files to `put` now, if there are enough."""
+        """Record files that one commit wrote; return those to `put` now."""
         if len(paths) > FEW:
             return paths
         with self._adding:
@@ -212,7 +212,7 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Put notes in the lock folder as object `time`, if it lacks many of them.
 
-        Returns whether the lock folder now has so many objects that the caller should `merge` them.
+        Returns whether the lock folder now has too many objects: then `merge` them.
         """
         known = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
         if len(known) <= FEW or not isinstance(_create(store, time, known), Won):
@@ -339,7 +339,7 @@ def _checked(kind: str, least: int | str | None, greatest: int | str | None, has
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return a column's range from its chunks; None if a chunk has no reliable statistics."""
+    """Return a column's range from its chunks; None if statistics are missing or unreliable."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:

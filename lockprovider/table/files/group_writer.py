@@ -288,8 +288,8 @@ class GroupWriter:
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
         """Return `stat` if the instant is still on the timeline; else remove a `created` file and raise `Aborted`.
 
-        A task in another process may outlive its transaction, and no later rollback finds its file. A file of an
-        earlier attempt stays, since its instant may be committed and archived.
+        A task may outlive its transaction, and no later rollback finds its file. A file of an earlier attempt stays,
+        since it may be committed.
         """
         if self.here is not None or self.place.store.list(f"{TIMELINE}/{self.begin}"):
             return stat
@@ -375,7 +375,7 @@ class GroupWriter:
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
-        """Return the size of an earlier attempt's file; raise `Aborted` if it has other keys."""
+        """Return an earlier attempt's file size; raise `Aborted` if it has other keys."""
         there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(there) != len(keys) or pc.all(pc.is_in(keys, value_set=there)).as_py() is False:
             raise _written_twice(path)

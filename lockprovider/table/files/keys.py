@@ -57,7 +57,7 @@ class TextMatch:
 
 
 class NumberMatch:
-    """Match by a column of whole numbers: hash slots exclude most rows, a binary search the others."""
+    """Match by a column of whole numbers; hash slots exclude most rows before a binary search."""
 
     def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
         self.column = column
@@ -116,7 +116,7 @@ def numbers_of(keys: pa.Array) -> pa.Array | None:
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
-    """Return `column` if it has whole numbers or texts in all schemas; else the record key column."""
+    """Return `column` if all schemas have it as whole numbers or texts; else the record key column."""
     alike = (all(fits(schema, column) for schema in schemas) for fits in (is_whole, _is_text) if column is not None)
     return column if column is not None and any(alike) else RECORD_KEY
 
@@ -133,7 +133,7 @@ def _is_text(schema: pa.Schema, column: str) -> bool:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """Base file for key lookups, opened at its first use. Each read may raise `HistoryGone` or `Corrupt`."""
+    """Base file for key lookups, opened at first use. Reads may raise `HistoryGone` or `Corrupt`."""
 
     place: TablePlace
     path: str

@@ -144,7 +144,6 @@ def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_f
 
 
 def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
-    """Return the indexes of the keys within `ends`."""
     numbers = pa.array(np.arange(len(keys)))
     if ends is None:
         return numbers

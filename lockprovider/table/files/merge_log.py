@@ -153,7 +153,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Return the rank of each event by its ordering values; equal values share a rank."""
+    """Return each event's rank by ordering values; equal values share a rank."""
     order = [comparable(column) for column in order]
     columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
     keys = [(name, "ascending") for name in columns]
@@ -179,7 +179,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Convert values so that Arrow orders them like Java and hudi-rs: -0.0 below 0.0, NaN above all."""
+    """Convert floats to integers in Java's order: -0.0 below 0.0, NaN above all."""
     if not types.is_floating(values.type):
         return values
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
@@ -294,7 +294,7 @@ class _State:
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events with partial updates to one state for each key, whose row may lack columns."""
+    """Fold events with partial updates to one state for each key."""
     order = list(zip(*(_sortable(column) for column in events.order), strict=True))
     states: dict[str, _State] = {}
     row = -1

@@ -57,7 +57,7 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return column ranges of files, as far as this process or the lock folder has them."""
+        """Return column ranges of files that this process or the lock folder has."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:

@@ -55,7 +55,7 @@ def write_clustered(
 
 
 def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
-    """Yield the named columns of all rows of the slices, in parts (at least one)."""
+    """Yield the named columns of the slices' rows, in at least one part."""
     full = with_meta(writer.schema)
     wanted = dict.fromkeys(names)
     columns = pa.schema([full.field(name) for name in dict.fromkeys([*wanted, *columns_to_merge(full, rule)])])
@@ -83,7 +83,7 @@ def _order(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """Yield the rows of each output file in turn; with several files the rows wait on disk."""
+    """Yield each output file's rows in turn; rows of several files wait on disk."""
     if files == 1:
         yield pa.concat_tables(parts)
         return

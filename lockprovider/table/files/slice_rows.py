@@ -98,7 +98,6 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Return the match of base rows with these keys, the base columns to read, and the batch size."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, _BATCH_ROWS
@@ -108,7 +107,6 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
 
 
 def _at_once(keys: int) -> int:
-    """Return the batch size in rows; it grows with the keys, since each batch hashes all of them."""
     return max(_BATCH_ROWS, keys, min(4 * keys, 2 * _BATCH_ROWS))
 
 
@@ -118,7 +116,7 @@ def log_bytes(one: FileSlice) -> int:
 
 
 def held_bytes(one: FileSlice) -> int:
-    """Return the stored bytes of logs whose rows a merge holds in memory at once."""
+    """Return the stored bytes of logs that a merge holds in memory at once."""
     return min(log_bytes(one), _PART_BYTES)
 
 

@@ -47,7 +47,7 @@ def java_order(key: str) -> bytes:
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and greatest key in Java's order; None without keys. `keys` have no nulls."""
+    """Return the least and greatest key in Java's order; `keys` must have no nulls."""
     if not len(keys):
         return None
     found = pc.min_max(keys)
@@ -59,7 +59,7 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
 
 
 def orders_agree(least: str, greatest: str) -> bool:
-    """Return whether the least and greatest key by UTF-8 are certainly the same in Java's order."""
+    """Return whether the ends by UTF-8 order are certainly the ends in Java's order."""
     data = np.frombuffer((least + greatest).encode(), dtype=np.uint8)
     return not bool((data >= _ORDERS_DIFFER_FROM).any())
 
@@ -115,7 +115,7 @@ def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -
 
 
 def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[pa.Table]:
-    """Yield `fresh` rows in parts (at least one); `start` is the position of the first row."""
+    """Yield `fresh` rows in at least one part; the first is at position `start`."""
     for first in range(0, max(1, rows.num_rows), BATCH_ROWS):
         part = rows[first : first + BATCH_ROWS]
         yield fresh(part, base_file, np.arange(part.num_rows) + first + start)
@@ -124,7 +124,7 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
 def _row_groups(
     parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
 ) -> Iterator[pa.Table]:
-    """Yield row groups with Hudi's meta columns (at least one); append their keys to `met`."""
+    """Yield row groups with Hudi's meta columns, and append their keys to `met`."""
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
@@ -187,7 +187,7 @@ def constant(text: str, count: int) -> pa.Array:
 
 
 def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
-    """Return a prefix followed by each of these ascending numbers; quicker than a cast and a join."""
+    """Return a prefix followed by each ascending number; quicker than cast and join."""
     start = np.frombuffer(prefix.encode(), np.uint8)
     texts, offsets = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
     ends = np.searchsorted(numbers, 10 ** np.arange(_DIGITS + 1))
@@ -209,7 +209,7 @@ def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
 
 
 def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Drop dictionary entries that no row uses; otherwise each row group would store them again."""
+    """Drop unused dictionary entries, which each row group would store again."""
     if not types.is_dictionary(values.type) or not len(values):
         return values
     if len(values.unique().drop_null()) == len(values.chunk(0).dictionary):

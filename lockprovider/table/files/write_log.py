@@ -81,7 +81,7 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the ordering values of deletes; raise `InvalidRecords` if readers treat a value as none."""
+    """Return the deletes' ordering values; raise `InvalidRecords` for null or an int 0, which count as none."""
     refuse_unordered(config, deletes)
     values = array_of(deletes.column(config.ordering_field))
     if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():
@@ -112,7 +112,7 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
 
 
 def _has_times_inside(kind: pa.DataType) -> bool:
-    """Return whether a nested type has timestamps, which hudi-rs 0.5 cannot read from Avro blocks."""
+    """Return whether timestamps are nested, which hudi-rs 0.5 cannot read from Avro blocks."""
     inner = [kind.field(number).type for number in range(kind.num_fields)]
     return any(types.is_timestamp(one) or _has_times_inside(one) for one in inner)
 
@@ -128,7 +128,7 @@ def _parquet(rows: pa.Table, text: str) -> bytes:
 
 
 def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[bytes]:
-    """Yield a block of deletes with ordering values and one without; readers fail at a mixed block."""
+    """Yield deletes with and without ordering values as two blocks; readers fail at a mixed block."""
     keys = array_of(rows.column(RECORD_KEY))
     name = config.ordering_field if MergeRule.of(config).ordering else None
     values = pa.nulls(len(keys)) if name is None else array_of(rows.column(name))

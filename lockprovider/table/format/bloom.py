@@ -134,7 +134,7 @@ def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
 
 
 def _room(keys: int) -> int:
-    """Return a power of two, so that a growing file rehashes its keys only when their number doubles."""
+    """Return a power of two, so that a growing file rarely rehashes its keys."""
     return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 

@@ -144,7 +144,7 @@ def _pattern(key_fields: Sequence[str]) -> str:
 
 
 def _unmarked(text: pa.Array) -> pa.Array:
-    """Replace the placeholders of null and empty values by empty text; the JVM hashes both as 0."""
+    """Replace placeholders of null and empty values by empty text, as the JVM's hash does."""
     return pc.if_else(pc.is_in(text, value_set=pa.array([NULL_KEY, EMPTY_KEY])), "", text)
 
 

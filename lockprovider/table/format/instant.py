@@ -59,8 +59,7 @@ _SECONDS_ONLY = 14
 class Instant:
     """One state of one action on the timeline; only a completed instant has a `completion` time.
 
-    A completed clustering, compaction or log compaction parses as a replacecommit, commit or deltacommit, which its
-    name states.
+    A completed service parses as the commit that its file name states.
     """
 
     begin: str

@@ -57,7 +57,7 @@ class MarkerKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Marker of a data file, written before the file so that a rollback finds it."""
+    """Marker of a data file, written before the file so that rollbacks find it."""
 
     begin: str
     partition: str
@@ -127,7 +127,7 @@ def is_markers_file(path: str) -> bool:
 
 
 def heartbeat_path(begin: str) -> str:
-    """Return the path of a heartbeat, an empty file; its modification time is the last beat."""
+    """Return the path of a heartbeat file, whose modification time is the last beat."""
     return f"{HEARTBEATS}/{begin}"
 
 
@@ -312,8 +312,7 @@ def parse_base_file(name: str) -> BaseFile | None:
 class LogFile:
     """Parsed name of a log file: file group, instant of the write, and version within that write.
 
-    `write_token` has digits only, since the JVM ignores other logs. A log with `is_cdc` has no rows, but changes for
-    the JVM's change feeds.
+    The JVM ignores logs whose `write_token` has letters. A log with `is_cdc` has changes for JVM change feeds, no rows.
     """
 
     file_id: str
@@ -354,7 +353,7 @@ def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
 
 
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of a data file; None for other files and inside `.hoodie`."""
+    """Return partition and parsed name of a data file outside `.hoodie`, or None."""
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)

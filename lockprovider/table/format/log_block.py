@@ -6,9 +6,8 @@
 
 All numbers are big-endian. The last number counts from the magic, and reveals a torn block of a dead writer.
 
-Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`,
-`HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`; Avro
-1.11 specification, "Binary Encoding".
+Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `BaseHoodieLogRecordReader`, `HoodieAvroDataBlock`,
+`HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; Avro 1.11 specification, "Binary Encoding".
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
 
 def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
-    """Encode rows as an Avro block's content; their columns must be the schema's, in order."""
+    """Encode rows as an Avro block's content; columns must have the schema's order."""
     parsed, out = _parsed(schema_json), [_TWO.pack(_CONTENT_VERSION, rows.num_rows)]
     columns = [_plain(column) for column in rows.columns]
     names = rows.column_names
@@ -264,7 +263,7 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
-    """Parse the schema with times as plain numbers, since Arrow has years that Python's dates lack."""
+    """Parse the schema with times as numbers, since Arrow's years exceed Python's."""
     return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
 
 
@@ -285,7 +284,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the conversion of a type's non-null values to Avro's form; None if none is needed."""
+    """Return the conversion of non-null values to Avro's form, or None if none is needed."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):

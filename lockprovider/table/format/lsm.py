@@ -146,7 +146,7 @@ def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
-    """Encode an archive file, one row group in memory at a time; equal rows give equal bytes."""
+    """Encode an archive file by row groups; equal rows give equal bytes."""
     out = pa.BufferOutputStream()
     said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:

@@ -1,8 +1,4 @@
-"""Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes.
-
-Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `HoodieRollbackPlan.avsc`,
-`HoodieRollbackMetadata.avsc`.
-"""
+"""Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes."""
 
 from __future__ import annotations
 
@@ -101,7 +97,7 @@ class CommitMetadata:
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The file groups that the commit wrote or replaced, which no concurrent commit may share."""
+        """The file groups written or replaced, which no concurrent commit may share."""
         written = {(partition, stat.file_id) for partition, stats in self.stats.items() for stat in stats}
         return self.ended | written
 
@@ -278,7 +274,7 @@ def avro_schema(name: str) -> Any:
 
 
 def one_record(name: str, record: Mapping[str, Any]) -> bytes:
-    """Encode one record of Hudi's schema `name` as a container file; equal records give equal bytes."""
+    """Encode a record of Hudi's schema `name` as a container file; equal records give equal bytes."""
     out, counts = BytesIO(), BytesIO()
     fastavro.schemaless_writer(out, avro_schema(name), record)
     body = out.getvalue()
@@ -353,7 +349,7 @@ def parsed_schema(text: bytes | str) -> Any:
 
 
 def checked_schema(text: bytes | str) -> Any:
-    """Parse an Avro schema as JSON; raise `ValueError` if values could take memory without taking bytes."""
+    """Parse an Avro schema as JSON; raise `ValueError` if its values could exhaust memory."""
     said = parse_json(text if isinstance(text, bytes) else text.encode(), most=LARGEST_OBJECT)
     _refuse_free(said)
     return said

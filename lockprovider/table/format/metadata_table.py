@@ -3,9 +3,7 @@
     __all_partitions__   type 1   {partition: is it deleted}
     <partition>, or .    type 2   {file name: its size, is it deleted}
 
-A commit is a log file with records, and the completed instant. A compaction is one base file with the whole listing.
-
-Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`,
+Source: Hudi `HoodieMetadataPayload.combineFileSystemMetadata`,
 `HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`, `HoodieBackedTableMetadataWriter`,
 `SparkHoodieBackedTableMetadataWriter`, `HoodieAppendHandle`, `HoodieAvroHFileWriter`.
 """
@@ -71,7 +69,7 @@ class FileListing:
 
 
 def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[FilesRecord, ...]:
-    """Decode the partition's records from an HFile; raise `Corrupt` if values do not fit the schema."""
+    """Decode the partition's records from an HFile; raise `Corrupt` for other values."""
     try:
         parsed = parsed_schema(schema_json)
         return tuple(_record(key.decode(), _datum(value, parsed)) for key, value in content.entries)
@@ -143,13 +141,13 @@ def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None)
 
 @cache
 def metadata_schema() -> str:
-    """Return Hudi 1.2's schema of a metadata table's records; tables of other releases keep their own."""
+    """Return Hudi 1.2's schema of metadata records; tables of other releases keep their own."""
     return (resources("lockprovider.table") / "schemas" / "HoodieMetadataRecord.json").read_text("ascii")
 
 
 @lru_cache(maxsize=8)
 def record_schema(schema_json: str) -> str:
-    """Return the schema without Hudi's meta columns, as commits of a metadata table state it."""
+    """Return the schema without meta columns, as commits of a metadata table state it."""
     whole = json.loads(schema_json)
     plain = [one for one in whole["fields"] if not one["name"].startswith("_hoodie_")]
     return json.dumps({**whole, "fields": plain}, separators=(",", ":"))
@@ -189,7 +187,7 @@ STATISTICS = "column_stats", "partition_stats"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """Metadata table's files for the data table's instant `begin`; paths are relative to the data table."""
+    """Metadata table's files for the data table's instant `begin`."""
 
     begin: str
     log: bytes
@@ -230,7 +228,7 @@ def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> byte
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """Metadata table's files for one compaction; paths are relative to the data table."""
+    """Metadata table's files for one compaction."""
 
     begin: str
     base_path: str

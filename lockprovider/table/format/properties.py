@@ -94,7 +94,7 @@ def flag_at(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
 
 
 def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
-    """Return a property as a whole number; raise `Corrupt` with the file's name if it is none."""
+    """Return a property as a whole number; raise `Corrupt` if it is none."""
     try:
         return int(raw[key])
     except (KeyError, ValueError) as error:
@@ -215,7 +215,7 @@ class TableConfig:
 
     @property
     def ordering_field(self) -> str | None:
-        """The column whose higher value wins between rows of one key; None if the later commit wins."""
+        """The column whose higher value wins between rows of one key, or None."""
         return self.ordering_fields[0] if self.ordering_fields else None
 
     @property
@@ -254,7 +254,7 @@ class TableConfig:
 
     @property
     def has_complex_single_key(self) -> bool:
-        """Whether a complex key generator makes keys of one column, which Hudi's releases write differently."""
+        """Whether keys have one column, written differently by Hudi's releases."""
         return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
 
     @property
@@ -389,7 +389,7 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
 
 
 def unknown_merge(config: TableConfig) -> str:
-    """Return the `key=value` whose merge rule is unknown here; empty if all rules are known."""
+    """Return the `key=value` whose merge rule is unknown here, or empty text."""
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"

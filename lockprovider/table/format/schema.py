@@ -58,7 +58,7 @@ def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
 
 
 def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
-    """Raise `UnsupportedSchema` for a timestamp partition: JVM Hudi reads NULL, and its updates erase values."""
+    """Raise `UnsupportedSchema` for a timestamp partition, whose values JVM updates erase."""
     for name in present(fields, schema.names):
         if types.is_timestamp(schema.field(name).type):
             raise UnsupportedSchema(
@@ -243,19 +243,19 @@ _SUFFIX = ".schemacommit"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """Column ids by path, nested ones included, of all files that begin at `version` or later."""
+    """Column ids by path, nested ones included, of files from `version` on."""
 
     version: int
     ids: Mapping[str, int]
 
 
 def schema_file(begin: str) -> str:
-    """Return the path of the schema history that the commit `begin` writes for JVM readers."""
+    """Return the path of the schema history that a commit writes for JVM readers."""
     return f"{SCHEMAS}/{begin}_{after(begin)}{_SUFFIX}"
 
 
 def begin_of_schema_file(path: str) -> str:
-    """Return the begin time in the name of a `schema_file`; empty for any other path."""
+    """Return the begin time in a `schema_file` name; empty for any other path."""
     name = path.removeprefix(f"{SCHEMAS}/")
     begin = name.removesuffix(_SUFFIX).partition("_")[0]
     return begin if name.endswith(_SUFFIX) and begin.isdigit() else ""

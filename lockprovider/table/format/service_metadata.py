@@ -1,8 +1,6 @@
 """Codec of the plans and results of table services: one Avro record in a container file.
 
-Source: `HoodieCleanerPlan.avsc`, `HoodieCleanMetadata.avsc`, `HoodieSavePointMetadata.avsc`, `HoodieRestorePlan.avsc`,
-`HoodieRestoreMetadata.avsc`, `HoodieRequestedReplaceMetadata.avsc`, `HoodieClusteringPlan.avsc`,
-`HoodieCompactionPlan.avsc`; `CleanerUtils`, `TimelineMetadataUtils`, `ClusteringUtils`, `CompactionUtils`.
+Source: Hudi `CleanerUtils`, `TimelineMetadataUtils`, `ClusteringUtils`, `CompactionUtils`.
 """
 
 from __future__ import annotations
@@ -119,7 +117,7 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
-    """Encode the completed clean that began at `begin` and removed all files of its plan."""
+    """Encode the completed clean that removed all files of its plan."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -193,7 +191,7 @@ def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
 
 
 def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, Iterable[str]], took_ms: int) -> bytes:
-    """Encode a completed restore, with a rollback's record and the deleted `paths` of each victim."""
+    """Encode a completed restore with each victim's rollback record and deleted `paths`."""
     record = {
         "startRestoreTime": begin,
         "timeTakenInMillis": took_ms,

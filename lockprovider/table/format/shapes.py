@@ -44,10 +44,10 @@ class Property:
     """Known property, or all properties with the prefix `key` if it ends with a dot.
 
     Attributes:
-        meaning: its effect here, for readers of SPECIFICATION.md.
+        meaning: its effect, for SPECIFICATION.md.
         reads: the values that reads accept, in lower case; None: any.
         writes: the values that writes accept; None: any that reads accept.
-        why: the effect of other values, as the end of a sentence that begins with `key=value`.
+        why: the effect of other values, to follow `key=value` in a sentence.
         elsewhere: how another engine makes the table acceptable, if at all.
     """
 
@@ -206,7 +206,7 @@ _OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Reason why this library cannot read or write a table; `elsewhere` is a remedy in another engine."""
+    """Reason why this library cannot read or write a table, with a remedy `elsewhere`."""
 
     stated: str
     why: str
@@ -225,13 +225,13 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return every reason against reads or writes of a table; a reason against reads also prevents writes."""
+    """Return every reason against reads or writes; a reason against reads prevents writes, too."""
     found = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
     return tuple({one.stated: one for one in found[::-1]}.values())[::-1]
 
 
 def check_readable(config: TableConfig) -> None:
-    """Raise `UnsupportedTable`, with the next step, for a table whose rows would be read wrongly."""
+    """Raise `UnsupportedTable`, with the next step, if rows would be read wrongly."""
     found = tuple(one for one in reasons(config, keeps_listing=True) if one.reads)
     if found:
         raise UnsupportedTable(_sentence(config, found, "read", _elsewhere(found)))

@@ -66,7 +66,7 @@ def alone(config: TableConfig) -> TableConfig:
 
 
 def says_listing_is_kept(config: TableConfig) -> bool:
-    """Return whether the table makes Spark's writers keep a metadata table of file listings only."""
+    """Return whether the table makes Spark's writers keep a listing of files only."""
     wanted = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
     return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in wanted.items())
 
@@ -92,7 +92,7 @@ def _key_encoding(config: TableConfig) -> Mapping[str, str]:
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
-    """Return the configuration that names no metadata table, and keeps Spark's writers from making one."""
+    """Return the configuration without a metadata table, which keeps Spark's writers from making one."""
     raw = MappingProxyType({**config.raw, METADATA_KEY: "false"})
     return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 

@@ -72,9 +72,8 @@ def cluster_table(
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `run` runs the tasks that write files. `dry_run` writes nothing and returns the first plan. Raises `WriteConflict`
-    if a write overtook one of its own plans, which was removed; earlier plans are completed. If the lock or the store
-    fails, the next call runs a stored plan.
+    `dry_run` writes nothing and returns the first plan. Raises `WriteConflict` if a write overtook one of its own
+    plans, which was removed. If the lock or the store fails, the next call runs a stored plan.
     """
     _check(table, rule)
     if dry_run:
@@ -97,8 +96,8 @@ def schedule_clustering(
 ) -> str | None:
     """Schedule a clustering for any process; return its begin time, or None if there is nothing to join.
 
-    Until it is run or removed, writes to its file groups give way. `until` limits it to slices that began before. With
-    `owned` the caller must run it at once; if the caller dies, the next writer removes the plan.
+    Until it is run or removed, writes to its file groups give way. With `owned` the caller must run it at once; if the
+    caller dies, the next writer removes the plan.
     """
     _check(table, rule)
 
@@ -114,14 +113,13 @@ def run_clustering(
 ) -> ClusteringResult:
     """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
-    `owned` is the heartbeat of the caller's own plan. A plan of JVM Hudi is sorted by its columns one after the other,
-    whatever curve it asks for.
+    JVM Hudi's plans are sorted by their columns one after the other, whatever curve they ask for.
 
     Raises:
-        HistoryGone: no uncompleted one has this begin time, or files that it names are gone.
+        HistoryGone: the plan or one of its files is gone.
         Aborted: another executor is at work, or took this one for dead.
         WriteConflict: a write to its file groups was faster, or is preferred; the plan was removed.
-        UnsupportedTable: the table cannot be written here, or sorted by the columns of the plan.
+        UnsupportedTable: the table cannot be written, or sorted by the plan's columns.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)

@@ -54,8 +54,7 @@ def compact_table(
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
 
-    `run` runs the tasks that write files. `dry_run` writes nothing and returns what it would schedule. If the lock or
-    the store fails, the next call runs a stored plan.
+    `dry_run` writes nothing. If the lock or the store fails, the next call runs a stored plan.
     """
     _check(table)
     if dry_run:
@@ -81,7 +80,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     """Run a scheduled compaction, also one by JVM Hudi, or continue one whose executor died.
 
     Raises:
-        HistoryGone: no uncompleted one has this begin time, or files that it names are gone.
+        HistoryGone: the plan or one of its files is gone.
         Aborted: another executor is at work, or took this one for dead.
     """
     _check(table)

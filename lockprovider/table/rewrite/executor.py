@@ -1,7 +1,7 @@
 """Plans of compaction and clustering: any process schedules, runs or removes them.
 
-One executor at a time claims a plan under the lock, and runs its tasks while its heartbeat beats. A plan without a live
-executor is removed under the lock: its files first, the plan last.
+One executor at a time claims a plan under the lock, and runs its tasks while its heartbeat beats. Removal deletes the
+plan's files first, the plan last.
 """
 
 from __future__ import annotations
@@ -152,9 +152,8 @@ def executing(
 ) -> Iterator[Execution[_Planned]]:
     """Become the only executor of a plan, until the end of the block, which stops the heartbeat.
 
-    `read` reads the plan under the lock, given the existing files. Files of the instant for which `is_ours` is false,
-    such as a JVM executor's, are removed first, since readers would read both. `owned` is the heartbeat of the caller's
-    own plan.
+    `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
+    are removed first, since readers would read both.
 
     Raises:
         HistoryGone: the plan is not scheduled.
@@ -215,11 +214,8 @@ def complete(
 ) -> str:
     """Complete the executor's files under the lock, so that readers see them; return the completion time.
 
-    `check` raises under the lock if a write overtook the plan. `ended` are the file groups that it replaces.
-
-    Raises:
-        Aborted: other writers took this executor for dead.
-        UnsupportedTable: the table cannot be written here any more.
+    `check` raises under the lock if a write overtook the plan. `ended` are the file groups that it replaces. Raises
+    `Aborted` if other writers took this executor for dead.
     """
     with table.locked() as lease:
         now = table.listed_timeline()

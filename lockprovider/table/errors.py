@@ -67,8 +67,7 @@ class Misfit:
         given: the field's type; empty for a missing field.
         wanted: the table's type; empty for a field that the table does not have.
         text: the fault and the next step; `{at}` marks the place for the value and the row.
-        row: the number of the first row that does not fit; None if the types alone show the misfit.
-        value: the value that does not fit.
+        row: the first row that does not fit; None if the types alone show the misfit.
     """
 
     path: str
@@ -80,7 +79,7 @@ class Misfit:
 
     @classmethod
     def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
-        """Build the misfit of a type that does not fit the column's type."""
+        """Build the misfit of a type."""
         return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
 
     @classmethod
@@ -116,7 +115,7 @@ class Misfit:
 
     @classmethod
     def null(cls, path: str, wanted: str) -> Misfit:
-        """Build the misfit of a null in a field that must not be null."""
+        """Build the misfit of a null in a required field."""
         return cls(path, wanted, wanted, f"{path}: null does not fit {wanted} not null{{at}}; give it a value")
 
     @classmethod
@@ -125,7 +124,7 @@ class Misfit:
         return cls(path, "", "", f"{path} comes twice; rename one")
 
     def at(self, row: int, value: object) -> Misfit:
-        """Return this misfit with the row and the value where it was found."""
+        """Return this misfit with its row and value."""
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:

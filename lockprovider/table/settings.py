@@ -127,21 +127,20 @@ class TableSettings:
     """Settings of a writer. All writers of a table should agree on all of them but `resolution`.
 
     With `single_writer`, too, a commit takes the lock and checks for conflicts, so a second writer loses no commit. NOT
-    promised: that the second writer's pending writes survive, as `failed_writes` is then EAGER by default.
+    promised: that its pending writes survive, as `failed_writes` is then EAGER by default.
 
     Attributes:
         lock: the lease of the table lock.
         heartbeat: when a writer counts as dead.
         mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
             buckets and an ordering column. Writes that read nothing then conflict with no others. NOT promised: which
-            of two rows with equal ordering values wins, and that a delete outlasts a compaction. The README has its
-            limits.
+            of two rows with equal ordering values wins, and that a delete outlasts a compaction.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: the rule for which other writes a write loses to (see `conflict`).
         retention: the default for what a clean keeps.
         archival: the default for how many commits an archival leaves on the timeline.
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
-            Off by default here, as it lists all files.
+            Off by default, as it lists all files.
         compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
             never. A failed archival, compaction or clustering fails no commit.
         clustering: the same for clustering, on tables without buckets.
@@ -152,9 +151,9 @@ class TableSettings:
             `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit copies these keys,
             under the lock, from the last commit that has some. So a HudiStreamer finds its checkpoint in the last
             commit of any writer. Such commits do not join a group commit.
-        read_from_metadata: whether reads take the list of files from the table's metadata table, as JVM Hudi does,
-            instead of listing folders. Worthwhile from about 50,000 files on.
-        write_metadata: whether writes maintain the listing of files in the metadata table (`hoodie.metadata.enable`);
+        read_from_metadata: whether reads take the list of files from the metadata table, as JVM Hudi does, instead of
+            listing folders. Worthwhile from about 50,000 files on.
+        write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`);
             None: as the table's properties say.
 
     Raises:

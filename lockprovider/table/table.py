@@ -1,4 +1,4 @@
-"""`Table`: the public interface of a Hudi table that many writers share; delegates to the layers below.
+"""`Table`: the public interface of a Hudi table that many writers share.
 
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """
@@ -67,12 +67,13 @@ class Table(TableContext):
     - Detection of two writers that insert the same new key at once: both succeed, and the table has the key twice. A
       bucket index (`TableSpec.buckets`) detects them; so does `check_keys`, if all writers use it.
 
-    Services `under` a fence compare its epoch: `clean` when it plans, `archive` in each round that has something to
-    archive, `restore` before it undoes anything. Compactions and clusterings compare it at each step under the lock,
-    and record it when they run.
+    Services `under` a fence compare its epoch: `clean` when it plans, `archive` in each round that archives, `restore`
+    before it undoes anything. Compactions and clusterings compare it at each step under the lock, and record it when
+    they run.
 
     Raises:
-        CasError: by every method that sends requests: the store failed.
+        CasError: the store failed.
+        InvalidInput: an argument has the wrong kind, or a version is none (see `version`).
         WriteConflict: by writes: all `retries` + 1 tries lost to other writers of the same file groups.
         Aborted: by writes: the heartbeat expired, or another writer rolled this write back.
         NotAcquired, LeaseLost: by services (`clean` and those below it): the lock failed.
@@ -110,10 +111,6 @@ class Table(TableContext):
         >>> flat = TableSpec("flat", rows, record_keys="id")
         >>> Table.create("memory://docs/flat", flat).count()
         0
-        >>> Table.create("memory://docs/flat", flat)
-        Traceback (most recent call last):
-        ...
-        lockprovider.table.errors.TableExists: ...
         """
         return retry.create_table(
             cls,
@@ -191,16 +188,16 @@ class Table(TableContext):
         *,
         read_optimized: bool = False,
     ) -> Scan:
-        """Describe a read of rows, now or as of a moment. This method sends no request; the methods of `Scan` read.
+        """Describe a read of rows, now or as of a moment; sends no request. The methods of `Scan` read.
 
         Args:
             columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
                 of tuples. Files and row groups without matching rows are not read.
             partitions: paths of partitions, as folders are named.
-            as_of: a commit's result or a time, see `version`; `AsOf` has Hudi's own meaning of a time.
-            read_optimized: read only the base files of a merge-on-read table, without merging log files. This is
-                quicker, and as old as the last compaction of each file group. No effect on other tables.
+            as_of: a version, see `version`; `AsOf` has Hudi's own meaning of a time.
+            read_optimized: read only the base files of a merge-on-read table, without merging log files: quicker, and
+                as old as the last compaction of each file group. No effect on other tables.
 
         Raises:
             InvalidInput: an argument has the wrong kind. Methods of the scan raise it for an unknown column or time, or
@@ -242,11 +239,11 @@ class Table(TableContext):
         """Read the net change of the commits in (after, until]: inserted, updated and deleted rows.
 
         Pass the `checkpoint` of one call as `after` to the next: no change is then missed or repeated, whatever order
-        commits finish in. `Order` describes the other orders and their promises.
+        commits finish in. `Order` describes the other orders.
 
         Args:
-            after: a checkpoint or a version (see `version`); None for the beginning, when every row is an insert. A
-                text must be the time of a commit of this table, so that a feed cannot continue on another table here.
+            after: a checkpoint or a version; None for the beginning, when every row is an insert. A text must be the
+                time of a commit of this table, so that a feed cannot continue on another table here.
             until: a version; None for the last commit.
             order: `completion`, `fenced` or `begin`.
             columns: columns to read; None: all but Hudi's own. The operation always comes first.
@@ -262,8 +259,6 @@ class Table(TableContext):
         >>> changes = table.changes(after=first.completion)
         >>> changes.to_arrow().column("_operation").to_pylist()
         ['delete']
-        >>> table.changes(after=changes.checkpoint).commits
-        ()
         """
         return changes_since(self, after, until, order=order, columns=columns, partitions=partitions)
 
@@ -327,7 +322,7 @@ class Table(TableContext):
         """Insert rows, or replace them if their key is in the same partition; and delete the keys in `deletes`.
 
         The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
-        wins, also against the row in the table. Without an ordering field the last row wins. A key in both arguments is
+        wins, also against the stored row. Without an ordering field the last row wins. A key in both arguments is
         deleted. With `check_keys` (None: as in the settings), a key that another writer inserted since the snapshot is
         a conflict, too.
 
@@ -382,7 +377,6 @@ class Table(TableContext):
         Rows that other writers add in new file groups after the snapshot stay.
 
         Raises:
-            InvalidInput: `partitions` is a single text, or not a list.
             InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
@@ -396,7 +390,7 @@ class Table(TableContext):
         """Add columns in a commit of their own. Older rows have nulls in them; no file is rewritten.
 
         Add a field inside a column by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a wider
-        struct. It becomes the last field of its struct. You cannot drop, rename or retype a column.
+        struct; it becomes the struct's last field. You cannot drop, rename or retype a column.
 
         Writers that began before this commit and commit after it get `WriteConflict`; their next try uses the new
         columns.
@@ -441,7 +435,10 @@ class Table(TableContext):
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
         `fn` may run `retries` + 1 times and must read only from its transaction. `extra`, `check_keys`: see `upsert`.
-        `pinned`: see `transaction`. Also raises `Aborted` if the table's properties changed and no retries are left.
+        `pinned`: see `transaction`.
+
+        Raises:
+            Aborted: also if the table's properties changed and no retries are left.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
@@ -465,7 +462,7 @@ class Table(TableContext):
         """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.
 
         Does nothing while another cleaner runs. `dry_run`: write nothing, and return what would be removed. If a clean
-        fails after its plan was made, the next clean finishes the plan.
+        fails after planning, the next clean finishes its plan.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -479,7 +476,7 @@ class Table(TableContext):
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
         Scheduled compactions that no executor runs come first. `dry_run`: write nothing, and return what would be
-        scheduled. After `Fenced`, the scheduled plan is left for a later compaction.
+        scheduled. After `Fenced`, the plan is left for a later compaction.
 
         Raises:
             UnsupportedTable: the table is copy-on-write, or cannot be written here.
@@ -535,7 +532,7 @@ class Table(TableContext):
 
         Scheduled clusterings that no executor runs come first. Rows keep their values and the commit that wrote them. A
         write to a file group that is being clustered loses; with `prefer_writer` the clustering loses instead. After
-        `Fenced`, the scheduled plan is left for a later clustering.
+        `Fenced`, the plan is left for a later clustering.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
@@ -564,10 +561,10 @@ class Table(TableContext):
     ) -> str | None:
         """Write a clustering plan for another process or JVM Hudi to run; returns its begin time or None.
 
-        None means that no files are to be joined. Writes to the planned file groups lose until the plan has run.
-        Arguments and errors are those of `cluster`.
+        None: no files are to be joined. Writes to the planned file groups lose until the plan has run. Arguments and
+        errors are those of `cluster`.
 
-        >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
+        >>> table.schedule_clustering() is None  # a file in each partition
         True
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
@@ -621,6 +618,8 @@ class Table(TableContext):
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
 
+        Safe to repeat.
+
         Raises:
             HistoryGone: no such pending write exists.
             Aborted: its writer is alive.
@@ -635,12 +634,10 @@ class Table(TableContext):
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`. Safe to repeat.
 
-        `version` names the commit, see `Table.version`; a time means the last commit that had completed by then.
-        Returns the commit's begin time, which Hudi uses as the name of the savepoint, and which `version` arguments
-        accept.
+        A time means the last commit that had completed by then. Returns the commit's begin time, which names the
+        savepoint in Hudi, and which `version` arguments accept.
 
         Raises:
-            InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
 
         >>> kept = table.savepoint(comment="before the migration")
@@ -662,10 +659,9 @@ class Table(TableContext):
         return restore.savepoints(self, self.timeline())
 
     def delete_savepoint(self, version: TableVersion) -> bool:
-        """Delete a commit's savepoint, so that its files may be cleaned again; returns False if it has none.
+        """Delete a commit's savepoint, so that its files may be cleaned; returns False if it has none. Safe to repeat.
 
         Raises:
-            InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists.
 
         >>> table.delete_savepoint(table.savepoint())
@@ -676,13 +672,13 @@ class Table(TableContext):
     def restore(self, version: TableVersion) -> RestoreResult:
         """Undo every commit that completed after `version`; the result lists them. Safe to repeat.
 
-        Also removes the epochs of these commits. NOT promised: anything, if JVM writers run at the same time; stop them
-        first.
+        Also removes pending writes, a metadata table, and the epochs of these commits. Until a restore is finished, no
+        commit is possible. NOT promised: anything, if JVM writers run at the same time; stop them first.
 
         Raises:
-            InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
+            Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
 
         >>> before = table.version
         >>> done = table.delete("id = 1")
@@ -708,8 +704,16 @@ class Table(TableContext):
     def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
         """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes. Safe to repeat.
 
-        A JVM job that contradicts these properties fails. `dry_run`: write nothing. `all_in_utc`: confirm that all
-        writers ran in UTC. A copy of a table with local times needs it, as its files have the times of the copying.
+        A JVM job that contradicts these properties fails; one that began without the lock uses none until its restart.
+        A transaction in progress ends with `Aborted`. If writers here keep a metadata table's listing, its statistics
+        are deleted.
+
+        `dry_run`: write nothing. `all_in_utc`: confirm that all writers ran in UTC. A copy of a table with local times
+        needs it, as its files have the times of the copying.
+
+        Raises:
+            Aborted: a write is pending, whose writer may be building what this removes; nothing was changed.
+            VersionMismatch: a writer without the lock changed the properties at the same moment; try again.
 
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
@@ -733,9 +737,9 @@ class Table(TableContext):
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
         """Find faults of the table, with the next step for each; nothing is written.
 
-        `keys`: also read all record keys in base files, and count keys that are in several file groups. Works on tables
-        that cannot be written here, too; `lockprovider table doctor URL` also examines tables that cannot be opened.
-        NOT promised: that a finding is still true when you read it.
+        `keys`: also read all record keys in base files, and count keys that are in several file groups. `lockprovider
+        table doctor URL` also examines tables that cannot be opened. NOT promised: that a finding is still true when
+        you read it.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
@@ -747,20 +751,18 @@ class Table(TableContext):
 
         A transaction in progress ends with `Aborted`, as after every change of the properties.
 
-        Raises:
-            InvalidInput: neither of the two.
-
-        >>> table.set_visibility("ordered")  # as it is, if you did not ask for more
+        >>> table.set_visibility("ordered")
         """
         sharing.set_visibility(self, visibility)
 
     def retire_metadata_table(self) -> int:
         """Stop using JVM Hudi's metadata table and delete it; returns how many files it had. Safe to repeat.
 
-        JVM writers in Spark do not make a new one. For others (Flink, Java) set `hoodie.metadata.enable=false` first.
+        Readers that opened the table before may fail once. JVM writers in Spark do not make a new one. For others
+        (Flink, Java) set `hoodie.metadata.enable=false` first.
 
         Raises:
-            Aborted: a write is pending, whose writer may be building the metadata table.
+            Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
 
         >>> table.retire_metadata_table()  # the table has none
         0

@@ -1,6 +1,6 @@
 """Incremental reads: the net changes of a table's rows since a checkpoint.
 
-Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental queries; `LSMTimeline` for the archive.
+Source: RFC-22; Hudi `HoodieTableFileSystemView`, `LSMTimeline`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Changes of one partition: its touched file groups before and after. Picklable, and readable alone."""
+    """Changes of one partition: its touched file groups before and after. Picklable."""
 
     before: ScanPlan
     then: ScanPlan
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Read the changes of this partition; raises `HistoryGone` if a file was cleaned."""
+        """Read the changes of this partition."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, one) for one in scan.slices)])
             for scan in (self.before, self.then)
@@ -138,7 +138,7 @@ def _time(table: TableContext, now: Timeline, given: TableVersion | None, order:
 
 
 def is_instant(text: str) -> bool:
-    """Return whether the text has the form of an instant; other texts are times for people."""
+    """Return whether the text has the form of an instant."""
     return len(text) == _DIGITS and text.isdigit()
 
 
@@ -186,10 +186,12 @@ def _changes(
 
 
 def check_since(table: TableContext, now: Timeline, start: str, order: Order, *, is_checkpoint: bool = True) -> None:
-    """Refuse a checkpoint after which commits were archived or undone; an empty text means the table's beginning.
+    """Refuse a checkpoint after which commits were archived or undone, or that is no commit's time.
+
+    An empty text, the table's beginning, is never refused.
 
     Raises:
-        HistoryGone: the changes since `start` are unknown now, or `start` is not the time of a commit of this table.
+        HistoryGone: the changes since `start` are unknown.
     """
     if not start:
         return

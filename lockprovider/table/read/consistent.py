@@ -1,7 +1,6 @@
-"""Consistent reads: a read starts again if other clients clean, archive or roll back while it lists and reads.
+"""Consistent reads of one moment: a read starts again if other clients change what it has listed.
 
-Promised: the result is the table at one moment, after the start of the call unless the caller asked for another. NOT
-promised: success if files are removed faster than a read lists them (`HistoryGone`).
+NOT promised: success if files are removed faster than a read lists them (`HistoryGone`).
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment, and start again if it becomes stale; may raise `HistoryGone`."""
+    """Return the snapshot of a moment, and start again if it becomes stale."""
     return look_again(partial(_snapshot, table, as_of))
 
 
@@ -107,7 +106,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 def snapshot_by(
     table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
-    """Return the snapshot of a moment by one listing, which may be stale; may raise `HistoryGone`."""
+    """Return the snapshot of a moment by one listing, which may be stale."""
     return table.snapshot_of(now, files) if as_of is None else snapshot_of_version(table, now, as_of)
 
 

@@ -1,7 +1,6 @@
 """Row filters: select rows of a table, and exclude files and row groups without such rows.
 
-A filter is a postfix program that a loop runs: only memory limits its length and depth. A pyarrow expression of some
-thousand parts crashes the process.
+A filter is a postfix program run by a loop: a pyarrow expression of some thousand parts crashes the process.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Question with the constant answer true or false."""
+    """Question with a constant answer."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Question `column < value`, and the like; `=` is a `OneOf` with a single value."""
+    """Question `column < value`, and the like; `=` is a `OneOf`."""
 
     column: str
     sign: str
@@ -73,11 +72,10 @@ class Like:
 
 @dataclass(slots=True)
 class OneOf:
-    """Question `column in (values)`, or `not in`; `=` has one value, or none if the type has no such value.
+    """Question `column in (values)` or `not in`; `=` has one value, or none if the type has no such value.
 
     Attributes:
         values: in a form that pyarrow accepts for an array of the type `kind`.
-        negated: True for `not in`.
         has_null: whether a null is among the values.
         matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: null's answer is null;
             if the list has a null, so is the answer for a value that is not in the list.
@@ -102,7 +100,6 @@ class OneOf:
         return pc.invert(found) if self.negated else found
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Return whether each value is in the list; null for null."""
         array = self.array
         if len(array) == 1:
             return pc.equal(column, array[0])
@@ -129,14 +126,14 @@ class OneOf:
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Return bounds for true and for false; see `_bounds_of`."""
+        """Return bounds for true and for false, as `_bounds_of`."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that is true of all values in the list; None excludes no row."""
+        """Return an expression that is true of all values in the list, or None."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -175,10 +172,7 @@ FilterStep = Question | str
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Row filter: questions, and `AND`, `OR`, `NOT` after their operands. Picklable.
-
-    As in SQL, the answer for a row is true, false or null.
-    """
+    """Row filter: questions, and `AND`, `OR`, `NOT` after their operands. Picklable."""
 
     steps: tuple[FilterStep, ...]
 
@@ -197,12 +191,12 @@ class Filter:
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
-        """Return whether `bound` may exclude rows by Parquet's statistics, which ignore NaN and the sign of zero."""
+        """Return whether `bound` may use Parquet's statistics, which ignore NaN and the sign of zero."""
         given = (step.columns for step in self.steps if isinstance(step, OfArrow))
         return not any(has_floats(schema.field(name).type) for names in given for name in names)
 
     def bound(self) -> Any:
-        """Return an expression of limited size that is true of all kept rows; None if nothing is known."""
+        """Return an expression of limited size that is true of all kept rows, or None."""
         stack: list[tuple[_Bound, _Bound]] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -219,7 +213,7 @@ class Filter:
         return stack[0][0].expression
 
     def _mask(self, rows: pa.Table) -> Any:
-        """Evaluate the filter; return true, false or null for each row."""
+        """Return true, false or null for each row."""
         stack: list[Any] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -233,7 +227,6 @@ class Filter:
         return stack[0]
 
     def _depth(self) -> int:
-        """Return the greatest number of masks in memory at once."""
         depth = most = 0
         for step in self.steps:
             depth += 0 if step == NOT else -1 if isinstance(step, str) else 1
@@ -271,7 +264,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return expressions true of all rows with the answer true, and with false; None excludes no row."""
+    """Return expressions for rows with the answer true, and false; None excludes no row."""
     found: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -293,7 +286,7 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
-    """Return the range of texts with this prefix; None for an empty prefix."""
+    """Return the range of texts with this prefix."""
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
@@ -323,7 +316,7 @@ class _Bound:
 
 
 def both(first: Filter, second: Filter) -> Filter:
-    """Return the filter that keeps the rows that both filters keep."""
+    """Return the filter of the rows that both filters keep."""
     return Filter((*first.steps, *second.steps, AND))
 
 
@@ -334,7 +327,7 @@ def both(first: Filter, second: Filter) -> Filter:
 class Chain:
     """Terms joined by one word, appended one after the other.
 
-    `=` terms of one column in an `or`, and `!=` terms in an `and`, become a single question.
+    Those that compare one column for (in)equality may become a single question.
     """
 
     word: str
@@ -342,7 +335,7 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term whose steps begin at `start` to the earlier terms; changes `steps`."""
+        """Join the term that begins at `start` to the earlier terms, in `steps`."""
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
@@ -358,7 +351,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the term whose steps begin at `start`; changes `steps`."""
+    """Negate the term that begins at `start`, in `steps`."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated
@@ -369,7 +362,7 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, found: Place) -> Question:
-    """Return the question for a comparison with a literal, given its place among the type's values."""
+    """Return the question for a comparison with a literal at this place."""
     floor, exact = found
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
@@ -389,8 +382,7 @@ def has_floats(kind: pa.DataType) -> bool:
 def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
     """Convert a pyarrow expression to a filter.
 
-    Raises:
-        InvalidInput: the expression does not fit the columns, or refers to a column by its number.
+    Raises `InvalidInput` if it does not fit the columns, or refers to one by its number.
     """
     empty = schema.empty_table()
     try:
@@ -414,7 +406,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(given: Any) -> None:
-    """Raise `InvalidInput` if values of this kind are no filters; columns are not checked."""
+    """Raise `InvalidInput` if values of this kind are no filters."""
     if not isinstance(given, (str, pc.Expression, Filter)):
         _alternatives(given)
 
@@ -422,7 +414,7 @@ def check_kind(given: Any) -> None:
 def of_tuples(given: Any, schema: pa.Schema) -> Filter:
     """Convert pyarrow's tuples `(column, sign, value)` to a filter; of several lists, one must be true.
 
-    `in` and `not in` treat null as an ordinary value, as pyarrow does. Raises `InvalidInput`.
+    `in` and `not in` treat null as an ordinary value, as pyarrow does.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)
@@ -486,5 +478,5 @@ def _shown(given: Any) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Convert timestamps to integers, so that all values are plain Python objects."""
+    """Convert timestamps to integers."""
     return values.cast(pa.int64()) if types.is_timestamp(values.type) else values

@@ -34,15 +34,14 @@ _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class LiteralMisfit(ValueError):
-    """Error for a literal that cannot be compared with a column; its text says what to write."""
+    """Error for a literal that cannot be compared with a column; says what to write."""
 
 
 class Place(NamedTuple):
     """Place of a literal among the values of a type.
 
     Attributes:
-        floor: the greatest value of the type that is not above the literal; None if all values are above it. Days and
-            times are numbers, as in pyarrow's arrays.
+        floor: the greatest value of the type that is not above the literal, for a pyarrow array; None if all are above.
         exact: whether the floor equals the literal.
     """
 
@@ -54,7 +53,7 @@ class Place(NamedTuple):
 class TimeLiteral:
     """Moment, as `units` since 1970; a second has `per_second` units.
 
-    `zoned`: whether the moment has a time zone. None (text without a zone, in UTC) fits columns with and without one.
+    `zoned`: whether it has a time zone. None (text without a zone, in UTC) fits all columns.
     """
 
     units: int
@@ -63,7 +62,7 @@ class TimeLiteral:
 
 
 def time_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a moment; a day means its midnight. Raises `LiteralMisfit`."""
+    """Parse ISO text as a moment; a day means its midnight."""
     found = _TIME.fullmatch(text.strip())
     try:
         if found is not None:
@@ -74,7 +73,7 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> date:
-    """Parse ISO text as a day. Raises `LiteralMisfit`, also for a text with a time of day."""
+    """Parse ISO text as a day, without a time of day."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return date.fromisoformat(text)
@@ -95,7 +94,7 @@ def _moment(found: re.Match[str]) -> TimeLiteral:
 
 
 def _offset(zone: str | None) -> int:
-    """Return the offset of a time zone in seconds east of Greenwich."""
+    """Return a time zone's offset in seconds east of Greenwich."""
     if zone is None or zone in "Zz":
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
@@ -105,7 +104,7 @@ def _offset(zone: str | None) -> int:
 
 
 def placed(value: Any, kind: pa.DataType) -> Place:
-    """Locate a literal among the values of a column's type. Raises `LiteralMisfit`.
+    """Locate a literal among the values of a column's type; may raise `LiteralMisfit`.
 
     `value` is a plain Python value, a `TimeLiteral`, or a scalar of numpy, pandas or pyarrow.
     """
@@ -136,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
-    """Return the name of a type's literals, and the function that locates them."""
+    """Return the name of a type's literals, and their locating function."""
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find
@@ -178,12 +177,12 @@ def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal
 
 
 def _exact(value: float | Decimal) -> Decimal:
-    """Convert to a decimal; a float becomes the shortest number that reads as it: 0.1 is 0.1."""
+    """Convert to a decimal; a float becomes the shortest one that reads as it."""
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
-    """Locate a number among floats: at the nearest float, or at its floor if it overflows."""
+    """Locate a number among floats: at the nearest, or its floor if it overflows."""
     if not _is_number(value):
         return None
     single = types.is_float32(kind)
@@ -199,7 +198,6 @@ def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
 
 
 def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
-    """Return the locating function for a type that has every value of this Python class."""
     return lambda value, _: Place(value, exact=True) if isinstance(value, kind) else None
 
 

@@ -1,13 +1,9 @@
 """Scans: read only the files, row groups and columns that a query needs.
 
-    plan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
-    rows = to_table(place, plan)              # or to_reader(place, plan), in bounded memory
-
-A scan excludes files by partition values and known column ranges, then row groups by their statistics, then rows. A
-slice with log files is excluded by partition only, and filtered after its merge. Promised: the rows of the snapshot,
+A slice with log files is excluded by partition only, and filtered after its merge. Promised: the rows of the snapshot,
 whatever commits follow. NOT promised: an order of rows.
 
-Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
+Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex`.
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ class ScanPlan:
 
     Attributes:
         schema: the columns of the result; `read` also has the filter's columns.
-        bound: an expression that is true of all requested rows, to exclude row groups; None excludes none.
+        bound: an expression that is true of all requested rows; None excludes no row group.
         merged: the columns to read of slices with logs, and their merge rule; None without such slices.
     """
 
@@ -74,7 +70,7 @@ class ScanPlan:
 
 
 def given_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Check the column names that a caller gave; None means all columns. Raises `InvalidInput`."""
+    """Check the column names that a caller gave; None means all columns."""
     return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
 
@@ -88,16 +84,16 @@ def plan_scan(
     partitions: Iterable[str] | None = None,
     known: RangesOf | None = None,
 ) -> ScanPlan:
-    """Plan which files to read for the requested rows; may call `known` once, which may read notes of footers.
+    """Plan which files to read for the requested rows.
 
     Args:
         snapshot: the rows to choose from.
         schema: the table's columns, without Hudi's meta columns.
         config: the table's properties.
-        columns: the columns to return (Hudi's are allowed); None for all without Hudi's.
-        where: the rows to return; the filter may name any column of the table.
+        columns: the columns to return; None for all without Hudi's.
+        where: the filter, over any column of the table.
         partitions: paths of partitions; all if None.
-        known: returns the column ranges of files (`TablePlace.ranges`); None if there are none.
+        known: returns the column ranges of files (`TablePlace.ranges`); called at most once.
 
     Raises:
         InvalidInput: a column does not exist, or the filter does not fit the columns' types.
@@ -124,7 +120,7 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Build a filter over the columns of `full`. Raises `InvalidInput`."""
+    """Build a filter over the columns of `full`."""
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -133,11 +129,7 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 
 
 def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
-    """Read all rows of a scan; the batches of each slice pass through `told`, for progress reports.
-
-    Raises:
-        HistoryGone: a file was cleaned.
-    """
+    """Read all rows of a scan; `told` wraps the slices' batches, for progress reports."""
     reads = [partial(_listed, place, scan, one) for one in scan.slices]
     # pyarrow decodes slices without logs by several threads.
     parts = told(in_order(reads, 1 if scan.merged is None else _at_once(place)))
@@ -147,23 +139,20 @@ def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]]
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
     """Read the rows of a scan in batches, opening each file when it is reached.
 
-    Memory holds one row group of one file (`base_file.ROW_GROUP_ROWS` rows of the needed columns), and the rows of one
-    slice's log files.
-
-    Raises:
-        HistoryGone: during iteration: a file was cleaned.
+    Memory holds one row group of one file, and the rows of one slice's log files. May raise `HistoryGone` during
+    iteration.
     """
     batches = (batch for one in scan.slices for batch in _batches(place, scan, one, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, one: FileSlice) -> pa.Table:
-    """Read the rows of one slice of a scan. Raises `HistoryGone`."""
+    """Read the rows of one slice of a scan."""
     return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
 
 
 def _at_once(place: TablePlace) -> int:
-    """Return how many slices with logs to merge at once: on local disks at most one per processor."""
+    """Return how many slices with logs to merge at once: locally one per processor at most."""
     return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
 
@@ -182,7 +171,7 @@ def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -
 def _merged(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
-    """Return the columns and the rule for merging slices with logs; None without such slices."""
+    """Return the columns and rule for merging slices with logs, or None."""
     if not any(one.logs for one in slices):
         return None
     rule = MergeRule.of(config)
@@ -196,10 +185,7 @@ def _merged(
 def _within_ranges(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], known: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Drop files without a wanted value, by their known column ranges, if there are many files.
-
-    A slice with logs stays, since its rows differ from its file's.
-    """
+    """Drop files by their known column ranges, if there are many; slices with logs have other rows, and stay."""
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
@@ -225,7 +211,7 @@ def _pruned(
 
 
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
-    """Return an expression that is true of all rows of a partition; True if its path determines none."""
+    """Return an expression true of all rows of a partition, as far as its path says."""
     sure = pc.scalar(True)
     if not _paths_are_values(config):
         return sure
@@ -241,14 +227,13 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _paths_are_values(config: TableConfig) -> bool:
-    """Return whether the key generator uses partition values unchanged as folders."""
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
     return all(name.startswith(_VALUE_KEYGENS) for name in names)
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition value from its text; None if the text is ambiguous."""
+    """Return a partition value from its text; None if it is ambiguous."""
     if text is None or "/" in text:
         return None  # Null and empty share one text. A path of several levels may be one value that was rewritten.
     try:
@@ -265,7 +250,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 
 
 def _batches(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once, for callers that keep all."""
+    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once."""
     for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
         rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()
@@ -282,7 +267,7 @@ def _merging(place: TablePlace, scan: ScanPlan, one: FileSlice) -> Iterator[pa.T
 
 
 def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
-    """Yield the rows of a base file, without row groups that the bound excludes; may cache its footer's note."""
+    """Yield a base file's rows, without row groups that the bound excludes; caches the footer."""
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
@@ -309,7 +294,7 @@ def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Return whether a column's statistics apply to its present values: not if a number became text."""
+    """Return whether a column's statistics apply now: not if a number became text."""
     before = dict(outline(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
@@ -322,5 +307,5 @@ def _fragment(place: TablePlace, one: FileSlice) -> Any:
 
 
 def _dataset() -> Any:
-    """Import pyarrow.dataset late: the import loads pandas, which writers need not have."""
+    """Import pyarrow.dataset late: it loads pandas, which writers need not have."""
     return import_module("pyarrow.dataset")

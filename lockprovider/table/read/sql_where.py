@@ -50,7 +50,7 @@ _TOKEN = re.compile(
     rf"\s*(?:(?P<text>'[^']*(?:''[^']*)*')|(?P<number>{_NUMBER})(?![\w.])|`(?P<quoted>[^`]+)`|"
     r'"(?P<named>[^"]*(?:""[^"]*)*)"|(?P<word>[^\W\d]\w*)|(?P<sign><>|!=|<=|>=|==|[=<>(),])|(?P<end>\Z))'
 )
-_ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # Most lists have only such items.
+_ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # a plain item of a list
 _SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
 _DIGITS = 18  # Numbers of this many digits fit into 64 bits.
@@ -84,7 +84,7 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
 
 
 class _Parser:
-    """Parser that reads the text once; open groups are on a stack, so depth is not limited."""
+    """Parser that reads the text once, with open groups on a stack."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
@@ -134,7 +134,7 @@ class _Parser:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _question(self) -> Iterator[FilterStep]:
-        """Parse one question: a comparison, a list, a pattern, a null test or a boolean column."""
+        """Parse one comparison, list, pattern, null test or boolean column."""
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -169,7 +169,7 @@ class _Parser:
         return iter(found)
 
     def _name(self) -> str:
-        """Parse the name of a column, bare or quoted, and check that it exists."""
+        """Parse a column's name, bare or quoted, and check that it exists."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -182,7 +182,7 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
-        """Parse the pattern of a `like`, and check its column and its backslashes."""
+        """Parse the pattern of a `like`, and check its column and backslashes."""
         if not types.is_string(kind):
             raise self._wrong(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -218,7 +218,7 @@ class _Parser:
                 return found
 
     def _items(self, found: OneOf) -> bool | None:
-        """Read plain items; return True at the closing parenthesis, None if another kind of item follows."""
+        """Read plain items; return True at the closing parenthesis, None before another kind of item."""
         texts, numbers, places = list[str](), list[str](), list[int]()
         ended: bool | None = None
         while ended is None and (item := _ITEM.match(self._text, self._end)) is not None:
@@ -243,7 +243,7 @@ class _Parser:
     # -- literals ------------------------------------------------------------------------------------------------------
 
     def _literal(self, name: str, kind: pa.DataType) -> Place:
-        """Parse a literal, and locate it among the values of the column's type."""
+        """Parse a literal, and locate it among the column's values."""
         token = self._token
         word = token.value.lower() if token.kind == "word" else ""
         self._step()
@@ -302,7 +302,6 @@ class _Parser:
         return InvalidInput(f"filter {self._near(self._token.at)}: expected {expected}, not {_shortened(value)!r}")
 
     def _near(self, at: int) -> str:
-        """Return the filter, or an excerpt of a long one, and the position in it."""
         whole = self._text
         if len(whole) > 4 * _SHOWN:
             begin = max(0, at - _SHOWN)

@@ -33,13 +33,10 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def anchor(table: TableContext, partitions: Collection[str]) -> None:
-    """Ensure that each bucket of these partitions has a file group; writes the missing ones under the table lock.
+    """Ensure that each bucket of these partitions has a file group; writes missing ones under the lock.
 
-    Safe to repeat, and concurrently. Sends no request if this process has already seen all of them.
-
-    Raises:
-        Aborted: a restore is pending.
-        InvalidRecords: a new partition lies inside another one, or contains one.
+    Safe to repeat, and concurrently. Sends no request if this process has seen them all. Raises `Aborted` if a restore
+    is pending, `InvalidRecords` if a new partition is nested in another.
     """
     if _all_there(table, table.knowledge.files_seen_last, partitions):
         return
@@ -70,7 +67,7 @@ def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collectio
 
 
 def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
-    """Write and complete the anchors of the buckets `bare`, under the lock."""
+    """Write and complete the anchors of these buckets, under the lock."""
     config, schema = table.config(), table.schema(now)
     here = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
     with plans.beating(table, now) as begin:

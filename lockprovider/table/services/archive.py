@@ -52,15 +52,7 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive all instants that may be; sends a few reads if there is nothing to do.
-
-    `dry_run`: write nothing; return what a run would archive if no writer is dead.
-
-    Raises:
-        InvalidSettings: `keep` is impossible.
-        UnsupportedTable: the table cannot be written here.
-        Corrupt: a file of the archive, or an instant, cannot be decoded.
-    """
+    """Roll back dead writers, then archive; see `Table.archive`. A few reads if there is nothing to do."""
     keep, now = _checked(table, keep), table.listed_timeline()
     if dry_run:
         planned = archival_plan(_facts(table), keep, at_most=len(now.instants))
@@ -82,7 +74,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def archive_if_due(table: TableContext) -> None:
-    """Archive if the timeline that this process read last is long enough; raises as `archive`."""
+    """Archive if the timeline that this process read last is long enough."""
     keep = table.settings.archival
     if len(table.knowledge.latest.writes) > keep.most:
         archive(table, keep)
@@ -107,12 +99,10 @@ def _may_have_dead(now: Timeline) -> bool:
 #     decide    the next manifest, which names the file: a fenced publish, so no later change is overlooked
 #     point     `_version_` to the manifest, by compare and set: now the instants are archived
 #     remove    the instants' files from the timeline
-#     merge     ten files of one level into one of the next; remove old manifests and files
-# Readers see nothing before `point`. The next archiver, a restore or a savepoint continues the work of a dead archiver.
-# NOT promised: that a file stays invisible if a task writes it long after its instant's rollback and dies. Files older
-# than the timeline count as committed.
+# The next archiver, a restore or a savepoint continues the work of a dead archiver. NOT promised: that a file stays
+# invisible if a task writes it long after its instant's rollback: files older than the timeline count as committed.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Archive up to `_ROUND` writes under this lease; return the plan and whether this was the last round."""
+    """Archive up to `_ROUND` writes; return the plan and whether this was the last round."""
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
@@ -126,7 +116,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _facts(table: TableContext) -> ArchivalFacts:
-    """Read the facts for a plan; lists files before the timeline, so a file without an instant never gets one."""
+    """Read the facts for a plan: files before the timeline, so a file without an instant never gets one."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     now = table.listed_timeline()
@@ -137,13 +127,13 @@ def _facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
-    """Return unarchived writes whose log files are read by completion time; JVM writers may archive such writes."""
+    """Return unarchived writes whose log files are read by completion time; JVM writers may archive these."""
     found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
     return frozenset(found) & frozenset(seen.timeline.completions)
 
 
 def _earliest(table: TableContext, now: Timeline) -> str:
-    """Return the begin time of the oldest write that the retention needs, or an empty text."""
+    """Return the begin time of the oldest write that the retention needs, or ""."""
     policy = table.settings.retention
     if not isinstance(policy, KeepHours):
         return found.begin if (found := earliest_retained(policy, now, 0)) else ""
@@ -160,7 +150,7 @@ def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read the archive's content for an instant; like JVM Hudi, includes a replacecommit's inflight file."""
+    """Read an instant for the archive; like JVM Hudi, with a replacecommit's inflight file."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}
@@ -172,7 +162,6 @@ def _content(table: TableContext, action: Archivable) -> Archived:
 
 
 def _read(table: TableContext, name: str) -> bytes | None:
-    """Read a file of the timeline; None if the file is empty."""
     return table.store.read(f"{TIMELINE}/{name}").data or None
 
 

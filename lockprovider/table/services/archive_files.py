@@ -1,4 +1,4 @@
-"""Files of the archive: add instants, merge small files, remove obsolete ones; all under the table lock.
+"""Files of the archive: add instants, merge and remove files; all under the table lock.
 
 Source: Hudi `LSMTimelineWriter`.
 """
@@ -46,7 +46,7 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle(table: TableContext, lease: Lease) -> History:
-    """Return the archive, after pointing `_version_` to a manifest that an earlier lease decided."""
+    """Return the archive, after pointing `_version_` to a manifest decided under an earlier lease."""
     history, there = archive_index.read_history(table.knowledge), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
     if history.number and history.version is None:
@@ -61,9 +61,7 @@ def settle(table: TableContext, lease: Lease) -> History:
 def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
     """Add these instants to the archive, in a file of their own.
 
-    Raises:
-        LeaseLost: another client took the lock before the decision; nothing was added.
-        Refused: a writer that does not hold the lock changed the archive.
+    Raises `LeaseLost` before the decision, or `Refused` if a writer without the lock changed the archive.
     """
     begins = sorted(one.begin for one in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
@@ -74,7 +72,7 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the oldest files of each level that has ten, from the lowest; then remove obsolete files."""
+    """Merge the oldest files of each level that has ten; then remove obsolete files."""
     merged = 0
     for level in range(_LEVELS):
         history = archive_index.read_history(table.knowledge)
@@ -87,7 +85,6 @@ def compact(table: TableContext, lease: Lease) -> None:
 
 
 def _batch(files: Manifest, level: int) -> list[str]:
-    """Return the oldest files of one level to merge; empty if they are too few or too large."""
     spans = sorted(span for name in files if (span := parse_file(name)) is not None and span.level == level)
     batch = [span.name for span in spans[:_MERGED]]
     return batch if len(batch) == _MERGED and sum(files[name] for name in batch) <= _MERGED_BYTES else []
@@ -110,7 +107,7 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
 
 
 def _once(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each instant's row once: a dead archiver may have left an instant in two files."""
+    """Yield each instant's row once: a dead archiver may have left two."""
     seen = set[tuple[str, ...]]()
     for row in rows:
         instant = row["instantTime"], row["completionTime"], row["action"]
@@ -136,7 +133,7 @@ def _point(table: TableContext, number: int, version: Version | None) -> None:
 
 
 def _put(table: TableContext, name: str, data: bytes) -> int:
-    """Store a file of the archive, replacing one that a dead archiver left; return its size in bytes."""
+    """Store a file of the archive, over a dead archiver's; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         found = table.store.read(path)
@@ -147,13 +144,12 @@ def _put(table: TableContext, name: str, data: bytes) -> int:
 
 
 def _drop_checksum(table: TableContext, name: str) -> None:
-    """Delete Hadoop's checksum of a local file, which does not match the content written here."""
+    """Delete Hadoop's checksum of a local file, which is wrong after a write here."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
 
 def _listed(table: TableContext) -> dict[str, int]:
-    """List the archive's files: size in bytes by name."""
     return {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
 
 
@@ -164,8 +160,8 @@ def _numbers(there: dict[str, int]) -> list[int]:
 def _holds(table: TableContext, history: History, number: int, there: dict[str, int]) -> bool:
     """Return whether `_version_` may point to this decided manifest.
 
-    All its files must exist, and each instant that it adds must still be on the timeline: a missing one was taken back.
-    Archived instants are removed only after `_version_` points to them.
+    Its files must exist, and the instants it adds must still be on the timeline: they leave it only after the pointing,
+    or if they were taken back.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
@@ -180,7 +176,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
 
 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
-    """Remove all but the newest `keep` manifests, and the files that these do not name."""
+    """Remove all but the newest `keep` manifests, and files that these do not name."""
     there = _listed(table)
     number = archive_index.read_history(table.knowledge).number
     kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
@@ -194,12 +190,12 @@ def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(lost)
 
 
-# The order of removal keeps readers correct. Pending states go first: without its completed file an instant looks
-# pending, and readers lose its rows. Completed files go one by one, oldest first. A concurrent listing can still miss a
-# later one and show an earlier one; `as_of.has_gone_stale` detects that.
+# Pending states go first: without its completed file an instant would look pending, and readers lose its rows.
+# Completed files go one by one, oldest first. A concurrent listing can still miss a later one and show an earlier one;
+# `as_of.has_gone_stale` detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Remove archived instants that a dead archiver left on the timeline; a few requests if there are none."""
+    """Remove archived instants that a dead archiver left on the timeline."""
     history = settle(table, lease)
     if not history.files:
         return
@@ -213,11 +209,7 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Remove these archived instants from the timeline; safe to repeat.
-
-    Raises:
-        LeaseLost: other clients may rely on the listed timeline; the next archiver continues.
-    """
+    """Remove these archived instants from the timeline. Safe to repeat, also by the next archiver after `LeaseLost`."""
     found = list(actions)
     if found:
         table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.
@@ -229,7 +221,6 @@ def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archiva
 
 
 def _whole(now: Timeline, done: Instant) -> Archivable:
-    """Return a completed instant together with its pending states."""
     return Archivable.of(i for i in now.instants if i.begin == done.begin and _is_same(i, done))
 
 

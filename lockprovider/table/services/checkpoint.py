@@ -29,7 +29,7 @@ _DAY_MS = 86_400_000  # Older instants are not pending any more.
 
 
 def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Cache the footers of an instant's files; store the notes in the background once there are many."""
+    """Cache the footers of an instant's files; store many notes at once, in the background."""
     notes = table.place.footer_notes
     for stat in stats:
         if stat.note:
@@ -55,7 +55,7 @@ def _put(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Merge footer notes; drops files that are not in the table, unless a pending write may need them."""
+    """Merge footer notes; drop files that neither the table nor a pending write needs."""
     there, since = {one.path for one in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -66,7 +66,7 @@ def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write(table: TableContext, number: int) -> None:
-    """Store checkpoint `number` and its files' notes, and delete the checkpoint that is `KEPT` older."""
+    """Store a checkpoint and its files' notes, and delete the checkpoint that is `KEPT` older."""
     seen = _seen(table, table.lock.look())
     if seen is None:
         return
@@ -80,7 +80,7 @@ def _write(table: TableContext, number: int) -> None:
 
 
 def _seen(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this record with all its files; None if the log does not cover it."""
+    """Return the table at this record with all files; None if the log does not cover it."""
     seen = table.current.known(record)
     if seen is None or seen.slices is not None:
         return seen

@@ -1,6 +1,4 @@
-"""Clean: delete the files that no reader within the retention needs (`retention` chooses them).
-
-A plan is stored under the lock and executed without it; the next cleaner finishes the plan of a dead one.
+"""Clean: plan under the lock, then delete, the files that no reader within the retention needs.
 
 Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`.
 """
@@ -44,15 +42,7 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish the plans of dead cleaners, then clean; a clean without files leaves nothing on the timeline.
-
-    Plans nothing of its own while another cleaner works. `dry_run`: write nothing; return what a clean would remove.
-    After an error, the next clean finishes a stored plan.
-
-    Raises:
-        InvalidSettings: the policy would keep nothing.
-        UnsupportedTable: the table cannot be written here.
-    """
+    """Finish the plans of dead cleaners, then clean; see `Table.clean`."""
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
@@ -67,7 +57,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """Store a plan under the lock, and keep its heartbeat until `alive` ends. None: nothing to do."""
+    """Store a plan under the lock, and send its heartbeat until `alive` ends; None: nothing to do."""
     with table.locked() as lease:
         paths, now = _listed(table)
         plan = planned(table, policy, paths, now, table.clock.store_ms())
@@ -79,7 +69,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
-    """Carry out the plans of dead cleaners."""
+    """Carry out the plans of dead cleaners: delete their files and complete them."""
     now = table.listed_timeline()
     if not now.pending(Action.CLEAN):
         return ()

@@ -1,7 +1,5 @@
 """Writes to the metadata table's listing of files (its partition `files`), for instants of the table.
 
-The changes of an instant are completed by the same decision as the instant.
-
 Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitStats`.
 """
 
@@ -36,14 +34,13 @@ def begin_listing(
     *,
     again: bool = False,
 ) -> tuple[Pending, str]:
-    """Write the pending states and the log file of an instant's commit in the listing, under the lock.
+    """Write an instant's pending states and log file to the listing, under the lock.
 
-    Returns its completion, to be published `first`, and the completion time of the table's instant. `now`: the table's
-    timeline under this lease. `again`: first remove what a dead writer left. If the caller dies before the decision,
-    the rollback of its instant (here or in a JVM) removes these files.
+    Returns its completion, to be published `first`, and the completion time of the table's instant. `now`: the timeline
+    under this lease. `again`: first remove what a dead writer left. The instant's rollback removes these files, too.
 
     Raises:
-        Aborted: the instant is listed already, from an earlier try or because its writer was taken for dead.
+        Aborted: an earlier try left the instant here, or its writer was taken for dead.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, seen = None, table.knowledge.listing
@@ -76,11 +73,10 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 
 
 def unlist(table: TableContext, begin: str) -> None:
-    """Remove a pending or removed instant from the metadata table, if it has one.
+    """Remove a pending or removed instant from the metadata table, if it has one. Safe to repeat.
 
     Call it under the lock, before the pending states leave the table: after that, readers count the instant as
-    completed. Safe to repeat. If the caller dies halfway, the instant stays pending, and JVM writers roll it back at
-    their start.
+    completed. If the caller dies halfway, the instant stays pending.
     """
     if not table.config().named_metadata:
         return

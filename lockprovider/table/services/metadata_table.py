@@ -33,14 +33,7 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Stop using the metadata table and delete it; return the number of its files. Safe to repeat.
-
-    Readers that opened the table before may fail once; their next read is correct.
-
-    Raises:
-        Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
-        VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-    """
+    """Stop using the metadata table and delete it; see `Table.retire_metadata_table`."""
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)
@@ -48,7 +41,7 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """Delete the metadata table under this lease; the caller has ruled out that a pending write completes."""
+    """Delete the metadata table under this lease, after no pending write can complete any more."""
     # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
@@ -56,20 +49,16 @@ def retire(table: TableContext, lease: Lease) -> int:
     return len(entries)
 
 
-# Readers of the listing read one more log file with each commit, so writers compact it every ten commits: JVM writers
-# at their start, ours after a commit. The steps, under the table lock:
+# Readers of the listing read one more log file with each commit, until a compaction under the table lock:
 #
 #     take back   what a dead compaction left; no reader uses it before its completion
 #     plan        `.compaction.requested`, a fenced publish: from then on no log file completes before its time
 #     write       `.inflight`, and the base file with all that the latest slice lists
 #     complete    `.commit`, a fenced publish, after which readers begin with the base file
-#     remove      the files of slices before the last few; readers of such a slice list the folders
-#     forget      the oldest instants without files, which keeps the timeline short
+#     remove      the files of old slices, whose readers list the folders instead, and the oldest instants
 #
-# An instant that is completed in the metadata table and pending in the table blocks the compaction, which would skip
-# its log file for good. NOT promised: an archive of this timeline, which no reader needs.
-# Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`, `cleanIfNecessary`;
-# `TimelineArchiverV2`.
+# An instant that is completed here and pending in the table blocks it: its log file would be skipped for good.
+# Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `TimelineArchiverV2`.
 MOST_LOGS = 10  # the default of `hoodie.metadata.compact.max.delta.commits`
 _KEPT_SLICES = 3
 
@@ -112,7 +101,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Remove a dead compaction, its plan last since the rest is found by it; return the timeline without it."""
+    """Remove a dead compaction, its plan last; return the timeline without it."""
     written = (path for path, found in _files(table) if isinstance(found, BaseFile) and found.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
@@ -122,7 +111,7 @@ def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Remove old slices with all their logs, then instants without a file; safe to repeat."""
+    """Remove old slices with all their logs, then instants without a file."""
     files = list(_files(table))
     first = sorted(found.begin for _, found in files if isinstance(found, BaseFile))[-_KEPT_SLICES:][0]
 

@@ -32,7 +32,7 @@ _HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # Local disks have it; JVM 
 
 
 def claim_time(table: TableContext, now: Timeline) -> str:
-    """Reserve an unused begin time by creating its heartbeat file; remove that file after the completion.
+    """Reserve an unused begin time by creating its heartbeat file; the caller deletes it at the end.
 
     `now` must be listed under the lock.
     """
@@ -56,10 +56,9 @@ def beating(table: TableContext, now: Timeline) -> Iterator[str]:
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Store an action's requested and inflight states on the timeline, under the lock.
+    """Store an action's requested and inflight states on the timeline.
 
-    With a `lease`, this fails after another client took the lock: the plan then rests on facts that are still true. Use
-    None only for a plan that is true without the lock.
+    With a `lease`, fails after another client took the lock. Without, the plan must be true whatever other clients do.
     """
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
@@ -83,9 +82,9 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish an action's completed state under the lock, and return its completion time.
+    """Publish an action's completed state, and return its completion time.
 
-    `listed`: changes of the metadata table's listing, which complete by the same decision.
+    `listed`: changes of the metadata table's listing, completed by the same decision.
     """
     now, first = table.listed_timeline(), None
     completion = now.next_time(table.clock.now_ms())
@@ -97,7 +96,7 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, said: CommitMetadata) -> str:
-    """Complete an action that wrote files, and list these files in a metadata table, if there is one."""
+    """Complete an action that wrote files, and list them in a metadata table, if any."""
     listed = written_files(said) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(said), listed=listed)
 
@@ -105,12 +104,8 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
     """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    Unchanged properties are not written. Always deletes Hadoop's checksum file.
-
-    Raises:
-        LeaseLost: another client may hold the lock; nothing was written.
-        TableNotFound: `hoodie.properties` does not exist.
-        VersionMismatch: a writer that does not take the lock changed them at the same moment; try again.
+    Deletes Hadoop's checksum file. Raises `LeaseLost` before writing, `TableNotFound`, or `VersionMismatch` if a writer
+    without the lock changed them at the same moment.
     """
     table.listed_timeline()  # It refuses a table or version other than the opened one.
     found = table.store.read_or_none(PROPERTIES)
@@ -125,9 +120,9 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return when the store or this process wrote each completed file, in ms; empty unless the policy is by hours.
+    """Return each completed file's write time in ms by the store or this process; empty unless the policy is by hours.
 
-    The times in file names are too old if their writer's clock is slow.
+    A writer with a slow clock names its files by older times.
     """
     if not isinstance(policy, KeepHours):
         return {}
@@ -138,7 +133,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """Raise `Aborted` if a write is pending: its JVM writer may build a metadata table, which hides commits."""
+    """Raise `Aborted` if a write is pending, whose JVM writer may build a metadata table."""
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
@@ -148,7 +143,7 @@ def check_no_write(table: TableContext) -> None:
 
 
 def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Remove a rewrite plan that no executor runs, and the files written for it; the plan goes last."""
+    """Remove a rewrite plan that no executor runs, and its files; the plan last."""
     lease.check()
     listing.unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
@@ -158,7 +153,7 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """List the paths of all base and log files by begin time, with or without a marker."""
+    """List all base and log files by begin time, with or without a marker."""
     found: dict[str, list[str]] = {}
     for entry in table.data_files():
         file = data_file(entry.path.rpartition("/")[2])
@@ -168,13 +163,13 @@ def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
 
 
 def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
-    """Delete these files of an instant, and all its markers."""
+    """Delete these files of an instant, and its markers."""
     table.store.delete_all(files)
     table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
 
 def remove_pending(table: TableContext, now: Timeline, victim: str) -> None:
-    """Delete the pending states of a write, the requested one last: until then the write counts as pending."""
+    """Delete the pending states of a write; it counts as pending until the requested one, the last, goes."""
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
 
@@ -188,7 +183,7 @@ def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str,
 
 
 def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
-    """Return the begin times in `pending` whose writer or executor is dead, oldest first."""
+    """Return the begin times in `pending` with a dead writer or executor, oldest first."""
     suspects = sorted(pending)
     return _dead(table, suspects, {}) if suspects else ()
 

@@ -55,19 +55,7 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Take back all commits that completed after `version`, and pending writes; finish a dead restore first.
-
-    Until a restore is finished, no commit is possible. A writer whose snapshot had a removed commit gets
-    `WriteConflict`. NOT promised: anything for JVM writers that run at the same time; Hudi requires to stop them for
-    its own restores, too.
-
-    Raises:
-        InvalidInput: `version` is not a version.
-        HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
-            savepoint or was archived.
-        UnsupportedTable: the table cannot be written here.
-        Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
-    """
+    """Undo all commits after `version`, and pending writes; finish a dead restore first. See `Table.restore`."""
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
@@ -97,7 +85,7 @@ def finish_restore(table: TableContext, begin: str) -> None:
 
 
 def finish_left(table: TableContext, now: Timeline) -> bool:
-    """Finish the restores of dead executors, under the lock; return whether there were any."""
+    """Finish the restores of dead executors, under the lock; return whether any existed."""
     left = plans.dead_plans(table, now, Action.RESTORE)
     for begin in left:
         finish_restore(table, begin)
@@ -110,7 +98,7 @@ def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
 
 
 def _victims(now: Timeline, target: Instant) -> list[Victim]:
-    """Return the instants to remove: the pending ones, which no reader sees, then later commits, latest first."""
+    """Return the instants to remove: pending ones, then later commits, latest first."""
     pending = [Victim(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in now.unfinished]
     later = [i for i in reversed(now.writes) if (i.completion or "") > (target.completion or "")]
     return [*pending, *(Victim(instant.begin, instant.action.value) for instant in later)]
@@ -170,20 +158,15 @@ def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str
 
 # Source of savepoints: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
 def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
-    """Read all savepoints by the begin time of their commit, oldest first; may raise `Corrupt`."""
+    """Read all savepoints by the begin time of their commit, oldest first."""
     found = (i for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed)
     return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
 
 
 def save(table: TableContext, version: TableVersion | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
-    """Make a savepoint of the last commit of `version` (None: of the table), or return the existing one.
+    """Make a savepoint of a commit, or return the existing one; see `Table.savepoint`.
 
-    It lists all files that a read as of this commit needs, by completion and by begin time; no clean removes them.
-
-    Raises:
-        InvalidInput: `version` is not a version.
-        HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
-        UnsupportedTable: the table cannot be written here.
+    It lists all files that a read as of this commit needs, by completion and by begin time.
     """
     writable_config(table)
     with table.lock.acquire() as lease:
@@ -203,7 +186,7 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
-    """Delete a commit's savepoint, so its files may be cleaned; return False if it has none. Raises `InvalidInput`."""
+    """Delete a commit's savepoint; return False if it has none."""
     refuse_none(version)
     with table.lock.acquire():
         now = table.listed_timeline()
@@ -216,10 +199,9 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
 
 
 def needed_by(table: TableContext, now: Timeline, target: Instant) -> frozenset[str]:
-    """Return the paths that a read as of `target` needs; call it under the lock.
+    """Return the paths that a read as of `target` needs, under the lock.
 
-    Raises:
-        HistoryGone: some files were cleaned, or a planned clean removes them.
+    Raises `HistoryGone` if some were cleaned, or a planned clean removes them.
     """
     by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
     by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices

@@ -1,4 +1,4 @@
-"""Rollback of pending instants: a writer's own that lost, or a dead writer's; and the sweep of other leftovers.
+"""Rollback of pending instants of this writer or of dead ones; and the sweep of other leftovers.
 
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Remove a pending instant and all its files, under the lock; leaves a completed or removed one unchanged.
+    """Remove a pending instant and its files, under the lock; leaves a completed one unchanged.
 
-    `own`: the caller is its writer, so no other writer can commit it during this call.
+    `own`: the caller is its writer, so no other writer can commit it now.
     """
     with table.lock.acquire() as lease:
         now = table.listed_timeline()
@@ -53,11 +53,10 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
 
 
 def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bool:
-    """Remove the caller's own pending instant without the lock; no other writer may be able to commit it.
+    """Remove the caller's own pending instant, without the lock or a trace on the timeline.
 
-    `files` must be all its files. Leaves no rollback on the timeline, and the lock's log continues. A caller that dies
-    halfway leaves a pending instant. Returns False, and removes nothing, if the instant is not pending or another
-    process rolls it back.
+    `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
+    not pending or another process rolls it back.
     """
     now = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))  # A rollback begins after its victim.
     if not now.pending_files(begin) or now.written_at(begin) is not None or planned_for(table, now, begin) is not None:
@@ -69,7 +68,7 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
 
 
 def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
-    """Return whether a live process rolls it back: JVM writers do so without the lock, and fail if overtaken."""
+    """Return whether a live process rolls it back: JVM writers need no lock for it, and fail if overtaken."""
     planned = planned_for(table, now, victim)
     return planned is not None and planned not in plans.dead_plans(table, now, Action.ROLLBACK)
 
@@ -77,7 +76,7 @@ def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
 def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
     """Plan and carry out the rollback of `victim` under this lease, or finish a planned one.
 
-    `fenced`: another writer began the victim, and may wake up and commit it after this lease expired.
+    `fenced`: the victim is another writer's, which may commit it after this lease expired.
     """
     files = files_of(table, victim)
     begin = planned_for(table, now, victim)
@@ -97,23 +96,23 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
 
 
 def plan_rollback(table: TableContext, now: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None) -> str:
-    """Store the plan to remove these files of `victim`, and return the rollback's begin time."""
+    """Store a plan to remove these files of `victim`; return its begin time."""
     begin, plan = plans.claim_time(table, now), encode_rollback_plan(victim, files, table.url.rstrip("/"))
     plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
 
 
 def planned_for(table: TableContext, now: Timeline, victim: str, *, since: str = "") -> str | None:
-    """Return the begin time of a pending rollback of this victim that began after `since`, or None.
+    """Return the begin time of a pending rollback of this victim, begun after `since`, or None.
 
-    A JVM writer with a slow clock may plan a rollback that began before its victim.
+    With a JVM writer's slow clock it may precede its victim's.
     """
     later = (begin for begin in now.pending_rollbacks if begin > since)
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
 
 def victim_of(table: TableContext, begin: str) -> Victim:
-    """Read the victim of the rollback with this begin time; an empty one if its plan is gone."""
+    """Read the victim of this rollback; an empty one if its plan is gone."""
     name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
@@ -122,20 +121,19 @@ def victim_of(table: TableContext, begin: str) -> Victim:
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
-    """List all base and log files with this begin time, with or without a marker."""
+    """List all base and log files with this begin time."""
     return plans.files_by_begin(table).get(begin, ())
 
 
-# Recovery: a writer without a fresh heartbeat is dead. Its write is rolled back, and its rollback or restore finished.
-# A clustering that its planner was to run itself is removed; one scheduled for other processes stays.
+# A dead writer's write is rolled back, its rollback or restore finished. A clustering that it was to run itself
+# is removed; one scheduled for other processes stays.
 _STAYS_S = 60.0
 
 
 def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
-    """Roll back or finish the pending instants of dead writers; `me` is an instant with a fresh heartbeat.
+    """Roll back or finish dead writers' pending instants; `me` is an instant with a fresh heartbeat.
 
-    Suppresses errors of lock and store: the next cleaner does the work. With EAGER settings all other writers count as
-    dead.
+    Suppresses errors of lock and store. With EAGER settings all other writers count as dead.
     """
     with contextlib.suppress(CasError, LockError):
         if _suspects(timeline, {me}):
@@ -143,10 +141,9 @@ def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Try to remove the heartbeats of instants that ended at least a minute ago; `timeline` has the pending ones.
+    """Try to remove the heartbeats of instants that ended a minute ago; `timeline` has the pending ones.
 
-    A JVM writer checks that a heartbeat exists, then reads its age, and fails its job if the file disappears in
-    between. So a heartbeat outlives its instant.
+    A JVM writer finds a heartbeat, then reads its age, and fails if the file disappears in between.
     """
     with contextlib.suppress(CasError):
         beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
@@ -158,7 +155,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove a clustering that a dead process planned to run itself; return whether the clustering is gone."""
+    """Remove a clustering that a dead process was to run itself; return whether it is gone."""
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
@@ -176,10 +173,9 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back dead writers, finish rollbacks and restores of dead executors; return their begin times.
+    """Roll back or finish dead writers' instants; return their begin times.
 
-    Also removes heartbeats and markers of dead writers without a pending instant, unused intents, and checkpoints of
-    ended logs.
+    Also removes other leftovers: heartbeats, markers, unused intents, and checkpoints of ended logs.
     """
     now = table.listed_timeline()
     with plans.beating(table, now):  # A fresh heartbeat shows the store's time, and so the age of the others.
@@ -189,12 +185,7 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write if its writer is dead, or in any case with `force`.
-
-    Raises:
-        HistoryGone: no such pending write exists.
-        Aborted: its writer is alive.
-    """
+    """Roll back one pending write if its writer is dead; see `Table.roll_back`."""
     now = table.listed_timeline()
     if begin not in now.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
@@ -216,10 +207,7 @@ def _forget(table: TableContext) -> None:
 
 
 def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    """Roll back or finish the dead instants of `timeline` except `spared`; return their begin times.
-
-    `eager`: all pending instants count as dead.
-    """
+    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times."""
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
@@ -244,7 +232,7 @@ def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
 
 
 def _dead(table: TableContext, now: Timeline, suspects: set[str]) -> tuple[str, ...]:
-    """Return the dead suspects; a JVM writer's rollback has no heartbeat, and counts from its plan's write time."""
+    """Return the dead suspects; a JVM rollback has no heartbeat, so its plan's age counts."""
     rollbacks = suspects & {*now.pending_rollbacks}
     left = rollbacks & {*plans.dead_plans(table, now, Action.ROLLBACK)} if rollbacks else rollbacks
     return tuple(sorted({*dead_among(table, suspects - rollbacks), *left}))

@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write the properties by which JVM writers share the table; return the changes. Safe to repeat.
-
-    If writers here keep the metadata table's listing, this deletes the metadata table's statistics. A transaction in
-    progress ends with `Aborted`. A JVM job that began without the lock continues without it until it restarts.
-    `dry_run`: write nothing. `all_in_utc`: the caller knows that all writers ran in UTC, whatever times the files have.
-
-    Raises:
-        UnsupportedTable: the table cannot be written here: its metadata table, times of another zone than UTC, ...
-        Aborted: a write is pending, whose writer may be building what this removes; nothing was changed.
-        VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-    """
+    """Write the properties by which JVM writers share the table; see `Table.share`."""
     if dry_run:
         return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
@@ -60,14 +50,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove the properties that `share` wrote, for a single JVM writer; return the removed ones. Safe to repeat.
-
-    `dry_run`: write nothing.
-
-    Raises:
-        Aborted: a write is pending, which that JVM writer would roll back; nothing was changed.
-        VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-    """
+    """Remove the properties that `share` wrote; see `Table.unshare`."""
     if dry_run:
         return _taken(table.config())
     with table.lock.acquire() as lease:
@@ -84,10 +67,7 @@ def _taken(config: TableConfig) -> tuple[SettingChange, ...]:
 
 
 def set_visibility(table: TableContext, wanted: str) -> None:
-    """Set the order in which commits become visible; see `Table.set_visibility`.
-
-    Stores earlier decided commits first. The change ends the lock's log, and with it all undecided intents.
-    """
+    """Write the order in which commits become visible; this ends the lock's log and all undecided intents."""
     with_visibility(table.config(), wanted)  # A wrong value raises before the lock is requested.
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, partial(with_visibility, wanted=wanted))
@@ -106,10 +86,7 @@ def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> t
 
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:
-    """Refuse a timeline with times of another zone than UTC, by the store's clock.
-
-    In JVM Hudi's tables the zone is `LOCAL`, that of each writer.
-    """
+    """Refuse a timeline whose times (`LOCAL` in JVM tables) differ from UTC by the store's clock."""
     written_ms = {name: entry.modified_ms for name, entry in files_below(table.store, TIMELINE).items()}
     others = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
     if others:
@@ -125,16 +102,9 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Check a JVM writer's bucket index against all keys, and write it into the properties. Safe to repeat.
+    """Check a JVM writer's bucket index against all keys, and write it; see `Table.adopt_bucket_index`.
 
-    A wrong number of buckets or a wrong field would put new rows of a key into another file group. The properties
-    change under the lock, only if nothing was committed since the check. A table without rows accepts any index.
-
-    Raises:
-        UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
-        InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
-        Aborted: other writers committed each time while the keys were read; nothing was changed.
-        VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
+    A wrong index would put new rows of a key into another file group.
     """
     config = table.config()
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or config.record_keys).checked(
@@ -157,7 +127,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
-    """Refuse the index if a row of the snapshot is not in the bucket of its key."""
+    """Raise `UnsupportedTable` if a row of the snapshot is not in the bucket of its key."""
     slices = table.snapshot_of(seen).slices
     try:
         bucket_groups(slices, index)

@@ -97,21 +97,13 @@ class KeySpellings:
 
 
 class TableKnowledge:
-    """The facts that this process has cached about one open table.
+    """The facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
 
-    **A fact is of an immutable object, of a position in a log, or of a version of one object. All else is a hint: it
-    may start a read, and never replaces one.**
+    **All else than these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
-    ========  ============================  ========================================================================
-    fact of   stays true                    examples ========  ============================
-    ======================================================================== object    for ever
-    completed writes; digests and completion times of archive files position  while the record's log        the view
-    (`at`); `applied`; `listing`; a checkpoint
-              reaches back to it
-    version   until a conditional request   `properties`; `history`
-              finds another
-    hint      never relied on               `latest`; `schema`; `files_seen_last`; `key_spellings`; moments ========
-    ============================  ========================================================================
+    - an immutable object, true for ever: completed writes, digests and completion times of archive files
+    - a position in a log, while the record's log reaches back to it: the view (`at`), `applied`, `listing`, a checkpoint
+    - a version of one object, until a conditional request finds another: `properties`, `history`
 
     A log has only its own clients' commits. A rollback of another's write, a clean, a restore, changed properties and
     every JVM writer end it. A log lacks others' pending instants, so no view of a table with a pending service is
@@ -119,8 +111,6 @@ class TableKnowledge:
 
     Two exceptions: partitions with a metafile are trusted until a completed action may have removed one. A blind write
     uses the files seen last, since its commit conflicts with whatever replaced one.
-
-    Thread-safe: each attribute is replaced as a whole.
     """
 
     def __init__(self, place: TablePlace) -> None:

@@ -1,9 +1,9 @@
 """The states of a transaction, the steps between them, and the choice of the next try of a commit. Pure.
 
 - OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER: a transaction that commits
-- OPEN -> CLAIMED -> BEGUN: an append that starts early
-- OPEN -> RESUMED -> ASKED: another process of its writer has begun it
-- ASKED -> REFUSED -> ASKED: a conflict, and the caller asks again
+- OPEN -> CLAIMED -> BEGUN: an early start
+- OPEN -> RESUMED -> ASKED: begun by another process
+- ASKED -> REFUSED -> ASKED: tried again after a conflict
 - any state -> OVER: a rollback
 """
 

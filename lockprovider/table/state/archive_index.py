@@ -49,17 +49,17 @@ def read_history(table: TableKnowledge) -> History:
 
 def _look(table: TableKnowledge) -> History:
     number, version = _number(table)
-    known = table.history
-    if number != known.number:
+    history = table.history
+    if number != history.number:
         files = _manifest(table, number) if number else {}
-        known = table.history = History(number, files, version)
-    return replace(known, version=version)
+        history = table.history = History(number, files, version)
+    return replace(history, version=version)
 
 
 def _number(table: TableKnowledge) -> tuple[int, Version | None]:
     with contextlib.suppress(ObjectNotFound, ValueError):
-        found = table.place.store.read(VERSION_FILE)
-        return int(found.data), found.version
+        content = table.place.store.read(VERSION_FILE)
+        return int(content.data), content.version
     names = (entry.path.rpartition("/")[2] for entry in table.place.store.list(f"{HISTORY}/manifest_"))
     numbers = (number for name in names if (number := parse_manifest_name(name)) is not None)
     return max(numbers, default=0), None
@@ -84,25 +84,25 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
     for stream, (batch, name) in (_digest(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
             by_commit.setdefault(instant, {})[stream] = batch
-    return sorted(by_commit.items(), key=lambda found: found[0].completion or "", reverse=True)
+    return sorted(by_commit.items(), key=lambda item: item[0].completion or "", reverse=True)
 
 
-def tells_of_all(table: TableKnowledge, mine: Timeline, now: Timeline) -> bool:
-    """Return whether `mine` has, completed, every write that was archived since its listing."""
+def tells_of_all(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
+    """Return whether `before` has, completed, every write that was archived since its listing."""
     try:
-        names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
+        names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
     except Corrupt:
         return False
-    left = {i.file_name for i in mine.writes if i.begin < now.first_active} - now.written
-    return left <= names <= mine.written
+    missing = {i.file_name for i in before.writes if i.begin < timeline.first_active} - timeline.written
+    return missing <= names <= before.written
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
     """Return the archived instants that began at `begin` or later."""
     spans = ((name, size, parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
-    found = (parse_instant(one) for name, size in late for one in names_in(table, name, size))
-    return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
+    instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))
+    return tuple(instant for instant in instants if instant is not None and instant.begin >= begin)
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
@@ -114,16 +114,16 @@ def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str
         return span is None or (span.greatest >= first and span.least <= last)
 
     def read(name: str, size: int) -> Mapping[str, str]:
-        done = (parse_instant(one) for one in names_in(table, name, size))
+        done = (parse_instant(file_name) for file_name in names_in(table, name, size))
         return {i.begin: i.completion or "" for i in done if i is not None and i.changes_rows}
 
-    found = table.completions = _of_files(table, table.completions, read, is_asked)
-    return {begin: times[begin] for times in found.values() for begin in begins if begin in times}
+    by_file = table.completions = _of_files(table, table.completions, read, is_asked)
+    return {begin: times[begin] for times in by_file.values() for begin in begins if begin in times}
 
 
 def _of_files(
     table: TableKnowledge,
-    known: Mapping[str, T],
+    cached: Mapping[str, T],
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
@@ -131,9 +131,9 @@ def _of_files(
 
     def look() -> dict[str, T]:
         history = read_history(table)
-        found = {name: known[name] for name in history.files if name in known}
+        results = {name: cached[name] for name in history.files if name in cached}
         try:
-            return found | {n: read(n, size) for n, size in history.files.items() if n not in found and is_asked(n)}
+            return results | {n: read(n, size) for n, size in history.files.items() if n not in results and is_asked(n)}
         except Corrupt as error:
             if read_history(table).number == history.number:
                 raise
@@ -152,15 +152,15 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
     path = f"{HISTORY}/{name}"
     try:
         file, filesystem = table.place.source(path, size)
-        found = pq.ParquetFile(file, filesystem=filesystem)
+        parquet = pq.ParquetFile(file, filesystem=filesystem)
     except (ObjectNotFound, FileNotFoundError) as error:
         raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
-    if found.metadata.num_rows > _MOST_ROWS:
-        what = f"{path} says that it holds {found.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
-        raise Corrupt(f"{what}; restore the file")
-    return found
+    if parquet.metadata.num_rows > _MOST_ROWS:
+        problem = f"{path} says that it holds {parquet.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
+        raise Corrupt(f"{problem}; restore the file")
+    return parquet
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
@@ -169,16 +169,16 @@ def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)
 
-    known = {name: one for name, one in table.digests.items() if not streams or one.streams is not None}
-    found = table.digests = _of_files(table, known, read)
-    return reduce(Digest.plus, found.values(), Digest())
+    cached = {name: digest for name, digest in table.digests.items() if not streams or digest.streams is not None}
+    digests = table.digests = _of_files(table, cached, read)
+    return reduce(Digest.plus, digests.values(), Digest())
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
     """Return a file's digest, from its footer or, if JVM Hudi wrote it, its rows."""
-    said = digest_of(file.metadata.metadata)
-    if said is not None:
-        return said
+    digest = digest_of(file.metadata.metadata)
+    if digest is not None:
+        return digest
     columns = (*_TIMES, "metadata") if streams else _TIMES
     return summary(rows_in(file, columns, name, size), streams=streams)
 

@@ -31,33 +31,33 @@ def reached(table: TableContext) -> Reached:
     return lambda: reach(table.knowledge).completion
 
 
-def snapshot_of_version(table: TableContext, now: Timeline, given: TableVersion) -> Snapshot:
+def snapshot_of_version(table: TableContext, timeline: Timeline, version: TableVersion) -> Snapshot:
     """Return the snapshot of a version; may raise `InvalidInput` or `HistoryGone`."""
-    return snapshot_at(table, now, moment_of_version(now, given, reached(table)))
+    return snapshot_at(table, timeline, moment_of_version(timeline, version, reached(table)))
 
 
-def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
+def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
     """Return the snapshot of a moment; raises `HistoryGone` if the table no longer has it."""
-    then = rewound(now, moment.includes)
+    then = rewound(timeline, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
     if not then.writes and not archived:
         raise HistoryGone(f"there is no table at {table.url!r} as of {moment.time}; ask for a later time")
-    seen = table.snapshot_of(then)
-    refuse_gone(table, now, seen, lambda _: True, f"as of {moment.time}")
-    return seen
+    snapshot = table.snapshot_of(then)
+    refuse_gone(table, timeline, snapshot, lambda _: True, f"as of {moment.time}")
+    return snapshot
 
 
 def refuse_gone(
-    table: TableContext, now: Timeline, seen: Snapshot, is_needed: Callable[[FileGroup], bool], which: str
+    table: TableContext, timeline: Timeline, snapshot: Snapshot, is_needed: Callable[[FileGroup], bool], which: str
 ) -> None:
     """Raise `HistoryGone` if a needed file of a past snapshot was cleaned."""
-    shown = seen.timeline.written
-    gone = lost(
-        seen,
-        with_logs(table, seen.timeline),
-        [(i, table.metadata_of(i)) for i in now.writes if i.file_name not in shown],
+    shown = snapshot.timeline.written
+    lost_groups = lost(
+        snapshot,
+        with_logs(table, snapshot.timeline),
+        [(i, table.metadata_of(i)) for i in timeline.writes if i.file_name not in shown],
     )
-    missing = sorted(filter(is_needed, gone))
+    missing = sorted(filter(is_needed, lost_groups))
     if missing:
         partition, file_id = missing[0]
         raise HistoryGone(
@@ -68,8 +68,8 @@ def refuse_gone(
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
     """Return the writes that determine the log files; empty without a deltacommit."""
-    told = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
-    return [(i, table.metadata_of(i)) for i in told] if any(i.action is Action.DELTACOMMIT for i in told) else []
+    writes = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
+    return [(i, table.metadata_of(i)) for i in writes] if any(i.action is Action.DELTACOMMIT for i in writes) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
@@ -77,8 +77,8 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
 
     Archived writes are only known as completed, so no snapshot between them can be built.
     """
-    found = reach(table.knowledge)
-    reached = found.completion if order is Order.COMPLETION else found.begin
+    digest = reach(table.knowledge)
+    reached = digest.completion if order is Order.COMPLETION else digest.begin
     if start < reached:
         raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")
     return reached
@@ -91,18 +91,18 @@ _GONE = (ObjectNotFound, HistoryGone)
 _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__name__}") for e in _GONE)), re.MULTILINE)
 
 
-def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> T:
-    """Return `look`'s result; raises `Stale` if files of `seen` may have been removed before its end."""
+def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
+    """Return `look`'s result; raises `Stale` if files of `timeline` may have been removed before its end."""
     try:
-        found = look()
+        result = look()
     except HistoryGone as error:
-        if not is_stale(table, lambda: seen, error):
+        if not is_stale(table, lambda: timeline, error):
             raise
     else:
-        if not has_gone_stale(table, seen):
-            return found
-    gone = f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits"
-    raise Stale(HistoryGone(gone))
+        if not has_gone_stale(table, timeline):
+            return result
+    message = f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits"
+    raise Stale(HistoryGone(message))
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
@@ -111,25 +111,25 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
         return True
     if not misses_file(error):
         return False
-    seen = snapshot()
-    return has_gone_stale(table, seen) or not seen.written <= table.listed_timeline().written
+    timeline = snapshot()
+    return has_gone_stale(table, timeline) or not timeline.written <= table.listed_timeline().written
 
 
-def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
-    """Return whether files of `seen` may have been removed since; lists the timeline.
+def has_gone_stale(table: TableContext, timeline: Timeline) -> bool:
+    """Return whether files of `timeline` may have been removed since; lists the timeline.
 
-    A clean planned earlier removes no latest file of `seen`. Archival removes the oldest writes first.
+    A clean planned earlier removes no latest file of `timeline`. Archival removes the oldest writes first.
     """
-    after = f"{seen.latest_time}~"
+    after = f"{timeline.latest_time}~"
     calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]
-    oldest = min((i for i in seen.writes if i.begin >= seen.first_active), key=lambda i: i.begin, default=None)
+    oldest = min((i for i in timeline.writes if i.begin >= timeline.first_active), key=lambda i: i.begin, default=None)
     if oldest is not None:
         calls.append(partial(table.store.list, f"{TIMELINE}/{oldest.file_name}"))
     newest, *first = concurrently(table.store, calls)
     later = Timeline.of(newest).instants
     if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later) or not all(first):
         return True
-    return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.listed_timeline().written
+    return bool(timeline.pending(Action.RESTORE)) and not timeline.written <= table.listed_timeline().written
 
 
 def misses_file(error: Exception) -> bool:

@@ -33,9 +33,9 @@ def checkpoint_path(log: str, number: int) -> str:
     return f"{_of_log(log)}{number}"
 
 
-def is_due(place: int) -> bool:
+def is_due(position: int) -> bool:
     """Return whether the commit at this log position writes a checkpoint."""
-    return place > 0 and place % EVERY == 0
+    return position > 0 and position % EVERY == 0
 
 
 def find(store: Store, log: Log) -> Checkpoint | None:
@@ -43,19 +43,19 @@ def find(store: Store, log: Log) -> Checkpoint | None:
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):
         content = store.read_or_none(checkpoint_path(log.name, number))
-        found = None if content is None else Checkpoint.decode(content.data)
-        if found is not None and found.log == log.name and log.since(found.place) is not None:
-            return found
+        checkpoint = None if content is None else Checkpoint.decode(content.data)
+        if checkpoint is not None and checkpoint.log == log.name and log.since(checkpoint.place) is not None:
+            return checkpoint
     return None
 
 
 def remove_ended(store: Store, lock: Lock) -> None:
     """Delete the checkpoints of ended logs."""
-    found = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first, so that their logs have begun
-    record = lock.look() if found else None
+    paths = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first, so that their logs have begun
+    record = lock.look() if paths else None
     if record is not None:
         live = _of_log("" if record.log is None else record.log.name)
-        store.delete_all([path for path in found if not path.startswith(live)])
+        store.delete_all([path for path in paths if not path.startswith(live)])
 
 
 def _of_log(log: str) -> str:
@@ -84,13 +84,13 @@ class Checkpoint:
     files: Mapping[str, tuple[_Slice, ...]]
 
     @classmethod
-    def of(cls, log: str, place: int, timeline: Timeline, slices: Iterable[FileSlice]) -> Checkpoint:
+    def of(cls, log: str, position: int, timeline: Timeline, slices: Iterable[FileSlice]) -> Checkpoint:
         """Make a checkpoint of a timeline and its latest slices."""
         files: dict[str, list[_Slice]] = {}
-        for one in sorted(slices):
-            logs = tuple((log.path, log.size, log.completion) for log in one.logs)
-            files.setdefault(one.partition, []).append((one.path, one.size, logs))
-        return cls(log, place, timeline, {partition: tuple(rows) for partition, rows in files.items()})
+        for slice_ in sorted(slices):
+            logs = tuple((log.path, log.size, log.completion) for log in slice_.logs)
+            files.setdefault(slice_.partition, []).append((slice_.path, slice_.size, logs))
+        return cls(log, position, timeline, {partition: tuple(rows) for partition, rows in files.items()})
 
     @cached_property
     def slices(self) -> tuple[FileSlice, ...]:
@@ -99,59 +99,61 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """Encode as deflated JSON."""
-        done, others = _parted(self.timeline)
-        said = {
+        done, names = _parted(self.timeline)
+        fields = {
             "version": _VERSION,
             "log": self.log,
             "place": self.place,
             "done": {action: _differences(times) for action, times in done.items()},
-            "instants": others,
+            "instants": names,
             "files": dict(self.files),
         }
-        return zlib.compress(json.dumps(said, separators=(",", ":")).encode(), _LEVEL)
+        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), _LEVEL)
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
         """Decode a checkpoint; None for invalid bytes or another version: then list the table."""
         try:
             most = plausible(data)
-            said = parse_json(inflate(data, most=most), most=most, items=most)
-            if said["version"] != _VERSION:
+            fields = parse_json(inflate(data, most=most), most=most, items=most)
+            if fields["version"] != _VERSION:
                 return None
-            done = [one for action, times in said["done"].items() for one in _instants(Action(action), *times)]
-            timeline = Timeline.of_done(done, said["instants"])
-            found = cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
-            found.slices  # noqa: B018 - raises for a wrong file name
+            done = [
+                instant for action, times in fields["done"].items() for instant in _instants(Action(action), *times)
+            ]
+            timeline = Timeline.of_done(done, fields["instants"])
+            checkpoint = cls(text_in(fields, "log"), whole_in(fields, "place"), timeline, _files(fields["files"]))
+            checkpoint.slices  # noqa: B018 - raises for a wrong file name
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error):
             return None
-        return found
+        return checkpoint
 
 
-def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
-    for rows in said.values():
+def _files(files: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
+    for rows in files.values():
         for path, size, logs in rows:
             if type(path) is not str or type(size) is not int or type(logs) is not list or not (path or logs):
                 raise Undecodable(f"a slice is {path!r}")
             for name, length, done in logs:
                 if type(name) is not str or type(length) is not int or type(done) is not str:
                     raise Undecodable(f"a log file is {name!r}")
-    return said
+    return files
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
     """Split instants into times of completed writes by action, and names of the others."""
-    unsure, done, others = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
-    for one in timeline.instants:
-        if one in unsure:
-            others.append(one.file_name)
-        elif one.is_completed:
-            begin, completion = one.begin, one.completion or ""
-            if one.changes_rows and len(begin) == len(completion) == _DIGITS and begin[0] > "0":
-                action = one.file_name.rpartition(".")[2]
+    unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
+    for instant in timeline.instants:
+        if instant in unsure:
+            names.append(instant.file_name)
+        elif instant.is_completed:
+            begin, completion = instant.begin, instant.completion or ""
+            if instant.changes_rows and len(begin) == len(completion) == _DIGITS and begin[0] > "0":
+                action = instant.file_name.rpartition(".")[2]
                 done.setdefault(action, []).append((int(begin), int(completion)))
             else:
-                others.append(one.file_name)
-    return done, others
+                names.append(instant.file_name)
+    return done, names
 
 
 def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:

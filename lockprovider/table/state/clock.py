@@ -53,8 +53,8 @@ class TimelineClock:
     def ahead_ms(self) -> int:
         """How far this machine's clock is ahead of the store's; 0 within `_DIFFERS_MS`."""
         by_store = self._store.time_ms
-        found = 0 if by_store is None else self._world.now_ms() - by_store
-        return found if abs(found) > _DIFFERS_MS else 0
+        difference_ms = 0 if by_store is None else self._world.now_ms() - by_store
+        return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0
 
     def _ask(self) -> None:
         try:

@@ -227,10 +227,10 @@ class TableContext:
         ...
         lockprovider.recipes.errors.Fenced: epoch 3 of 'loader' is over: 4 has written since; ...
         """
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__)  # cache and lock are shared
-        found.fence = Fence.of(fence)
-        return found
+        table = object.__new__(type(self))
+        table.__dict__.update(self.__dict__)  # cache and lock are shared
+        table.fence = Fence.of(fence)
+        return table
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Lease]:
@@ -264,8 +264,8 @@ class TableContext:
         """Report an event to the watcher and the log."""
         level = logging.WARNING if kind in WARNED else logging.INFO if kind in LOGGED else logging.DEBUG
         if _LOG.isEnabledFor(level):
-            said = ", ".join(f"{name} {value}" for name, value in detail.items())
-            _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({said})" if said else "")
+            details = ", ".join(f"{name} {value}" for name, value in detail.items())
+            _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({details})" if details else "")
         self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))
 
 
@@ -281,19 +281,19 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
 
     The write compares them before its first file.
     """
-    seen = table.knowledge.config
-    if seen is None:
+    config = table.knowledge.config
+    if config is None:
         return writable_config(table)
-    if _is_writable(table, seen):
-        return seen
+    if _is_writable(table, config):
+        return config
     # The start compares them with the cached view, which a listing refreshes.
     return writable_config(table, table.now(listed=True).config)
 
 
 def view_to_begin_with(table: TableContext) -> TableView:
     """Return the table now, listed if the properties last seen refuse a write."""
-    seen = table.now()
-    return seen if seen.listed or _is_writable(table, seen.config) else table.now(listed=True)
+    view = table.now()
+    return view if view.listed or _is_writable(table, view.config) else table.now(listed=True)
 
 
 def _is_writable(table: TableContext, config: TableConfig) -> bool:
@@ -302,5 +302,5 @@ def _is_writable(table: TableContext, config: TableConfig) -> bool:
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:
     """Return whether writes here maintain a metadata table's listing of files."""
-    said = table.settings.write_metadata
-    return says_listing_is_kept(config) if said is None else said
+    setting = table.settings.write_metadata
+    return says_listing_is_kept(config) if setting is None else setting

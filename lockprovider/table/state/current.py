@@ -78,37 +78,41 @@ class CurrentState:
                 continue  # a JVM writer deletes the file before it replaces it
             except Corrupt as error:
                 cut = error  # it may be half-written on a disk
-        said = f"there is no Hudi table at {self._url!r}; create one: `lockprovider table create URL`, or Table.create"
-        raise cut or TableNotFound(said)
+        message = (
+            f"there is no Hudi table at {self._url!r}; create one: `lockprovider table create URL`, or Table.create"
+        )
+        raise cut or TableNotFound(message)
 
     def config_since(self, monotonic_s: float) -> TableConfig:
         """Return properties read after `monotonic_s` and within `_FRESH_S` seconds; reads them if needed."""
-        seen = self._knowledge.properties
-        is_fresh = seen is not None and monotonic_s < seen.asked_s > self._world.monotonic_s() - _FRESH_S
-        return seen.config if seen is not None and is_fresh else self.config()
+        properties = self._knowledge.properties
+        is_fresh = properties is not None and monotonic_s < properties.asked_s > self._world.monotonic_s() - _FRESH_S
+        return properties.config if properties is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
         """Read the properties file, without its body if unchanged, and cache it."""
-        known, began_s = self._knowledge.properties, self._world.monotonic_s()
-        if known is None:
+        properties, began_s = self._knowledge.properties, self._world.monotonic_s()
+        if properties is None:
             content: Content | None = self._store.read(PROPERTIES)
         else:
-            content = self._store.read_if_changed(PROPERTIES, known.version)
+            content = self._store.read_if_changed(PROPERTIES, properties.version)
         if content is not None:
-            before, found = None if known is None else known.config.version, parse_properties(content.data)
-            known = SeenProperties(content.version, found, began_s)
-            self._tell_version(before, found.version)
-        assert known is not None  # noqa: S101 - only a known version is unchanged
+            before, config = None if properties is None else properties.config.version, parse_properties(content.data)
+            properties = SeenProperties(content.version, config, began_s)
+            self._tell_version(before, config.version)
+        assert properties is not None  # noqa: S101 - only a known version is unchanged
         newest = self._knowledge.properties
         if newest is None or newest.asked_s <= began_s:  # else another thread has read since
-            self._knowledge.properties = replace(known, asked_s=began_s)
-        return known.config
+            self._knowledge.properties = replace(properties, asked_s=began_s)
+        return properties.config
 
-    def _tell_version(self, before: int | None, now: int) -> None:
-        if before is not None and now > before:
-            _LOG.warning("%s: upgraded from version %d to %d: Hudi 1.0 cannot open it any more", self._url, before, now)
-        elif before is None and now > READABLE_VERSIONS[0]:
-            _LOG.info("%s: of version %d, which readers and writers of Hudi 1.0 cannot open", self._url, now)
+    def _tell_version(self, before: int | None, after: int) -> None:
+        if before is not None and after > before:
+            _LOG.warning(
+                "%s: upgraded from version %d to %d: Hudi 1.0 cannot open it any more", self._url, before, after
+            )
+        elif before is None and after > READABLE_VERSIONS[0]:
+            _LOG.info("%s: of version %d, which readers and writers of Hudi 1.0 cannot open", self._url, after)
 
     # -- the timeline --------------------------------------------------------------------------------------------------
 
@@ -126,17 +130,17 @@ class CurrentState:
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
         if not listed.writes:
             check_readable(self.config())  # a downgrade leaves an empty folder
-        found = taken(listed, before)
-        if found is None and not before.log and self._appears_in_order():
+        timeline = taken(listed, before)
+        if timeline is None and not before.log and self._appears_in_order():
             return listed
-        found = taken(listed, before, _decisions(self._record())) if found is None else found
-        if found is None:
+        timeline = taken(listed, before, _decisions(self._record())) if timeline is None else timeline
+        if timeline is None:
             raise Stale(HistoryGone(f"the log of the table at {self._url!r} begins again and again; try again"))
-        return found
+        return timeline
 
     def _appears_in_order(self) -> bool:
-        seen = self._knowledge.properties
-        return seen is not None and not appears_at_once(seen.config)
+        properties = self._knowledge.properties
+        return properties is not None and not appears_at_once(properties.config)
 
     def listed(self) -> Timeline:
         """List the whole timeline and cache it; raises `TableReplaced` for another table."""
@@ -196,25 +200,27 @@ class CurrentState:
 
         With a log it lists only recent names, and older instants with a heartbeat.
         """
-        since, found = _begin_of_recent(self._knowledge.latest), None
+        since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
             beats = partial(files_below, self._store, HEARTBEATS, until=since)
-            names, old = concurrently(self._store, [partial(self._timeline, after=since), beats])
-            if len(old) <= _OLD:
-                begun = concurrently(self._store, [partial(self._store.list, f"{TIMELINE}/{begin}") for begin in old])
-                found = Timeline.of(chain(names, (_name(entry.path) for one in begun for entry in one)))
-        seen = self.now(listed=found is None)
-        if not seen.listed and found is not None and found.written <= seen.timeline.written:
-            return seen, found
-        seen = seen if seen.listed else self.now(listed=True)
-        return seen, seen.timeline
+            names, old_beats = concurrently(self._store, [partial(self._timeline, after=since), beats])
+            if len(old_beats) <= _OLD:
+                begun = concurrently(
+                    self._store, [partial(self._store.list, f"{TIMELINE}/{begin}") for begin in old_beats]
+                )
+                pending = Timeline.of(chain(names, (_name(entry.path) for entries in begun for entry in entries)))
+        view = self.now(listed=pending is None)
+        if not view.listed and pending is not None and pending.written <= view.timeline.written:
+            return view, pending
+        view = view if view.listed else self.now(listed=True)
+        return view, view.timeline
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
-        found: list[Timeline] = []
-        config, _ = concurrently(self._store, [self.config, lambda: found.append(self.listed())])
+        timelines: list[Timeline] = []
+        config, _ = concurrently(self._store, [self.config, lambda: timelines.append(self.listed())])
         assert config is not None  # noqa: S101
         check_readable(config)  # before the timeline of another version is cached
-        return self._knowledge.learn(record, found[0], config, decided=decided)
+        return self._knowledge.learn(record, timelines[0], config, decided=decided)
 
     def known(self, record: LockRecord | None) -> TableView | None:
         """Return the table by the lock's current `record` and the cache or a checkpoint; None: list it."""
@@ -222,13 +228,15 @@ class CurrentState:
         view = self._knowledge.at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
             return view
-        found: list[Checkpoint | None] = []
+        checkpoints: list[Checkpoint | None] = []
         # Cached properties may be older than the log.
-        config, _ = concurrently(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
-        if config is None or (made := found[0]) is None:
+        config, _ = concurrently(
+            self._store, [self.config, lambda: checkpoints.append(checkpoint.find(self._store, log))]
+        )
+        if config is None or (newest := checkpoints[0]) is None:
             return None
-        slices = {one.group: one for one in made.slices}
-        return self._knowledge.adopt(log, TableView(made.timeline, config, made.log, made.place, slices))
+        slices = {slice_.group: slice_ for slice_ in newest.slices}
+        return self._knowledge.adopt(log, TableView(newest.timeline, config, newest.log, newest.place, slices))
 
     def has(self, instant: Instant) -> bool:
         """Return whether that timeline file exists now; one request."""
@@ -256,14 +264,14 @@ class CurrentState:
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """Return a completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
         name = instant.file_name
-        known = self._knowledge.metadata(name)
-        while known is None:
+        metadata = self._knowledge.metadata(name)
+        while metadata is None:
             try:
                 self._knowledge.remember(name, self._store.read(f"{TIMELINE}/{name}").data)
             except ObjectNotFound as error:
                 raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
-            known = self._knowledge.metadata(name)
-        return known
+            metadata = self._knowledge.metadata(name)
+        return metadata
 
     def schema(self, timeline: Timeline) -> pa.Schema:
         """Return the columns of the latest commit that states them; caches them."""
@@ -271,8 +279,8 @@ class CurrentState:
         return schema
 
     def _schema(self, timeline: Timeline) -> pa.Schema:
-        for said in self._stating(timeline):
-            return hudi_schema.stated_columns(said.schema_json or "")
+        for metadata in self._stating(timeline):
+            return hudi_schema.stated_columns(metadata.schema_json or "")
         config = self.config()
         if config.schema_json is None:
             raise TableNotFound(f"the table at {self._url!r} has no schema yet; write to it with its own engine first")
@@ -280,8 +288,8 @@ class CurrentState:
 
     def _stating(self, timeline: Timeline) -> Iterator[CommitMetadata]:
         """Iterate over the commits that state the columns, newest first."""
-        found = (self.metadata_of(instant) for instant in reversed(timeline.writes))
-        return (said for said in found if said.schema_json)
+        commits = (self.metadata_of(instant) for instant in reversed(timeline.writes))
+        return (metadata for metadata in commits if metadata.schema_json)
 
     # -- the files -----------------------------------------------------------------------------------------------------
 
@@ -295,13 +303,13 @@ class CurrentState:
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
-        found = snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
-        self.refuse_misread(timeline, found)
-        return found
+        snapshot = snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
+        self.refuse_misread(timeline, snapshot)
+        return snapshot
 
-    def refuse_misread(self, timeline: Timeline, seen: Snapshot) -> None:
+    def refuse_misread(self, timeline: Timeline, snapshot: Snapshot) -> None:
         """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file."""
-        text, oldest = self.internal_schema(timeline), min((one.begin for one in seen.slices), default="")
+        text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
             return
         latest = parse_version(text, "the last commit")
@@ -318,7 +326,7 @@ class CurrentState:
 
     def internal_schema(self, timeline: Timeline) -> str:
         """Return Hudi's own schema of a table with schema-on-read, else an empty text."""
-        return next((said.extra.get(LATEST_SCHEMA, "") for said in self._stating(timeline)), "")
+        return next((metadata.extra.get(LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
         """Return the schema-on-read entries that a commit must state for JVM readers.
@@ -366,19 +374,19 @@ class CurrentState:
         None also if a decided commit is not stored yet. It looks for commits made without the lock.
         """
         record = self._record()
-        seen = self.known(record)
-        known = None if seen is None else self._knowledge.snapshot(seen.timeline)
-        if record is None or seen is None or known is None:
+        view = self.known(record)
+        snapshot = None if view is None else self._knowledge.snapshot(view.timeline)
+        if record is None or view is None or snapshot is None:
             return None
         unapplied = [pending.path for pending in record.all_pending]
         applied = self._knowledge.applied
         at = unapplied.index(applied) + 1 if applied in unapplied else 0
         begins = [_name(path)[:-1] for path in unapplied[at:] if _is_on_timeline(path)]
-        last = max(seen.timeline.writes, key=lambda instant: instant.begin, default=None)
-        begins.append(f"{seen.timeline.latest_time}~" if last is None else last.begin)
+        last = max(view.timeline.writes, key=lambda instant: instant.begin, default=None)
+        begins.append(f"{view.timeline.latest_time}~" if last is None else last.begin)
         looked_s = self._knowledge.late_looked_s
         is_due = looked_s is None or self._world.monotonic_s() - looked_s >= _LOOKED_S
-        since = _begin_of_recent(seen.timeline) if is_due else min(begins)
+        since = _begin_of_recent(view.timeline) if is_due else min(begins)
         newest = self._timeline(after=min(since, *begins))
         if last is not None and last.file_name not in newest:
             return None  # a downgrade or a removal moved the timeline
@@ -386,11 +394,11 @@ class CurrentState:
             return None
         if unapplied:
             self._knowledge.applied = unapplied[-1]
-        if not Timeline.of(newest).written <= seen.timeline.written:
+        if not Timeline.of(newest).written <= view.timeline.written:
             return None
         if is_due:
             self._knowledge.late_looked_s = self._world.monotonic_s()
-        return known
+        return snapshot
 
 
 def _begin_of_recent(timeline: Timeline) -> str:
@@ -401,7 +409,7 @@ def _begin_of_recent(timeline: Timeline) -> str:
 
 def _tells_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
     """Return whether `listed` has one of the writes, or a later rollback or restore."""
-    if any(listed.written_at(one.begin) is not None for one in reversed(writes)):
+    if any(listed.written_at(write.begin) is not None for write in reversed(writes)):
         return True
     ends = (Action.ROLLBACK, Action.RESTORE)
     return any(i.action in ends and i.begin > writes[0].begin for i in listed.services)

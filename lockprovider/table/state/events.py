@@ -90,9 +90,9 @@ _TENTHS = 10
 
 def counted(table: TableContext, begin: str, step: str, results: Iterable[T], total: int) -> Iterator[T]:
     """Yield the results of a single-step read or write, and report progress after each."""
-    for done, one in enumerate(results, start=1):
+    for done, result in enumerate(results, start=1):
         table.tell("progress", begin, step=step, number=1, of=1, done=done, total=total)
-        yield one
+        yield result
 
 
 class ShowProgress:

@@ -59,9 +59,9 @@ class Fence:
     def must_be_newest(self, newest: int) -> None:
         """Raise `Fenced` if the epoch `newest` is later."""
         if self.epoch < newest:
-            what = f"of {self.name!r} " if self.name else ""
+            named = f"of {self.name!r} " if self.name else ""
             raise Fenced(
-                f"epoch {self.epoch} {what}is over: {newest} has written since; stop what goes on under it", newest
+                f"epoch {self.epoch} {named}is over: {newest} has written since; stop what goes on under it", newest
             )
 
 
@@ -72,8 +72,8 @@ def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, st
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
     """Return the fences recorded in a commit's extra metadata."""
-    found = batches_by_stream(extra).items()
-    return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in found if name.startswith(_STREAM))
+    batches = batches_by_stream(extra).items()
+    return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in batches if name.startswith(_STREAM))
 
 
 def refuse_noted(
@@ -142,8 +142,10 @@ class BatchId:
         Raises `WrongCheckpoint` if the stream's last commit is of another run, or a later batch of this run.
         """
         for commit, batches in notes:
-            others = [other for key, batch in batches.items() if (other := _parsed(key, batch)).stream == self.stream]
-            for other in others:
+            same_stream = [
+                other for key, batch in batches.items() if (other := _parsed(key, batch)).stream == self.stream
+            ]
+            for other in same_stream:
                 if other.run != self.run:
                     raise WrongCheckpoint(self._of_another_run(other))
                 if other.batch > self.batch:
@@ -152,7 +154,7 @@ class BatchId:
                     return commit
                 if other.batch == self.batch and other.write == self.write:
                     return commit
-            if any(other.batch < self.batch for other in others):
+            if any(other.batch < self.batch for other in same_stream):
                 return None
         return None
 
@@ -181,5 +183,5 @@ _WAYS_OUT = (
 
 
 def _parsed(key: str, batch: int) -> BatchId:
-    found = _KEY.fullmatch(key)
-    return BatchId(key, batch) if found is None else BatchId(found["stream"], batch, found["run"], int(found["write"]))
+    match = _KEY.fullmatch(key)
+    return BatchId(key, batch) if match is None else BatchId(match["stream"], batch, match["run"], int(match["write"]))

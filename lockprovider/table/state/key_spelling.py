@@ -43,35 +43,35 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
     keys = hudi_schema.present(config.record_keys, kinds.names)
     if not config.has_complex_single_key and not any(types.is_timestamp(kinds.field(name).type) for name in keys):
         return config
-    seen = table.knowledge.key_spellings
-    found, compared = dict(seen.found), seen.compared
-    for one in _to_compare(table, seen):
+    spellings = table.knowledge.key_spellings
+    samples, compared = dict(spellings.found), spellings.compared
+    for slice_ in _to_compare(table, spellings):
         with contextlib.suppress(HistoryGone):  # a clean removed the file
-            found.update(_spelling(table, config, one))
-        compared = max(compared, one.begin)
-    table.knowledge.key_spellings = KeySpellings(compared, found)
-    if len(found) > 1:
+            samples.update(_spelling(table, config, slice_))
+        compared = max(compared, slice_.begin)
+    table.knowledge.key_spellings = KeySpellings(compared, samples)
+    if len(samples) > 1:
         raise UnsupportedTable(
             f"table {config.name!r} spells the keys of {list(config.record_keys)} in two ways, such as "
-            f"{found[True]!r} and {found[False]!r}: an upsert would not find rows of the other spelling; rewrite the "
-            "table with one writer"
+            f"{samples[True]!r} and {samples[False]!r}: an upsert would not find rows of the other spelling; rewrite "
+            "the table with one writer"
         )
-    return replace(config, key_is_named=next(iter(found))) if found else config
+    return replace(config, key_is_named=next(iter(samples))) if samples else config
 
 
-def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
+def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]:
     """Return the newest base file if not compared, at first a sample of all."""
     snapshot = table.current.current_files(table.now().timeline)
-    files = sorted((one for one in snapshot.slices if one.path), key=lambda one: one.begin)
-    if seen.compared:
-        return [one for one in files[-1:] if one.begin > seen.compared]
+    files = sorted((slice_ for slice_ in snapshot.slices if slice_.path), key=lambda slice_: slice_.begin)
+    if spellings.compared:
+        return [slice_ for slice_ in files[-1:] if slice_.begin > spellings.compared]
     places = {at * (len(files) - 1) // (MOST - 1) for at in range(MOST)} if files else set()
     return [files[at] for at in sorted(places)]
 
 
-def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
+def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
     """Return one row's key by its spelling; empty if only one spelling is possible."""
-    file = table.place.open(one.path, one.size)
+    file = table.place.open(slice_.path, slice_.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:
         return {}
@@ -79,18 +79,18 @@ def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mappi
     key = row.column(hudi_schema.RECORD_KEY)[0].as_py()
     ways = (False, True) if config.has_complex_single_key else (config.names_single_key,)
     texts = {named: base_file.record_keys(row, config.record_keys, named=named)[0].as_py() for named in ways}
-    found = {named: text for named, text in texts.items() if text == key}
-    if not found:
+    matching = {named: text for named, text in texts.items() if text == key}
+    if not matching:
         raise UnsupportedTable(
-            f"table {config.name!r} has the key {key!r} in {one.path}, where {list(config.record_keys)} makes "
+            f"table {config.name!r} has the key {key!r} in {slice_.path}, where {list(config.record_keys)} makes "
             f"{' or '.join(map(repr, texts.values()))}: an upsert would add the row again; write the table with the "
             "engine that made it, or make a new table of its rows"
         )
-    return found if config.has_complex_single_key else {}
+    return matching if config.has_complex_single_key else {}
 
 
 def _first_with_times(rows: pa.Table) -> int:
     """Return the first row without a null time, which has only one spelling; else 0."""
     times = [column for column in rows.columns if types.is_timestamp(column.type)]
-    there = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
-    return there.index(True) if True in there else 0
+    complete = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
+    return complete.index(True) if True in complete else 0

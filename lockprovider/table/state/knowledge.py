@@ -102,7 +102,7 @@ class TableKnowledge:
     **All else than these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
     - an immutable object, true for ever: completed writes, digests and completion times of archive files
-    - a position in a log, while the record's log reaches back to it: the view (`at`), `applied`, `listing`, a checkpoint
+    - a position in a log, while the record's log reaches back to it: the view, `applied`, `listing`, a checkpoint
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
     A log has only its own clients' commits. A rollback of another's write, a clean, a restore, changed properties and
@@ -143,8 +143,8 @@ class TableKnowledge:
         if view is None or log is None or log.name != view.log or (since := log.since(view.place)) is None:
             return None
         if since:
-            there = view.timeline.written  # a listing may contain later commits
-            instants = tuple(i for i in self._learn_contents(since) if i.file_name not in there)
+            written = view.timeline.written  # a listing may contain later commits
+            instants = tuple(i for i in self._learn_contents(since) if i.file_name not in written)
             slices, timeline = self._advanced(view, instants), view.timeline.plus(instants)
             view = self._view = replace(view, place=log.next, timeline=timeline, slices=slices)
             self.latest = timeline
@@ -166,11 +166,13 @@ class TableKnowledge:
         self._learn_contents(entries)
         unseen = self._learn_contents(missing)
         timeline = self.latest = listed.plus(unseen) if decided else listed.without(unseen)
-        name, place = ("", 0) if log is None else (log.name, log.next - (0 if decided else len(missing)))
+        name, position = ("", 0) if log is None else (log.name, log.next - (0 if decided else len(missing)))
         slices = before.slices if before is not None and before.timeline.written == timeline.written else None
         is_known = bool(name) and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants)
-        self._view = TableView(timeline, config, name, place, slices) if is_known else None
-        return TableView(timeline, config, name, place, slices, listed=True, latest_begin=listed.latest_completed_begin)
+        self._view = TableView(timeline, config, name, position, slices) if is_known else None
+        return TableView(
+            timeline, config, name, position, slices, listed=True, latest_begin=listed.latest_completed_begin
+        )
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
         """Cache a checkpoint's view at a position of the current log; return it as `at`."""
@@ -209,8 +211,8 @@ class TableKnowledge:
     def remember(self, name: str, data: bytes) -> None:
         """Cache the content of a completed write, and drop the oldest ones."""
         self._commits[name] = data
-        for old in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
-            self._commits.pop(old, None)
+        for oldest in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
+            self._commits.pop(oldest, None)
 
     def has(self, name: str) -> bool:
         """Whether the content of a completed write is cached."""
@@ -225,16 +227,16 @@ class TableKnowledge:
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
         """Cache the contents of published instants, and return the instants."""
-        found: list[Instant] = []
+        instants: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
             instant = parse_instant(name)
             if instant is None:
                 continue
-            found.append(instant)
+            instants.append(instant)
             if entry.data is not None and not self.has(name):
                 self.remember(name, entry.data)
-        return tuple(found)
+        return tuple(instants)
 
     # -- hints ---------------------------------------------------------------------------------------------------------
 
@@ -258,7 +260,7 @@ class TableKnowledge:
 
     def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
         """Record the current heartbeats; return for how many seconds each was seen unchanged."""
-        first = {begin: seen for begin, seen in self._beats.items() if versions.get(begin) == seen[0] is not None}
+        first = {begin: beat for begin, beat in self._beats.items() if versions.get(begin) == beat[0] is not None}
         self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
         return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}
 
@@ -268,14 +270,14 @@ def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMe
     for ended in metadata.ended:
         slices.pop(ended, None)
     for stat in metadata.all_stats:
-        file, old = data_file(stat.file_name), slices.get(stat.group)
-        logs = () if old is None else old.logs
+        file, before = data_file(stat.file_name), slices.get(stat.group)
+        logs = () if before is None else before.logs
         if isinstance(file, LogFile):
-            if file.is_cdc or (old is not None and (done.completion or "") < old.base):
+            if file.is_cdc or (before is not None and (done.completion or "") < before.base):
                 continue
             logs = (*logs, SliceLog(file, stat.path, stat.file_size, done.completion or ""))
-            base = old if old is not None and old.path else None
-        elif old is None or old.base < done.begin:
+            base = before if before is not None and before.path else None
+        elif before is None or before.base < done.begin:
             base = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)
         else:
             continue

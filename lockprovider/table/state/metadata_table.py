@@ -53,38 +53,38 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
 def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
     """List the file slices of its partition `files`; paths are relative to the metadata table."""
     root = f"{METADATA_TABLE}/"
-    found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
-    return snapshot_of(own, found, file_at=hfile_at).slices
+    entries = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
+    return snapshot_of(own, entries, file_at=hfile_at).slices
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
     """Read these slices and return their merged listing, from log blocks of `valid` instants."""
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
-    paths = [path for one in slices for path in one.paths]
+    paths = [path for slice_ in slices for path in slice_.paths]
     contents = dict(
         zip(paths, concurrently(store, [partial(_read, store, root + path) for path in paths]), strict=True)
     )
 
-    def records(one: FileSlice) -> Iterator[FilesRecord]:
-        if one.path:
-            base = decode_hfile(contents[one.path], one.path)
-            yield from decode_files(base, base.info.get(_SCHEMA, b"").decode(), one.path)
-        blocks = [(b, log.path) for log in one.logs for b in decode_blocks(contents[log.path], log.path)]
+    def records(slice_: FileSlice) -> Iterator[FilesRecord]:
+        if slice_.path:
+            base = decode_hfile(contents[slice_.path], slice_.path)
+            yield from decode_files(base, base.info.get(_SCHEMA, b"").decode(), slice_.path)
+        blocks = [(b, log.path) for log in slice_.logs for b in decode_blocks(contents[log.path], log.path)]
         yield from _of_blocks([(block, path) for block, path in blocks if valid(block.instant)])
 
-    return merge_files(record for one in slices for record in records(one))
+    return merge_files(record for slice_ in slices for record in records(slice_))
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
     """Read the record schema of these slices from their base file or logs."""
-    for path in (path for one in slices for path in one.paths):  # the base file first
+    for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
-            found = decode_hfile(data, path).info.get(_SCHEMA, b"").decode()
+            schema = decode_hfile(data, path).info.get(_SCHEMA, b"").decode()
         else:
-            found = next(filter(None, (b.header.get(Header.SCHEMA, "") for b in decode_blocks(data, path))), "")
-        if found:
-            return found
+            schema = next(filter(None, (b.header.get(Header.SCHEMA, "") for b in decode_blocks(data, path))), "")
+        if schema:
+            return schema
     return metadata_schema()
 
 
@@ -136,18 +136,20 @@ def uncompacted(own: Timeline) -> int:
     return sum(not i.begin.startswith(_FIRST) for i in since)
 
 
-def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
+def outlived(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
     """Return the metadata table's oldest instants that no reader needs: completed before `first`.
 
-    `left`: begin times of its remaining files. Those within the timeline now must stay within it, or readers take them
+    `remaining`: begin times of its files. Those within the timeline now must stay within it, or readers take them
     for completed.
     """
-    end = min((first, *(begin for begin in left if begin >= own.first_active)))
-    found: dict[str, list[Instant]] = {}
+    end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
+    states: dict[str, list[Instant]] = {}
     for instant in own.instants:
-        found.setdefault(instant.begin, []).append(instant)
-    done = takewhile(lambda begin: begin < end and any("" < (i.completion or "") < first for i in found[begin]), found)
-    return tuple(instant for begin in [*done][:-1] for instant in found[begin])
+        states.setdefault(instant.begin, []).append(instant)
+    done = takewhile(
+        lambda begin: begin < end and any("" < (i.completion or "") < first for i in states[begin]), states
+    )
+    return tuple(instant for begin in [*done][:-1] for instant in states[begin])
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +177,14 @@ def differences(
     Concurrent changes by other writers are no differences.
     """
     first, last = _data_files(before), _data_files(after)
-    listed, visible, there = listing.sizes, timeline.visible, {**first, **last}
-    begins = {path: at[1].begin for path in there if (at := data_file_at(path)) is not None}
+    listed, visible, sizes = listing.sizes, timeline.visible, {**first, **last}
+    begins = {path: at[1].begin for path in sizes if (at := data_file_at(path)) is not None}
     is_removing = bool(timeline.pending(*_REMOVING))
     data = [path for path in sorted(listed) if data_file_at(path) is not None]
     return ListingDifferences(
         hidden=tuple(p for p in sorted(first.keys() & last.keys()) if visible(begins[p]) and p not in listed),
-        gone=tuple(path for path in data if path not in there and not is_removing),
-        resized=tuple(path for path in data if listed[path] and there.get(path, listed[path]) != listed[path]),
+        gone=tuple(path for path in data if path not in sizes and not is_removing),
+        resized=tuple(path for path in data if listed[path] and sizes.get(path, listed[path]) != listed[path]),
         empty=tuple(path for path in data if not listed[path]),
     )
 

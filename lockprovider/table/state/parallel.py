@@ -34,7 +34,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
                 if len(running) == 2 * limit:
                     yield running.popleft().result()
                 running.append(submit(threads, job))
-            yield from (one.result() for one in running)
+            yield from (future.result() for future in running)
         finally:
             threads.shutdown(cancel_futures=True)
 
@@ -46,8 +46,8 @@ def files_below(store: Store, folder: str, *, after: str = "", until: str = "") 
     """
     prefix = f"{folder}/"
     start, stop = prefix + after if after else None, prefix + until if until else None
-    found = store.list(prefix, start_after=start, stop_at=stop)
-    return {entry.path.removeprefix(prefix): entry for entry in found}
+    entries = store.list(prefix, start_after=start, stop_at=stop)
+    return {entry.path.removeprefix(prefix): entry for entry in entries}
 
 
 _LOOKS = 10  # then reading cannot keep up

@@ -47,7 +47,7 @@ class KeepActive:
     @property
     def fault(self) -> str:
         """The reason why these values are impossible, or an empty text."""
-        whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (self.least, self.most))
+        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (self.least, self.most))
         if whole and 1 <= self.least < self.most:
             return ""
         return (
@@ -105,10 +105,10 @@ class ArchivalPlan:
     held: str = ""
 
 
-def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
+def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
     """Return the number of writes to archive; those that the retention needs stay."""
-    count = len(now.writes)
-    needed = sum(write.begin > earliest for write in now.writes) + 2 if earliest else 0
+    count = len(timeline.writes)
+    needed = sum(write.begin > earliest for write in timeline.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
     return count - least if count > keep.most + least - keep.least else 0
 
@@ -116,14 +116,14 @@ def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
     """Return the plan of an archival now, of at most `at_most` writes."""
     writes = _by_begin(facts.now.writes)
-    wanted = writes[: surplus(facts.now, facts.earliest, keep)]
-    if not wanted:
+    candidates = writes[: surplus(facts.now, facts.earliest, keep)]
+    if not candidates:
         return ArchivalPlan(())
     end, why = min(_barriers(facts), default=("~", ""))
-    taken = [write for write in wanted if write.begin < end][:at_most]
+    taken = [write for write in candidates if write.begin < end][:at_most]
     stays = writes[len(taken)].begin  # at least one stays
     taken = [write for write in taken if write.begin < stays]
-    held = why if end <= wanted[-1].begin else ""
+    held = why if end <= candidates[-1].begin else ""
     return ArchivalPlan(_with_all_files(facts.now, taken), held)
 
 
@@ -137,20 +137,20 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     A restore to a savepoint needs the later writes. A pending write must not begin before the first remaining one. Rows
     of replaced files would reappear, files without an instant become visible.
     """
-    now = facts.now
-    for begin in now.pending(Action.RESTORE):
+    timeline = facts.now
+    for begin in timeline.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
-    kept = [instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT]
-    if kept:
-        yield min(kept), f"{min(kept)} has a savepoint: delete it when nobody is going to restore to it"
+    savepoints = [instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT]
+    if savepoints:
+        yield min(savepoints), f"{min(savepoints)} has a savepoint: delete it when nobody is going to restore to it"
     if facts.listed is not None:
-        said = f"was compacted at {facts.listed}" if facts.listed else "was never compacted"
-        yield facts.listed, f"the metadata table {said}: writers do that every ten commits; or retire it"
-    for begin in now.unfinished[:1]:
-        yield _before(now, begin), f"write {begin} is pending: wait for it, or roll it back"
+        state = f"was compacted at {facts.listed}" if facts.listed else "was never compacted"
+        yield facts.listed, f"the metadata table {state}: writers do that every ten commits; or retire it"
+    for begin in timeline.unfinished[:1]:
+        yield _before(timeline, begin), f"write {begin} is pending: wait for it, or roll it back"
     if facts.victims:
         first = min(facts.victims)
-        yield _before(now, first), f"the rollback of {first} is not finished: `lockprovider table rollback URL`"
+        yield _before(timeline, first), f"the rollback of {first} is not finished: `lockprovider table rollback URL`"
     replace = _first_with_files(facts)
     if replace:
         yield replace, f"files that {replace} replaced are still there: `lockprovider table clean URL` removes them"
@@ -160,38 +160,40 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     lost = _orphans(facts)
     if lost:
         first = min(lost)
-        what = f"{len(lost)} files are of no instant, the first of {first}"
-        yield _before(now, first), f"{what}: `lockprovider table clean URL` removes them"
+        summary = f"{len(lost)} files are of no instant, the first of {first}"
+        yield _before(timeline, first), f"{summary}: `lockprovider table clean URL` removes them"
 
 
-def _before(now: Timeline, begin: str) -> str:
+def _before(timeline: Timeline, begin: str) -> str:
     """Return the last write before `begin` without a savepoint: it begins the timeline."""
-    kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
-    return max((write.begin for write in now.writes if write.begin < begin and write.begin not in kept), default="")
+    savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
+    return max(
+        (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""
+    )
 
 
 def _first_with_files(facts: ArchivalFacts) -> str:
-    there = {group for group, _, _ in data_files_in(facts.paths)}
-    return min((begin for begin, ended in facts.replaced.items() if ended & there), default="")
+    groups = {group for group, _, _ in data_files_in(facts.paths)}
+    return min((begin for begin, ended in facts.replaced.items() if ended & groups), default="")
 
 
 def _orphans(facts: ArchivalFacts) -> list[str]:
     """Return the begin times of files without an instant."""
-    known = {instant.begin for instant in facts.now.instants if instant.changes_rows}
+    on_timeline = {instant.begin for instant in facts.now.instants if instant.changes_rows}
     begins = {file.begin for _, file, _ in data_files_in(facts.paths)}
-    return sorted(begin for begin in begins - known if begin > facts.now.first_active)
+    return sorted(begin for begin in begins - on_timeline if begin > facts.now.first_active)
 
 
-def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
+def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
     """Return the writes, and the cleans and rollbacks between them, by begin time."""
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}
     groups: dict[tuple[str, str], list[Instant]] = {}
-    for instant in now.instants:
+    for instant in timeline.instants:
         if instant.changes_rows and instant.begin in begins:
             groups.setdefault((instant.begin, ""), []).append(instant)
         elif instant.action in BESIDES and instant.begin < last:
             groups.setdefault((instant.begin, instant.action.value), []).append(instant)
-    found = (Archivable.of(files) for _, files in sorted(groups.items()))
-    return tuple(one for one in found if one.completed)
+    actions = (Archivable.of(files) for _, files in sorted(groups.items()))
+    return tuple(action for action in actions if action.completed)

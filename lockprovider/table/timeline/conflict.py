@@ -59,70 +59,74 @@ class Overlap:
 Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Overlap | None]
 
 
-def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """Return the writes completed since the snapshot `mine`, in the order of completion."""
-    if _has_grown(mine, now):
-        return now.writes[len(mine.writes) :]
-    seen = mine.written
-    return tuple(instant for instant in now.writes if instant.file_name not in seen)
+def completed_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
+    """Return the writes completed since the snapshot `before`, in the order of completion."""
+    if _has_grown(before, timeline):
+        return timeline.writes[len(before.writes) :]
+    written = before.written
+    return tuple(instant for instant in timeline.writes if instant.file_name not in written)
 
 
-def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """Return the writes of the snapshot `mine` that a restore took back, without archived ones."""
-    if _has_grown(mine, now):
+def undone_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
+    """Return the writes of the snapshot `before` that a restore took back, without archived ones."""
+    if _has_grown(before, timeline):
         return ()
-    first, there = now.first_active, now.written
-    return tuple(i for i in mine.writes if i.file_name not in there and i.begin >= first)
+    first, written = timeline.first_active, timeline.written
+    return tuple(i for i in before.writes if i.file_name not in written and i.begin >= first)
 
 
-def _has_grown(mine: Timeline, now: Timeline) -> bool:
-    """Return whether the writes of `now` begin with those of `mine`, as is usual."""
-    return now.writes[: len(mine.writes)] == mine.writes
+def _has_grown(before: Timeline, timeline: Timeline) -> bool:
+    """Return whether the writes of `timeline` begin with those of `before`, as is usual."""
+    return timeline.writes[: len(before.writes)] == before.writes
 
 
-def archived_since(mine: Timeline, now: Timeline) -> bool:
-    """Return whether a write that completed after the snapshot `mine` may be archived.
+def archived_since(before: Timeline, timeline: Timeline) -> bool:
+    """Return whether a write that completed after the snapshot `before` may be archived.
 
-    Archival takes the oldest by begin; a write not completed in `mine` began after its writes, or was pending.
+    Archival takes the oldest by begin; a write not completed in `before` began after its writes, or was pending.
     """
-    first = now.first_active
-    passed = bool(mine.writes) and all(i.begin < first for i in mine.writes) and bool(completed_since(mine, now))
-    pending = {begin for begin in mine.unfinished if begin < first}
-    return passed or bool(pending and pending.difference(instant.begin for instant in now.instants))
+    first = timeline.first_active
+    passed = (
+        bool(before.writes) and all(i.begin < first for i in before.writes) and bool(completed_since(before, timeline))
+    )
+    pending = {begin for begin in before.unfinished if begin < first}
+    return passed or bool(pending and pending.difference(instant.begin for instant in timeline.instants))
 
 
-def by_file_group(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
+def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Return the first overlap in file groups with a completed write or a planned table service (Hudi's default).
 
     New file groups have fresh ids: two inserts of the same new key are not detected.
     """
-    return _first_overlap(mine.file_groups, (o for o in others if o.instant.is_completed or o.is_table_service))
+    return _first_overlap(
+        operation.file_groups, (o for o in concurrent if o.instant.is_completed or o.is_table_service)
+    )
 
 
-def prefer_writer(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
+def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Compare as `by_file_group`, but services give way to pending writes, and no write to a pending service."""
-    if mine.is_table_service:
-        return _first_overlap(mine.file_groups, others)
-    return _first_overlap(mine.file_groups, (other for other in others if other.instant.is_completed))
+    if operation.is_table_service:
+        return _first_overlap(operation.file_groups, concurrent)
+    return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.is_completed))
 
 
-def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
+def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Return the first overlap in partitions, so that two inserts of the same new key conflict."""
-    partitions = {partition for partition, _ in mine.file_groups}
-    for other in others:
+    partitions = {partition for partition, _ in operation.file_groups}
+    for other in concurrent:
         shared = {group for group in other.file_groups if group[0] in partitions}
         if shared and (other.instant.is_completed or other.is_table_service):
             return Overlap(other.instant, tuple(sorted(shared)))
     return None
 
 
-def non_blocking(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
+def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Return the first overlap with a write that ends a file group of a blind write, or plans to.
 
     An ended group hides rows logged at the same time, whichever write completes first.
     """
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
-    return _first_overlap(mine.file_groups, (other for other in others if other.instant.action in ending))
+    return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.action in ending))
 
 
 def by_bucket(resolution: Resolution) -> Resolution:
@@ -131,11 +135,11 @@ def by_bucket(resolution: Resolution) -> Resolution:
     Its overlap names the other write's file groups.
     """
 
-    def resolve(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-        overlap = resolution(_bucketed(mine), [_bucketed(other) for other in others])
+    def resolve(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
+        overlap = resolution(_bucketed(operation), [_bucketed(other) for other in concurrent])
         if overlap is None:
             return None
-        theirs = {group for other in others if other.instant == overlap.lost_to for group in other.file_groups}
+        theirs = {group for other in concurrent if other.instant == overlap.lost_to for group in other.file_groups}
         return Overlap(
             overlap.lost_to, tuple(sorted(group for group in theirs if _bucket(group) in overlap.file_groups))
         )
@@ -154,9 +158,9 @@ def _bucket(group: FileGroup) -> FileGroup:
     return group if bucket is None else (partition, prefix(bucket))
 
 
-def _first_overlap(mine: frozenset[FileGroup], others: Iterable[ConcurrentOperation]) -> Overlap | None:
-    for other in others:
-        both = mine & other.file_groups
+def _first_overlap(groups: frozenset[FileGroup], concurrent: Iterable[ConcurrentOperation]) -> Overlap | None:
+    for other in concurrent:
+        both = groups & other.file_groups
         if both:
             return Overlap(other.instant, tuple(sorted(both)))
     return None
@@ -176,7 +180,7 @@ def missing(config: TableConfig) -> tuple[str, ...]:
         "one ordering column (ordering=)": len(config.ordering_fields) == 1,
         f"hoodie.record.merge.mode={EVENT_TIME}": config.effective_merge_mode == EVENT_TIME,
     }
-    return tuple(what for what, is_met in conditions.items() if not is_met)
+    return tuple(condition for condition, is_met in conditions.items() if not is_met)
 
 
 def refuse_unless_possible(config: TableConfig) -> None:
@@ -196,11 +200,11 @@ def refuse_replacing(operation: str) -> None:
     )
 
 
-def bare_buckets(seen: Snapshot, partitions: Iterable[str], buckets: int) -> tuple[Bucket, ...]:
+def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) -> tuple[Bucket, ...]:
     """Return the buckets of these partitions without a file group."""
-    there = {(one.partition, bucket_of(one.file_id)) for one in seen.slices}
-    wanted = [(partition, bucket) for partition in sorted(set(partitions)) for bucket in range(buckets)]
-    return tuple(one for one in wanted if one not in there)
+    occupied = {(slice_.partition, bucket_of(slice_.file_id)) for slice_ in snapshot.slices}
+    candidates = [(partition, bucket) for partition in sorted(set(partitions)) for bucket in range(buckets)]
+    return tuple(pair for pair in candidates if pair not in occupied)
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
@@ -223,7 +227,7 @@ def left_bare(
 
     `replaced`: file ids that a commit ends. `ended`: groups that earlier commits ended.
     """
-    gone = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
-    there = {(partition, bucket_of(file_id)) for partition, file_id in written}
-    wanted = [(partition, bucket) for partition in sorted(replaced) for bucket in range(buckets)]
-    return tuple(one for one in wanted if one not in there and (one[0], fixed_file_id(one[1])) in gone)
+    hidden = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
+    rewritten = {(partition, bucket_of(file_id)) for partition, file_id in written}
+    candidates = [(partition, bucket) for partition in sorted(replaced) for bucket in range(buckets)]
+    return tuple(pair for pair in candidates if pair not in rewritten and (pair[0], fixed_file_id(pair[1])) in hidden)

@@ -54,11 +54,11 @@ class SeenBeat:
     def decode(cls, data: bytes) -> SeenBeat | None:
         """Decode a heartbeat; None for other content, such as a JVM writer's empty file."""
         try:
-            said = parse_object(data, most=_LARGEST_BEAT)
-            found = cls(text_in(said, "boot"), text_in(said, "host"), float(said["s"]))
+            fields = parse_object(data, most=_LARGEST_BEAT)
+            beat = cls(text_in(fields, "boot"), text_in(fields, "host"), float(fields["s"]))
         except (ValueError, TypeError, KeyError, OverflowError):
             return None
-        return found if math.isfinite(found.uptime_s) else None
+        return beat if math.isfinite(beat.uptime_s) else None
 
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
         """Return the seconds since the beat, for this machine's boot, host and uptime `now_s`.

@@ -65,7 +65,7 @@ class Removable:
 
 def removable(
     policy: Policy,
-    now: Timeline,
+    timeline: Timeline,
     paths: Iterable[str],
     *,
     now_ms: int,
@@ -74,23 +74,23 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """Return the files that may be removed. List `paths` BEFORE `now`: a file without an instant never gets one.
+    """Return the files that may be removed. List `paths` BEFORE `timeline`: a file without an instant never gets one.
 
     `replaced_by`: the begin of the replacecommit that ended a file group. `protected`: paths in savepoints. `archived`:
     completion times of archived writes of logs.
     """
-    earliest = earliest_retained(policy, now, now_ms, written_ms)
-    floors = (earliest.begin if earliest else None, _first_pending(now))
+    earliest = earliest_retained(policy, timeline, now_ms, written_ms)
+    floors = (earliest.begin if earliest else None, _first_pending(timeline))
     since = min((floor for floor in floors if floor), default=None)
-    taken = _orphans(now, paths)
-    for group, slices in _committed(now, paths, archived).items():
+    taken = _orphans(timeline, paths)
+    for group, slices in _committed(timeline, paths, archived).items():
         needed = _needed(policy, [begin for begin, _ in slices], since, replaced_by.get(group))
-        taken |= {path for begin, mine in slices if begin not in needed for path in mine}
+        taken |= {path for begin, files in slices if begin not in needed for path in files}
     return Removable(earliest, names_by_partition(sorted(taken - protected)))
 
 
 def earliest_retained(
-    policy: Policy, now: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
+    policy: Policy, timeline: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
     """Return the retained commit that began first, else the last commit; None by versions.
 
@@ -100,18 +100,18 @@ def earliest_retained(
         case KeepVersions():
             return None
         case KeepCommits(commits):
-            retained = now.writes[-commits:]
+            retained = timeline.writes[-commits:]
         case KeepHours(hours):
             border = format_ms(now_ms - round(hours * _HOUR_MS))
             late = {name for name, ms in written_ms.items() if format_ms(ms) >= border}
-            retained = tuple(i for i in now.writes if (i.completion or "") >= border or i.file_name in late)
-            retained = retained or now.writes[-1:]
+            retained = tuple(i for i in timeline.writes if (i.completion or "") >= border or i.file_name in late)
+            retained = retained or timeline.writes[-1:]
     return min(retained, key=lambda instant: instant.begin, default=None)
 
 
-def _first_pending(now: Timeline) -> str | None:
+def _first_pending(timeline: Timeline) -> str | None:
     """Return the first pending begin time: its write may rewrite the slices that were the latest then."""
-    return min(now.unfinished, default=None)
+    return min(timeline.unfinished, default=None)
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
@@ -119,17 +119,17 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
         begins.append(replaced_by)  # its end counts as its latest version
-    kept = set(begins[-versions:])
+    needed = set(begins[-versions:])
     if since is not None:
-        kept |= {begin for begin in begins if begin >= since}
-        kept |= set([begin for begin in begins if begin < since][-1:])
+        needed |= {begin for begin in begins if begin >= since}
+        needed |= set([begin for begin in begins if begin < since][-1:])
     elif not isinstance(policy, KeepVersions):
-        kept |= set(begins)
-    return kept
+        needed |= set(begins)
+    return needed
 
 
 def _committed(
-    now: Timeline, paths: Iterable[str], archived: Mapping[str, str]
+    timeline: Timeline, paths: Iterable[str], archived: Mapping[str, str]
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
     """Return begin time and paths of each file group's completed slices, oldest first.
 
@@ -138,20 +138,20 @@ def _committed(
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []
     for group, file, path in data_files_in(paths):
-        if not now.visible(file.begin):
+        if not timeline.visible(file.begin):
             continue
         if isinstance(file, LogFile):
-            completion = now.completions.get(file.begin) or archived.get(file.begin, file.begin)
+            completion = timeline.completions.get(file.begin) or archived.get(file.begin, file.begin)
             logs.append((group, completion, path))
         else:
             bases.setdefault(group, {}).setdefault(file.begin, []).append(path)
     for group, completion, path in logs:
-        mine = bases.setdefault(group, {})
-        mine.setdefault(max((begin for begin in mine if begin <= completion), default=""), []).append(path)
+        by_begin = bases.setdefault(group, {})
+        by_begin.setdefault(max((begin for begin in by_begin if begin <= completion), default=""), []).append(path)
     return {group: sorted(slices.items()) for group, slices in bases.items()}
 
 
-def _orphans(now: Timeline, paths: Iterable[str]) -> set[str]:
-    known = {instant.begin for instant in now.instants}
-    found = ((file.begin, path) for _, file, path in data_files_in(paths))
-    return {path for begin, path in found if begin not in known and begin > now.first_active > ""}
+def _orphans(timeline: Timeline, paths: Iterable[str]) -> set[str]:
+    begins = {instant.begin for instant in timeline.instants}
+    files = ((file.begin, path) for _, file, path in data_files_in(paths))
+    return {path for begin, path in files if begin not in begins and begin > timeline.first_active > ""}

@@ -82,21 +82,23 @@ class ClusterEvery:
 
 
 def clustering_plan(
-    seen: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
+    snapshot: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
     """Return a clustering plan of slices that began before `until`, if given.
 
     `busy`: file groups of other plans.
     """
     small = [
-        one
-        for one in seen.slices
-        if bytes_of(one) < rule.small_file_bytes and one.group not in busy and (not until or one.begin < until)
+        slice_
+        for slice_ in snapshot.slices
+        if bytes_of(slice_) < rule.small_file_bytes and slice_.group not in busy and (not until or slice_.begin < until)
     ]
-    found = [
-        group for partition in sorted({one.partition for one in small}) for group in _joined(small, partition, rule)
+    groups = [
+        group
+        for partition in sorted({slice_.partition for slice_ in small})
+        for group in _joined(small, partition, rule)
     ]
-    return ClusteringPlan(tuple(_group(group, rule) for group in found[:_MOST_GROUPS]), rule.sort_by)
+    return ClusteringPlan(tuple(_group(group, rule) for group in groups[:_MOST_GROUPS]), rule.sort_by)
 
 
 def is_full(plan: ClusteringPlan) -> bool:
@@ -104,33 +106,35 @@ def is_full(plan: ClusteringPlan) -> bool:
     return len(plan.groups) >= _MOST_GROUPS
 
 
-def bytes_of(one: FileSlice) -> int:
+def bytes_of(slice_: FileSlice) -> int:
     """Return the size in bytes of all files of a slice."""
-    return one.size + sum(log.size for log in one.logs)
+    return slice_.size + sum(log.size for log in slice_.logs)
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
     """Yield the groups of slices of one partition to join, each as large as allowed."""
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
-    for one in sorted((one for one in small if one.partition == partition), key=lambda one: (one.begin, one.file_id)):
-        if len(group) > 1 and sum(map(bytes_of, group)) + bytes_of(one) > most:
+    for slice_ in sorted(
+        (slice_ for slice_ in small if slice_.partition == partition), key=lambda slice_: (slice_.begin, slice_.file_id)
+    ):
+        if len(group) > 1 and sum(map(bytes_of, group)) + bytes_of(slice_) > most:
             yield group
             group = []
-        group.append(one)
+        group.append(slice_)
     if len(group) > 1:
         yield group
 
 
 def _group(slices: list[FileSlice], rule: ClusteringRule) -> ClusteringGroup:
-    planned = tuple(_planned(one, one.logs) for one in slices)
-    metrics = _metrics(sum(one.size for one in slices), [log for one in slices for log in one.logs])
+    planned = tuple(_planned(slice_, slice_.logs) for slice_ in slices)
+    metrics = _metrics(sum(slice_.size for slice_ in slices), [log for slice_ in slices for log in slice_.logs])
     return ClusteringGroup(planned, max(1, -(-sum(map(bytes_of, slices)) // rule.target_file_bytes)), metrics)
 
 
-def _planned(one: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
+def _planned(slice_: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
     names = tuple(log.file.name for log in logs)
-    return PlannedSlice(one.partition, one.file_id, one.path.rpartition("/")[2], names)
+    return PlannedSlice(slice_.partition, slice_.file_id, slice_.path.rpartition("/")[2], names)
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
@@ -159,16 +163,18 @@ class CompactEvery:
     commits: int = 5
 
 
-def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
+def compaction_plan(snapshot: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
     """Return the slices that a compaction with this begin time merges, largest logs first.
 
     Logs of pending writes belong to the next slice. `busy`: file groups of other plans.
     """
-    found = [(one, _compacted(one, begin)) for one in seen.slices if one.logs and one.group not in busy]
-    ordered = sorted(found, key=lambda pair: (-pair[1].metrics["TOTAL_LOG_FILES_SIZE"], pair[0]))
+    slices = [
+        (slice_, _compacted(slice_, begin)) for slice_ in snapshot.slices if slice_.logs and slice_.group not in busy
+    ]
+    ordered = sorted(slices, key=lambda pair: (-pair[1].metrics["TOTAL_LOG_FILES_SIZE"], pair[0]))
     return tuple(planned for _, planned in ordered if planned.logs)
 
 
-def _compacted(one: FileSlice, begin: str) -> PlannedSlice:
-    logs = [log for log in one.logs if log.completion < begin]
-    return replace(_planned(one, logs), base_instant=one.begin, metrics=_metrics(one.size, logs))
+def _compacted(slice_: FileSlice, begin: str) -> PlannedSlice:
+    logs = [log for log in slice_.logs if log.completion < begin]
+    return replace(_planned(slice_, logs), base_instant=slice_.begin, metrics=_metrics(slice_.size, logs))

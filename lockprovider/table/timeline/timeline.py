@@ -27,42 +27,42 @@ class Timeline:
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
         """Parse file names in the timeline folder; skips names of other files."""
-        return cls(tuple(found for name in sorted(names) if (found := parse_instant(name)) is not None))
+        return cls(tuple(instant for name in sorted(names) if (instant := parse_instant(name)) is not None))
 
     @classmethod
-    def of_done(cls, done: Iterable[Instant], others: Iterable[str]) -> Timeline:
+    def of_done(cls, done: Iterable[Instant], other_names: Iterable[str]) -> Timeline:
         """Make a timeline of completed writes and the file names of all other instants.
 
         Derived facts are set from the writes; the others must have other begin times.
         """
-        mine, rest = sorted(done, key=_BEGIN), cls.of(others)
-        if not mine:
+        writes, rest = sorted(done, key=_BEGIN), cls.of(other_names)
+        if not writes:
             return rest
-        is_plain = len({len(i.begin) for i in (mine[0], *rest.instants)}) == 1
-        made = cls(tuple(sorted([*mine, *rest.instants], key=_BEGIN if is_plain else _NAME)))
-        vars(made)["perhaps_pending"] = rest.perhaps_pending
-        vars(made)["services"] = (*(i for i in mine if i.action is not Action.COMMIT), *rest.services)
-        by_completion = sorted(mine, key=_COMPLETION)
-        vars(made)["writes"] = tuple(sorted([*by_completion, *rest.writes], key=_COMPLETION))
-        names = [f"{i.begin}_{i.completion}.{i.action.value}" for i in mine]
-        vars(made)["written"] = rest.written.union(names)
-        begin, completion = mine[-1].begin, by_completion[-1].completion or ""
-        vars(made)["latest_time"] = max(begin, completion, rest.latest_time)
-        vars(made)["latest_completed_time"] = max(begin, completion, rest.latest_completed_time)
-        vars(made)["latest_completed_begin"] = max(begin, rest.latest_completed_begin)
+        is_plain = len({len(i.begin) for i in (writes[0], *rest.instants)}) == 1
+        timeline = cls(tuple(sorted([*writes, *rest.instants], key=_BEGIN if is_plain else _NAME)))
+        vars(timeline)["perhaps_pending"] = rest.perhaps_pending
+        vars(timeline)["services"] = (*(i for i in writes if i.action is not Action.COMMIT), *rest.services)
+        by_completion = sorted(writes, key=_COMPLETION)
+        vars(timeline)["writes"] = tuple(sorted([*by_completion, *rest.writes], key=_COMPLETION))
+        names = [f"{i.begin}_{i.completion}.{i.action.value}" for i in writes]
+        vars(timeline)["written"] = rest.written.union(names)
+        begin, completion = writes[-1].begin, by_completion[-1].completion or ""
+        vars(timeline)["latest_time"] = max(begin, completion, rest.latest_time)
+        vars(timeline)["latest_completed_time"] = max(begin, completion, rest.latest_completed_time)
+        vars(timeline)["latest_completed_begin"] = max(begin, rest.latest_completed_begin)
         if not rest.savepointed:
-            vars(made)["first_active"] = min(i.begin for i in (mine[0], *rest.writes))
-        return made
+            vars(timeline)["first_active"] = min(i.begin for i in (writes[0], *rest.writes))
+        return timeline
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
         """Return this timeline with these instants added."""
-        there, new = list(self.instants), []
+        merged, added = list(self.instants), []
         for instant in instants:
-            at = bisect_left(there, instant.file_name, key=lambda one: one.file_name)
-            if there[at : at + 1] != [instant]:
-                there.insert(at, instant)
-                new.append(instant)
-        return _knowing(Timeline(tuple(there)), self, new) if new else self
+            at = bisect_left(merged, instant.file_name, key=lambda other: other.file_name)
+            if merged[at : at + 1] != [instant]:
+                merged.insert(at, instant)
+                added.append(instant)
+        return _knowing(Timeline(tuple(merged)), self, added) if added else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
         """Return begin times that split the file names into parts of about this size."""
@@ -71,11 +71,11 @@ class Timeline:
 
     def without(self, instants: Iterable[Instant]) -> Timeline:
         """Return this timeline without these instants."""
-        gone = {instant.file_name for instant in instants}
+        names = {instant.file_name for instant in instants}
         return (
             self
-            if gone.isdisjoint(self.names)
-            else Timeline(tuple(i for i in self.instants if i.file_name not in gone))
+            if names.isdisjoint(self.names)
+            else Timeline(tuple(i for i in self.instants if i.file_name not in names))
         )
 
     def completed_before(self, time: str) -> Timeline:
@@ -127,8 +127,8 @@ class Timeline:
         Only writes count: archival leaves restores, savepoints and unfinished services, and passes savepointed writes.
         Pending writes count only if none is completed, since one may begin at a time archived since.
         """
-        kept = self.savepointed
-        writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in kept]
+        savepointed = self.savepointed
+        writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in savepointed]
         done = [instant for instant in writes if instant.is_completed]
         return min((instant.begin for instant in done or writes), default="")
 
@@ -151,8 +151,8 @@ class Timeline:
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
         """The begin times of uncompleted commits and table services, oldest first; they may have written files."""
-        mine = [i for i in self.perhaps_pending if i.changes_rows]
-        return tuple(sorted({i.begin for i in mine} - {i.begin for i in mine if i.is_completed}))
+        states = [i for i in self.perhaps_pending if i.changes_rows]
+        return tuple(sorted({i.begin for i in states} - {i.begin for i in states if i.is_completed}))
 
     @cached_property
     def perhaps_pending(self) -> tuple[Instant, ...]:
@@ -203,9 +203,9 @@ class Timeline:
     def pending(self, *actions: Action) -> tuple[str, ...]:
         """Return the begin times of uncompleted instants of these actions, oldest first."""
         as_write = not _SERVICES.isdisjoint(actions)  # completed, they are named like a commit
-        found = self.perhaps_pending
-        done = {i.begin for i in found if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
-        return tuple(sorted({i.begin for i in found if i.action in actions} - done))
+        instants = self.perhaps_pending
+        done = {i.begin for i in instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
+        return tuple(sorted({i.begin for i in instants if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
         """Return the file names of a write's requested and inflight states, inflight last."""
@@ -215,30 +215,33 @@ class Timeline:
 
 def time_after(now_ms: int, *floors: str) -> str:
     """Return a time of now that exceeds `floors`; every begin and completion time is chosen by it."""
-    now, latest = format_ms(now_ms), max(floors)
-    return now if now > latest else after(latest)
+    time, latest = format_ms(now_ms), max(floors)
+    return time if time > latest else after(latest)
 
 
 def _second(instant: Instant) -> str:
     return instant.begin[:_SECOND]
 
 
-def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
-    """Copy the cached facts of `before` to `after`, updated by the instants `new`; return `after`."""
-    begun = {i.begin for i in new}
-    others = (i for i in before.perhaps_pending if i.begin not in begun)
-    vars(after)["perhaps_pending"] = (*others, *_perhaps_pending(i for begin in begun for i in after.begun_at(begin)))
-    vars(after)["services"] = (*before.services, *(i for i in new if i.action is not Action.COMMIT))
-    done = sorted((i for i in new if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
+def _knowing(after: Timeline, before: Timeline, added: Sequence[Instant]) -> Timeline:
+    """Copy the cached facts of `before` to `after`, updated by the instants `added`; return `after`."""
+    begun = {i.begin for i in added}
+    unchanged = (i for i in before.perhaps_pending if i.begin not in begun)
+    vars(after)["perhaps_pending"] = (
+        *unchanged,
+        *_perhaps_pending(i for begin in begun for i in after.begun_at(begin)),
+    )
+    vars(after)["services"] = (*before.services, *(i for i in added if i.action is not Action.COMMIT))
+    done = sorted((i for i in added if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
     last = before.writes[-1].completion or "" if before.writes else ""
-    if any(i.action is Action.SAVEPOINT for i in new) or any((i.completion or "") <= last for i in done):
+    if any(i.action is Action.SAVEPOINT for i in added) or any((i.completion or "") <= last for i in done):
         return after
-    times = [time for i in new for time in (i.begin, i.completion) if time]
-    completed = [time for i in new if i.is_completed for time in (i.begin, i.completion) if time]
+    times = [time for i in added for time in (i.begin, i.completion) if time]
+    completed = [time for i in added if i.is_completed for time in (i.begin, i.completion) if time]
     vars(after)["writes"] = (*before.writes, *done)
     vars(after)["written"] = before.written | {i.file_name for i in done}
     vars(after)["latest_time"] = max([before.latest_time, *times])
-    begins = [i.begin for i in new if i.is_completed]
+    begins = [i.begin for i in added if i.is_completed]
     vars(after)["latest_completed_begin"] = max([before.latest_completed_begin, *begins])
     vars(after)["latest_completed_time"] = max([before.latest_completed_time, *completed])
     if any(i.begin not in before.savepointed for i in before.writes):
@@ -251,7 +254,7 @@ def _perhaps_pending(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     by_begin: dict[str, list[Instant]] = {}
     for instant in instants:
         by_begin.setdefault(instant.begin, []).append(instant)
-    return tuple(instant for found in by_begin.values() if not _is_simply_done(found) for instant in found)
+    return tuple(instant for states in by_begin.values() if not _is_simply_done(states) for instant in states)
 
 
 def _is_simply_done(states: Sequence[Instant]) -> bool:
@@ -261,12 +264,12 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
     """Return by file name how many ms the completion time is ahead of the store's."""
-    found = {}
+    drifts = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)
         if instant.completion is not None and written_ms is not None:
-            found[instant.file_name] = to_ms(instant.completion) - written_ms
-    return found
+            drifts[instant.file_name] = to_ms(instant.completion) - written_ms
+    return drifts
 
 
 def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
@@ -295,42 +298,42 @@ class Decisions:
     @property
     def last(self) -> str:
         """The largest completion time in the log; empty if unknown."""
-        return max((one.completion or "" for one in self.entries if one is not None), default="")
+        return max((instant.completion or "" for instant in self.entries if instant is not None), default="")
 
     def since(self, before: Decisions) -> tuple[Instant | None, ...] | None:
         """Return the instants decided after `before`; None if the log does not show them."""
         count = self.next - before.next
-        known = self.log == before.log != "" and 0 <= count <= len(self.entries)
-        return self.entries[len(self.entries) - count :] if known else None
+        is_known = self.log == before.log != "" and 0 <= count <= len(self.entries)
+        return self.entries[len(self.entries) - count :] if is_known else None
 
 
-def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> Timeline | None:
+def taken(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
     """Return the part of `listed` for readers, in which no commit lacks those decided before it.
 
     With unordered visibility (`VISIBILITY_KEY`), a listing may show a commit and lack an earlier one. So a reader reads
     the lock record (`before`), then lists. The first decided publish that the listing lacks, and all that complete
     later, are left for the next read.
 
-    Before a commit later than the known log, an earlier one may be missing. Then a second read of the record (`now`)
+    Before a commit later than the known log, an earlier one may be missing. Then a second read of the record (`later`)
     must show the log entries since; if it does not, no later commit is taken.
 
-    None: without `now`, read the record again and pass it; with `now`, the log has ended: start again.
+    None: without `later`, read the record again and pass it; with `later`, the log has ended: start again.
     """
-    found = _until_missing(listed, before.unapplied)
-    if found is not listed or (before.log and listed.latest_completed_time <= before.last):
-        return found
-    if now is None:
+    visible = _until_missing(listed, before.unapplied)
+    if visible is not listed or (before.log and listed.latest_completed_time <= before.last):
+        return visible
+    if later is None:
         return None
-    if now.record == before.record:
+    if later.record == before.record:
         return listed
-    newer = now.since(before)
+    newer = later.since(before)
     if newer is not None:
         return _until_missing(listed, newer)
-    return listed.completed_before(after(before.last)) if now.log == before.log and before.last else None
+    return listed.completed_before(after(before.last)) if later.log == before.log and before.last else None
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
     """Return `listed` before the first completed instant of `decided` that it lacks; plans do not count."""
-    done = (one for one in decided if one is not None and one.is_completed)
-    missing = next((one for one in done if one.file_name not in listed.names), None)
+    done = (instant for instant in decided if instant is not None and instant.is_completed)
+    missing = next((instant for instant in done if instant.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

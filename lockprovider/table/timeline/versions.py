@@ -41,67 +41,71 @@ TableVersion = str | datetime | AsOf | DoneCommit
 Reached = Callable[[], str]  # the last archived completion time, or empty
 
 
-def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached) -> AsOf:
+def moment_of_version(timeline: Timeline, version: TableVersion, reached: Reached) -> AsOf:
     """Return the moment that a version names: by completion, including that commit.
 
     May raise `InvalidInput` or `HistoryGone`.
     """
-    if isinstance(given, AsOf):
-        return AsOf.of(given)
-    return AsOf(checkpoint_of(timeline, given, Order.COMPLETION, reached))
+    if isinstance(version, AsOf):
+        return AsOf.of(version)
+    return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, reached))
 
 
-def check_version(given: TableVersion) -> None:
-    """Raise `InvalidInput` if `given` cannot name a version, whatever commits exist."""
-    if not isinstance(given, DoneCommit):
-        AsOf.of(given)
+def check_version(version: TableVersion) -> None:
+    """Raise `InvalidInput` if `version` cannot name a version, whatever commits exist."""
+    if not isinstance(version, DoneCommit):
+        AsOf.of(version)
 
 
-def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached: Reached) -> str:
+def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, reached: Reached) -> str:
     """Return the time, in this order, up to which commits belong to a version; raises as `moment_of_version`."""
-    if isinstance(given, AsOf):
-        if given.by != ("completion" if order is Order.COMPLETION else "begin"):
-            raise InvalidInput(f"{given} is no time in the order {order.value!r}; give a version, or a time alone")
-        return time_text(given.time)
-    if isinstance(given, (str, datetime)):
-        time = time_text(given)
-        found = None if given != time else _named(timeline, time, order, reached)
-        return time if found is None else order.time_of(found)
-    if not isinstance(given, DoneCommit):
-        return time_text(given)  # raises `InvalidInput`
-    return _of_done(timeline, given, order, reached)
+    if isinstance(version, AsOf):
+        if version.by != ("completion" if order is Order.COMPLETION else "begin"):
+            raise InvalidInput(f"{version} is no time in the order {order.value!r}; give a version, or a time alone")
+        return time_text(version.time)
+    if isinstance(version, (str, datetime)):
+        time = time_text(version)
+        commit = None if version != time else _named(timeline, time, order, reached)
+        return time if commit is None else order.time_of(commit)
+    if not isinstance(version, DoneCommit):
+        return time_text(version)  # raises `InvalidInput`
+    return _of_done(timeline, version, order, reached)
 
 
-def refuse_none(given: TableVersion | None) -> None:
+def refuse_none(version: TableVersion | None) -> None:
     """Raise `InvalidInput` for an empty version, where it does not mean the last commit."""
-    if given is None or given == "":
-        raise InvalidInput(f"{given!r} is no version; give a commit's result, or a Table.version from before")
+    if version is None or version == "":
+        raise InvalidInput(f"{version!r} is no version; give a commit's result, or a Table.version from before")
 
 
-def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) -> Instant:
+def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached) -> Instant:
     """Return the last commit of a version, or of the table if None.
 
     Raises `InvalidInput` for no version, `HistoryGone` for a commit that the table lacks.
     """
-    if given is None:
+    if version is None:
         if not timeline.writes:
             raise HistoryGone("the table has no commit; write some rows first")
         return timeline.writes[-1]
-    moment = moment_of_version(timeline, given, reached)
+    moment = moment_of_version(timeline, version, reached)
     if moment.by == "begin":
         raise InvalidInput(f"{moment} is no state after a commit; give a version, or a time of completion")
-    found = [instant for instant in timeline.writes if moment.includes(instant)]
-    is_named = any(given in (i.begin, i.completion) for i in timeline.writes)
-    if found and (is_named or not _is_instant(given)):
-        return found[-1]
-    what = f"no commit began or completed at {given}" if _is_instant(given) else f"no commit completed by {moment.time}"
+    commits = [instant for instant in timeline.writes if moment.includes(instant)]
+    is_named = any(version in (i.begin, i.completion) for i in timeline.writes)
+    if commits and (is_named or not _is_instant(version)):
+        return commits[-1]
+    problem = (
+        f"no commit began or completed at {version}"
+        if _is_instant(version)
+        else f"no commit completed by {moment.time}"
+    )
     if archived := reached():
-        what += f", and those up to {archived} are archived, which can neither be restored nor kept"
-    raise HistoryGone(f"{what}; `history()` has those that can be chosen, or give ISO text for what a time had")
+        problem += f", and those up to {archived} are archived, which can neither be restored nor kept"
+    raise HistoryGone(f"{problem}; `history()` has those that can be chosen, or give ISO text for what a time had")
 
 
-def _is_instant(given: TableVersion) -> bool:
-    return isinstance(given, str) and given.isdigit() and time_text(given) == given
+def _is_instant(version: TableVersion) -> bool:
+    return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 
 def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:
@@ -114,16 +118,16 @@ def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Ins
     return second if first is None else first
 
 
-def _of_done(timeline: Timeline, given: DoneCommit, order: Order, reached: Reached) -> str:
-    if not given.instant or not given.completion:
-        raise InvalidInput(f"{given!r} has made no commit; give Table.version for the table as it is")
-    there = any((i.begin, i.completion) == (given.instant, given.completion) for i in timeline.writes)
-    if not there and given.completion > reached():
+def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, reached: Reached) -> str:
+    if not commit.instant or not commit.completion:
+        raise InvalidInput(f"{commit!r} has made no commit; give Table.version for the table as it is")
+    is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
+    if not is_known and commit.completion > reached():
         raise HistoryGone(
-            f"commit {given.instant}, completed {given.completion}, is not in the table: it was taken back, or it is "
+            f"commit {commit.instant}, completed {commit.completion}, is not in the table: it was taken back, or it is "
             "another table's; choose one of its history"
         )
-    return given.completion if order is Order.COMPLETION else given.instant
+    return commit.completion if order is Order.COMPLETION else commit.instant
 
 
 # Source of incremental reads: Hudi RFC-22; `IncrementalQueryAnalyzer`.
@@ -184,10 +188,10 @@ def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
     """Return the commits with a time in (after, until] that this order gives; empty `after`: from the beginning."""
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
-    new = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
-    checkpoint = max((order.time_of(i) for i in new), default=after)
+    commits = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
+    checkpoint = max((order.time_of(i) for i in commits), default=after)
     return Window(
-        commits=new,
+        commits=commits,
         checkpoint=checkpoint,
         before=rewound(timeline, lambda i: order.time_of(i) <= after),
         then=rewound(timeline, lambda i: order.time_of(i) <= checkpoint),
@@ -210,13 +214,13 @@ def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))
-    left = old.filter(pc.invert(pc.is_in(old_ids, value_set=new_ids)))
-    arrived_keys, left_keys = _keys(arrived), _keys(left)
-    deleted = left.filter(pc.invert(pc.is_in(left_keys, value_set=arrived_keys)))
-    known = pc.is_in(arrived_keys, value_set=left_keys)
+    removed = old.filter(pc.invert(pc.is_in(old_ids, value_set=new_ids)))
+    arrived_keys, removed_keys = _keys(arrived), _keys(removed)
+    deleted = removed.filter(pc.invert(pc.is_in(removed_keys, value_set=arrived_keys)))
+    is_update = pc.is_in(arrived_keys, value_set=removed_keys)
     return pa.concat_tables(
         [
-            _labelled(arrived, pc.if_else(known, UPDATE, INSERT)),
+            _labelled(arrived, pc.if_else(is_update, UPDATE, INSERT)),
             _labelled(deleted.select(arrived.column_names), pa.repeat(DELETE, deleted.num_rows)),
         ]
     )

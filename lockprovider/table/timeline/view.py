@@ -152,8 +152,8 @@ class FileSlice:
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
         """Return this slice with only those of `logs` that belong to it."""
-        mine = in_merge_order(log for log in logs if log.completion >= self.base)
-        return replace(self, logs=mine) if self.path else FileSlice.of_logs(self.partition, self.file_id, mine)
+        own_logs = in_merge_order(log for log in logs if log.completion >= self.base)
+        return replace(self, logs=own_logs) if self.path else FileSlice.of_logs(self.partition, self.file_id, own_logs)
 
 
 def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
@@ -164,8 +164,8 @@ def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
     """Return the paths of a caller's partitions, or None; raises `InvalidInput` for one text or no list."""
     if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable | None):
-        one = f"[{str(partitions)!r}]"
-        raise InvalidInput(f"partitions={partitions!r} must be a list of paths of partitions: give {one}")
+        example = f"[{str(partitions)!r}]"
+        raise InvalidInput(f"partitions={partitions!r} must be a list of paths of partitions: give {example}")
     return None if partitions is None else tuple(partitions)
 
 
@@ -206,10 +206,10 @@ class Snapshot:
     @property
     def groups(self) -> dict[str, frozenset[str]]:
         """The file ids of each partition."""
-        found: dict[str, set[str]] = {}
+        by_partition: dict[str, set[str]] = {}
         for slice_ in self.slices:
-            found.setdefault(slice_.partition, set()).add(slice_.file_id)
-        return {partition: frozenset(file_ids) for partition, file_ids in found.items()}
+            by_partition.setdefault(slice_.partition, set()).add(slice_.file_id)
+        return {partition: frozenset(file_ids) for partition, file_ids in by_partition.items()}
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
         """Return the slices of these partitions, or all if None.
@@ -220,9 +220,9 @@ class Snapshot:
         >>> [one.partition for one in snapshot.within(["ulm"])]
         ['ulm']
         """
-        if (wanted := given_partitions(partitions)) is None:
+        if (paths := given_partitions(partitions)) is None:
             return self.slices
-        among = frozenset(wanted)
+        among = frozenset(paths)
         return tuple(s for s in self.slices if s.partition in among)
 
     @property
@@ -263,17 +263,17 @@ def snapshot_of(
             logs.setdefault(group, []).append(SliceLog(file, entry.path, entry.size, completion))
         elif group not in bases or bases[group].begin < file.begin:
             bases[group] = FileSlice(partition, file.file_id, file.begin, entry.path, entry.size)
-    for group, found in logs.items():
+    for group, group_logs in logs.items():
         base = bases.get(group)
-        bases[group] = FileSlice.of_logs(*group, found) if base is None else base.with_logs(found)
+        bases[group] = FileSlice.of_logs(*group, group_logs) if base is None else base.with_logs(group_logs)
     return Snapshot(timeline, tuple(sorted(bases.values())))
 
 
 def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
     """Return the begin times of log files whose completion times are not on the timeline any more."""
-    found = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
-    visible, known = timeline.visible, timeline.completions
-    return frozenset(file.begin for file in found if file.begin not in known and visible(file.begin))
+    log_files = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
+    visible, completions = timeline.visible, timeline.completions
+    return frozenset(file.begin for file in log_files if file.begin not in completions and visible(file.begin))
 
 
 def replaced_groups(
@@ -290,38 +290,38 @@ def ended_groups(timeline: Timeline, metadata_of: Callable[[Instant], CommitMeta
 
 
 def lost(
-    seen: Snapshot,
+    snapshot: Snapshot,
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],
 ) -> frozenset[FileGroup]:
-    """Return the file groups whose slice in the past snapshot `seen` was cleaned.
+    """Return the file groups whose slice in the past `snapshot` was cleaned.
 
-    Writes in `later` name the base file or group that they replaced; those in `earlier` the log files of `seen`.
+    Writes in `later` name the base file or group that they replaced; those in `earlier` the log files of `snapshot`.
     """
-    there = {s.group: s for s in seen.slices}
-    bases = {group: found.base for group, found in there.items()}
+    slices = {s.group: s for s in snapshot.slices}
+    bases = {group: slice_.base for group, slice_ in slices.items()}
     first: dict[FileGroup, str] = {}
-    for _, metadata in sorted(later, key=lambda one: one[0].begin):
+    for _, metadata in sorted(later, key=lambda done: done[0].begin):
         for stat in metadata.all_stats:
             if not stat.is_log:  # a log names its own begin, not its slice
                 first.setdefault(stat.group, stat.prev_commit or "")
         for group in metadata.ended:
             first.setdefault(group, bases.get(group, "some slice"))
-    gone = {group for group, expected in first.items() if bases.get(group, "") != expected}
-    return frozenset(gone | _without_logs(there, list(earlier)))
+    missing = {group for group, expected in first.items() if bases.get(group, "") != expected}
+    return frozenset(missing | _without_logs(slices, list(earlier)))
 
 
 def _without_logs(
-    there: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
+    slices: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
     """Return the groups with a missing log file that their base file does not contain."""
     ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
-    paths = {log.path for found in there.values() for log in found.logs}
-    gone: set[FileGroup] = set()
+    paths = {log.path for slice_ in slices.values() for log in slice_.logs}
+    missing: set[FileGroup] = set()
     for instant, metadata in earlier:
         for stat in metadata.all_stats:
             if not stat.is_log or stat.path in paths or stat.group in ended:
                 continue
-            if stat.group not in there or (instant.completion or "") >= there[stat.group].base:
-                gone.add(stat.group)
-    return gone
+            if stat.group not in slices or (instant.completion or "") >= slices[stat.group].base:
+                missing.add(stat.group)
+    return missing

@@ -95,15 +95,15 @@ class Committing:
             if act is Try.GIVE_UP:
                 break
             try:
-                came = self._grouped() if act is Try.GROUP else self._held(staged, unknown)
+                outcome = self._grouped() if act is Try.GROUP else self._held(staged, unknown)
             except WriteConflict as conflict:
                 if not self._heals(conflict):
                     raise
-                came = _Again()
-            if isinstance(came, str):
-                return came
-            unknown, may_travel = came.unknown or unknown, may_travel and not came.hold
-            if came.restoring is not None and not restore.finish_left(table, came.restoring):
+                outcome = _Again()
+            if isinstance(outcome, str):
+                return outcome
+            unknown, may_travel = outcome.unknown or unknown, may_travel and not outcome.hold
+            if outcome.restoring is not None and not restore.finish_left(table, outcome.restoring):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         if unknown is not None:
             raise unknown
@@ -124,25 +124,25 @@ class Committing:
         """Try a group commit; return the completion time if it is decided."""
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # Another try must look again: a withdrawn intent has used up its name.
-        seen, self._txn.view = self._txn.view, None
-        seen = replace(seen, listed=False) if seen else self._look()
-        if not seen.listed and seen.timeline.written_at(begin) is not None:
-            seen = table.now(listed=True)  # the log may not have it any more
-        if not seen.log:
+        view, self._txn.view = self._txn.view, None
+        view = replace(view, listed=False) if view else self._look()
+        if not view.listed and view.timeline.written_at(begin) is not None:
+            view = table.now(listed=True)  # the log may not have it any more
+        if not view.log:
             return _Again(hold=True)
-        done = seen.timeline.written_at(begin)
+        done = view.timeline.written_at(begin)
         if done is not None and done.completion is not None:
             return self._ended(done.completion, "")  # decided before the log ended
-        if seen.timeline.pending(Action.RESTORE):
-            return _Again(restoring=seen.timeline)
+        if view.timeline.pending(Action.RESTORE):
+            return _Again(restoring=view.timeline)
         if done is None:
-            validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
+            validate.validate(table, proposal, self._basis, self._started.heartbeat, view)
         asked_s = table.world.monotonic_s()
         table.tell("lock_wait", begin)
         try:
-            intent = Intent(seen.log, seen.place, proposal.stem, encode(proposal))
-            latest = seen.timeline.latest_time
-            came = table.lock.commit(intent, TableDecider(table, latest, self._basis.config, sample_of(proposal)))
+            intent = Intent(view.log, view.place, proposal.stem, encode(proposal))
+            latest = view.timeline.latest_time
+            outcome = table.lock.commit(intent, TableDecider(table, latest, self._basis.config, sample_of(proposal)))
         except WriteConflict as conflict:
             table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise
@@ -150,21 +150,21 @@ class Committing:
             return _Again(hold=True, unknown=error)  # the next holder finds the outcome
         finally:
             self._waited_s += table.world.monotonic_s() - asked_s
-        if isinstance(came, Decided):
-            name = came.path.removeprefix(f"{TIMELINE}/")
+        if isinstance(outcome, Decided):
+            name = outcome.path.removeprefix(f"{TIMELINE}/")
             table.knowledge.remember(name, proposal.data)
             table.knowledge.committed_s[name] = table.world.monotonic_s()
-            checkpoint.write_if_due(table, came.position)
-            return self._ended(name.partition("_")[2].partition(".")[0], came.posted)
-        return _Again(hold=isinstance(came, Hold))
+            checkpoint.write_if_due(table, outcome.position)
+            return self._ended(name.partition("_")[2].partition(".")[0], outcome.posted)
+        return _Again(hold=isinstance(outcome, Hold))
 
     def _ended(self, completion: str, posted: str) -> str:
         self._table.tell("committed", self._proposal.begin, completion=completion)
         return self._end(completion, posted)
 
-    def _end(self, completion: str, left: str) -> str:
+    def _end(self, completion: str, leftover: str) -> str:
         self._txn.enter(Step.END)
-        self._started.end(self._table, [*self._txn.markers, *filter(None, [left])])
+        self._started.end(self._table, [*self._txn.markers, *filter(None, [leftover])])
         return completion
 
     # -- under a lock that is held -------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ class Committing:
         table, begin = self._table, self._proposal.begin
         try:
             table.tell("lock_held", begin, epoch=lease.epoch)
-            seen = self._look(lease.record)
-            if seen.timeline.pending(Action.RESTORE):
-                return _Again(restoring=seen.timeline)
-            completion = self._publish(lease, staged, seen)
+            view = self._look(lease.record)
+            if view.timeline.pending(Action.RESTORE):
+                return _Again(restoring=view.timeline)
+            completion = self._publish(lease, staged, view)
         except LeaseLost:
             return _Again()
         except PublishUnknown as error:
@@ -214,38 +214,38 @@ class Committing:
             table.tell("lock_released", begin)
         return self._end(completion, staged.staged)
 
-    def _publish(self, lease: Lease, staged: Pending, seen: TableView) -> str:
+    def _publish(self, lease: Lease, staged: Pending, view: TableView) -> str:
         """Judge the commit and publish its completed file, unless it was decided before; return the completion time."""
-        table, proposal, now = self._table, self._proposal, seen.timeline
-        done = now.written_at(proposal.begin)
+        table, proposal, timeline = self._table, self._proposal, view.timeline
+        done = timeline.written_at(proposal.begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease
-        validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
-        first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # the log lacks its begin
+        validate.validate(table, proposal, self._basis, self._started.heartbeat, view)
+        first, completion = None, timeline.next_time(table.clock.now_ms(), proposal.begin)  # the log lacks its begin
         if self._listing is not None:
             self._txn.is_listed = True
-            first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
+            first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, timeline)
         name = proposal.completed(completion).file_name
-        data, left = self._carrying(now), ""
+        data, leftover = self._carrying(timeline), ""
         if data is not proposal.data:
             staged = table.lock.stage(staged.path, data, unshared=True)
-            left = staged.staged
+            leftover = staged.staged
         # `new`: no other writer has this begin time.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
-        table.lock.discard(*filter(None, [left]))
+        table.lock.discard(*filter(None, [leftover]))
         table.knowledge.remember(name, data)
         table.knowledge.committed_s[name] = table.world.monotonic_s()
         table.tell("committed", proposal.begin, completion=completion)
         return completion
 
-    def _carrying(self, now: Timeline) -> bytes:
+    def _carrying(self, timeline: Timeline) -> bytes:
         """Return the commit with the carried keys of the last commit that has some."""
-        prefixes, given = self._table.settings.carried_keys, self._proposal.metadata
-        for instant in reversed(now.writes[-_LOOKED_AT:]) if prefixes else ():
+        prefixes, metadata = self._table.settings.carried_keys, self._proposal.metadata
+        for instant in reversed(timeline.writes[-_LOOKED_AT:]) if prefixes else ():
             extra = self._table.metadata_of(instant).extra
-            found = {key: value for key, value in extra.items() if key.startswith(prefixes)}
-            if found:
-                return encode_commit(replace(given, extra={**found, **given.extra}))
+            carried = {key: value for key, value in extra.items() if key.startswith(prefixes)}
+            if carried:
+                return encode_commit(replace(metadata, extra={**carried, **metadata.extra}))
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
@@ -254,9 +254,9 @@ class Committing:
         While the log is that of the start, no writer has rolled this instant back.
         """
         table = self._table
-        seen = table.now(record)
-        if not seen.listed and seen.log != self._started.view.log:
-            seen = table.now(record, listed=True)
-        needed = validate.needed(self._proposal, self._basis, seen.timeline)
+        view = table.now(record)
+        if not view.listed and view.log != self._started.view.log:
+            view = table.now(record, listed=True)
+        needed = validate.needed(self._proposal, self._basis, view.timeline)
         concurrently(table.store, [partial(table.metadata_of, other) for other in needed])
-        return seen
+        return view

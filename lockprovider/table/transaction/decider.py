@@ -36,7 +36,7 @@ _KEPT = 1000  # decoded proposals
 
 def encode(proposal: Proposal) -> bytes:
     """Encode a proposal as the body of an intent."""
-    said = {
+    header = {
         "begin": proposal.begin,
         "action": proposal.action.value,
         "rule": proposal.rule,
@@ -46,39 +46,41 @@ def encode(proposal: Proposal) -> bytes:
         "batch": None if proposal.batch_id is None else astuple(proposal.batch_id),
         "keys": proposal.compares_keys,
     }
-    return json.dumps(said).encode() + b"\n" + proposal.data
+    return json.dumps(header).encode() + b"\n" + proposal.data
 
 
 def decode(body: bytes) -> Proposal:
     """Decode an intent's body; raises `ValueError`, `KeyError`, `TypeError` or `Corrupt` if it is no proposal."""
     head, _, data = body.partition(b"\n")
-    said = parse_object(head, most=_LARGEST)
+    header = parse_object(head, most=_LARGEST)
     return Proposal(
-        begin := text_in(said, "begin"),
-        Action(said["action"]),
-        RULES[text_in(said, "rule")].__name__,
-        as_flag(said["buckets"], "buckets"),
-        text_in(said, "config"),
-        text_in(said, "columns"),
-        _batch_id(said["batch"]),
-        as_flag(said["keys"], "keys"),
+        begin := text_in(header, "begin"),
+        Action(header["action"]),
+        RULES[text_in(header, "rule")].__name__,
+        as_flag(header["buckets"], "buckets"),
+        text_in(header, "config"),
+        text_in(header, "columns"),
+        _batch_id(header["batch"]),
+        as_flag(header["keys"], "keys"),
         data,
         decode_commit(data, begin),
     )
 
 
-def _batch_id(said: Sequence[Any] | None) -> BatchId | None:
-    if said is None:
+def _batch_id(fields: Sequence[Any] | None) -> BatchId | None:
+    if fields is None:
         return None
-    stream, batch, run, write = said
+    stream, batch, run, write = fields
     return BatchId(as_text(stream, "stream"), as_whole(batch, "batch"), as_text(run, "run"), as_whole(write, "write"))
 
 
 def sample_of(proposal: Proposal) -> bytes:
     """Return the encoded header that most writers propose now, without parts of one commit."""
     rule = next(iter(RULES))
-    said = replace(proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b"")
-    return encode(said)
+    template = replace(
+        proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b""
+    )
+    return encode(template)
 
 
 def config_digest(config: TableConfig) -> str:

@@ -76,21 +76,21 @@ class Basis:
         """The name of the resolution; empty if other writers do not have it."""
         return next((name for name, rule in RULES.items() if rule is self.resolution), "")
 
-    def compared(self, mine: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
+    def compared(self, proposal: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
         """Return the commits in `done` whose file groups are compared with those of the proposal."""
         # A blind write ignores other commits only if it has read nothing.
         if self.resolution is non_blocking and self.snapshot is None:
             return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
-        return tuple(done) if self.may_overlap(mine) else ()
+        return tuple(done) if self.may_overlap(proposal) else ()
 
-    def may_overlap(self, mine: Proposal) -> bool:
+    def may_overlap(self, proposal: Proposal) -> bool:
         """Return whether a completed write can touch the same data.
 
         It cannot if this one has read nothing and writes new file groups, and its rule compares only those.
         """
-        if self.snapshot is not None or mine.compares_keys or mine.buckets:
+        if self.snapshot is not None or proposal.compares_keys or proposal.buckets:
             return True
-        fresh = not mine.metadata.replaced and all(stat.prev_commit is None for stat in mine.metadata.all_stats)
+        fresh = not proposal.metadata.replaced and all(stat.prev_commit is None for stat in proposal.metadata.all_stats)
         return not (fresh and self.resolution in (by_file_group, prefer_writer))
 
 
@@ -153,6 +153,6 @@ class Proposal:
         )
 
 
-def operation_name(action: Action, said: str) -> str:
+def operation_name(action: Action, operation: str) -> str:
     """Return Hudi's name of the operation; a replacecommit always gets one that replaces."""
-    return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and said not in REPLACING else said
+    return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and operation not in REPLACING else operation

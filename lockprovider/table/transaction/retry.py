@@ -44,13 +44,13 @@ def transact(
     retries, conflicts = whole(retries, "retries"), 0
     while True:
         txn = Transaction(table, pinned=pinned)
-        given = txn if face is None else face(txn)
+        handle = txn if face is None else face(txn)
         txn.extra.update(extra or {})
         txn.replay = retries > 0 and not pinned
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
-            fn(given)
-            result = given.commit(conflicts=conflicts)
+            fn(handle)
+            result = handle.commit(conflicts=conflicts)
         except (PropertiesChanged, Passed):
             txn.rollback()  # it has not begun
             if face is not None and not retries:  # a caller's function may have used up its input
@@ -112,20 +112,20 @@ def create_table(
     if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
         if not exist_ok:
             raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or create it exist_ok")
-        found = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
-        _check_same(found, config)
-        return found
+        existing = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
+        _check_same(existing, config)
+        return existing
     # A failed write's file older than the whole timeline would be visible: a first commit prevents that.
     transact(table, lambda txn: txn.add(()))
     return table
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    there = table.config()
+    existing = table.config()
     for name in ("record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"):
-        if getattr(there, name) != getattr(config, name):
+        if getattr(existing, name) != getattr(config, name):
             raise TableExists(
-                f"there is another table at {table.url!r}: its {name} are {getattr(there, name)}, not "
+                f"there is another table at {table.url!r}: its {name} are {getattr(existing, name)}, not "
                 f"{getattr(config, name)}; open it with Table.open, or create this one elsewhere"
             )
 

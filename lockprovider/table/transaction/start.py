@@ -86,13 +86,13 @@ class Started:
             self.heartbeat.leave()  # a cleaner then removes the instant
             raise
 
-    def end(self, table: TableContext, left: Iterable[str]) -> None:
+    def end(self, table: TableContext, leftovers: Iterable[str]) -> None:
         """Stop the heartbeat after the commit, and delete leftovers in the background.
 
         If JVM writers were seen, the heartbeat file stays (see `rollback.remove_ended_beats`).
         """
         self.heartbeat.leave()
-        table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
+        table.lock.discard(*leftovers, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
         """Remove everything that was written; the next writer removes what is left.
@@ -103,8 +103,8 @@ class Started:
             with contextlib.suppress(CasError):
                 self.wait_in_flight()  # else the file might appear after its removal
             with contextlib.suppress(CasError, NotAcquired):
-                mine = files if self.heartbeat.alive else None
-                if mine is None or not rollback.take_back_alone(table, self.begin, mine):
+                own_files = files if self.heartbeat.alive else None
+                if own_files is None or not rollback.take_back_alone(table, self.begin, own_files):
                     rollback.roll_back(table, self.begin, own=True)
         finally:  # last, or others would take this writer for dead and roll back, too
             with contextlib.suppress(CasError):
@@ -130,10 +130,10 @@ class EarlyStart:
 
     def taken(self) -> Started:
         """Wait for the instant; raises `Passed` if its begin time is not valid."""
-        found = self._taking.result()
-        if not isinstance(found, Started):
+        outcome = self._taking.result()
+        if not isinstance(outcome, Started):
             raise Passed
-        return found
+        return outcome
 
     def confirm(self) -> None:
         """Wait until data files may be written; raises as `taken` and `accept` do."""
@@ -143,23 +143,23 @@ class EarlyStart:
                 self._is_accepted = True
 
 
-def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
-    """Take an instant later than all of `known`; raises `PropertiesChanged` if `kind` has old properties.
+def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started:
+    """Take an instant later than all of `timeline`; raises `PropertiesChanged` if `kind` has old properties.
 
     The caller gives it to its transaction, then calls `look_around`.
     """
-    while not isinstance(tried := _take(table, kind, _claim(table, known)), Started):
-        known = tried
+    while not isinstance(tried := _take(table, kind, _claim(table, timeline)), Started):
+        timeline = tried
     return tried
 
 
 def resume(table: TableContext, begin: str) -> Started:
     """Take up another process's instant of this writer; raises `Aborted` if it is not pending."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-    seen = table.now(listed=True)
-    if not seen.timeline.is_pending(begin) or not heartbeat.resume():
+    view = table.now(listed=True)
+    if not view.timeline.is_pending(begin) or not heartbeat.resume():
         raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
-    return Started(begin, heartbeat, seen)
+    return Started(begin, heartbeat, view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +171,14 @@ class _Claimed:
     chosen_s: float
 
 
-def _claim(table: TableContext, known: Timeline) -> _Claimed:
+def _claim(table: TableContext, timeline: Timeline) -> _Claimed:
     while True:
-        begin, chosen_s = known.next_time(table.clock.now_ms()), table.world.monotonic_s()
+        begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
         # The heartbeat comes first: a pending instant without one counts as dead.
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if heartbeat.start():
             return _Claimed(begin, heartbeat, chosen_s)
-        known = table.listed_timeline()
+        timeline = table.listed_timeline()
 
 
 def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
@@ -207,26 +207,26 @@ def _verify(
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
-    seen, pending = _look(table)
-    if seen.listed:  # the listing may be older than the inflight file
-        seen = replace(seen, timeline=seen.timeline.plus([inflight]))
-    now = seen.timeline
-    if seen.config == kind.config and seen.latest_begin < begin and now.is_alone(requested):
-        return Started(begin, heartbeat, seen, creating, pending)
+    view, pending = _look(table)
+    if view.listed:  # the listing may be older than the inflight file
+        view = replace(view, timeline=view.timeline.plus([inflight]))
+    timeline = view.timeline
+    if view.config == kind.config and view.latest_begin < begin and timeline.is_alone(requested):
+        return Started(begin, heartbeat, view, creating, pending)
     creating.result()  # else the file might appear after its removal
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
     table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
-    if seen.config != kind.config:
+    if view.config != kind.config:
         raise PropertiesChanged("the table's properties were changed by another writer; begin again")
-    return now
+    return timeline
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
     """Read the table and, if a check for dead writers is due, others' pending instants."""
     if table.settings.is_eager:
-        seen = table.now(listed=True)
-        return seen, seen.timeline
+        view = table.now(listed=True)
+        return view, view.timeline
     return table.current.now_and_pending() if table.may_look_for_dead() else (table.now(), None)
 
 

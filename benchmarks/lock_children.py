@@ -76,24 +76,12 @@ async def _aiobotocore(site: Site, task: dict[str, Any]) -> Watch:
     return watch
 
 
-def _peer(site: Site, task: dict[str, Any]) -> Watch:
-    """Another lock's own cycle, held by nobody else."""
-    watch = Watch()
-    with peer_locks(site.endpoint, "cycles") as new:
-        lock = new()
-        for _ in range(WARM_UP + task["count"]):
-            with watch:
-                lock.acquire(time.monotonic() + 60)
-                lock.release()
-    return watch
-
-
 def cycles(site: Site, task: dict[str, Any]) -> dict[str, list[float]]:
     """Milliseconds of each cycle, of the clock and of this process's CPU."""
     if task["client"] == "aiobotocore":
         found = asyncio.run(_aiobotocore(site, task))
     else:
-        found = {"lockprovider": _ours, "obstore": _obstore}.get(task["client"], _peer)(site, task)
+        found = {"lockprovider": _ours, "obstore": _obstore}[task["client"]](site, task)
     return {"wall": found.wall_ms[WARM_UP:], "cpu": found.cpu_ms[WARM_UP:]}
 
 

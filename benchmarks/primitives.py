@@ -1,6 +1,6 @@
 """What a conditional request costs, next to its peers, on one server in one run.
 
-    python -m benchmarks.primitives                # about two minutes; --json for the figures
+    python -m benchmarks.primitives                # about two minutes; --latencies, --json for the figures
 
 Every client runs in a process of its own, once a round, in an order that changes from round to round. A ratio is the
 median over the rounds of the ratio within a round: the machine's mood cancels out. Figures in ms are medians of rounds.
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -71,7 +71,8 @@ def measure(site: Site, arguments: argparse.Namespace, progress: Progress) -> di
     """All figures."""
     clients = [*SYNC, *ASYNC]
     rng = random.Random(arguments.seed)
-    runs = arguments.rounds * (len(clients) + len(WRITERS) * len(clients))
+    counts = () if arguments.latencies else WRITERS
+    runs = arguments.rounds * (len(clients) + len(counts) * len(clients))
     task = progress.add_task("requests", total=runs)
     latencies: Latencies = {name: [] for name in clients}
     rates: dict[str, dict[int, list[float]]] = {name: {n: [] for n in WRITERS} for name in clients}
@@ -79,12 +80,14 @@ def measure(site: Site, arguments: argparse.Namespace, progress: Progress) -> di
         for name in rng.sample(clients, len(clients)):
             latencies[name].append(ask(site, kind="latencies", client=name, count=arguments.count))
             progress.advance(task)
-        for writers in WRITERS:
+        for writers in counts:
             for name in rng.sample(clients, len(clients)):
                 if name != "signed request":  # one connection, one thread
                     found = ask(site, kind="throughput", client=name, writers=writers, count=arguments.count)
                     rates[name][writers].append(found)
                 progress.advance(task)
+    if arguments.latencies:
+        return {"latencies": latencies}
     streamed = ask(site, kind="stream", size_mib=arguments.stream_mib)
     return {"latencies": latencies, "rates": rates, "stream": streamed}
 
@@ -95,20 +98,17 @@ def ratio(mine: list[float], base: list[float]) -> float:
 
 
 def latency_tables(latencies: Latencies) -> Iterator[str]:
-    """Medians with their ratio, the slowest of a hundred, and the client's CPU time."""
+    """Medians with their ratio, and the client's CPU time."""
     base = {operation: _medians(latencies[BASE], operation) for operation in OPERATIONS}
 
     def typical(runs: list[dict[str, Any]], operation: str) -> str:
         medians = _medians(runs, operation)
         return f"{median(medians):.2f} ({ratio(medians, base[operation]):.2f})"
 
-    def p99(runs: list[dict[str, Any]], operation: str) -> str:
-        return f"{median(quantiles(run[operation]['wall_ms'], n=100)[-1] for run in runs):.2f}"
-
     def cpu(runs: list[dict[str, Any]], operation: str) -> str:
         return f"{median(run[operation]['cpu_ms'] for run in runs):.2f}"
 
-    for title, cell in ((f"median ms (x {BASE})", typical), ("p99 ms", p99), ("client CPU ms", cpu)):
+    for title, cell in ((f"median ms (x {BASE})", typical), ("client CPU ms", cpu)):
         yield f"\n| {title} | " + " | ".join(OPERATIONS) + " |"
         yield "|---" * (len(OPERATIONS) + 1) + "|"
         for name, runs in latencies.items():
@@ -131,8 +131,11 @@ def rate_table(rates: dict[str, dict[int, list[float]]]) -> Iterator[str]:
 
 def report(figures: dict[str, Any]) -> str:
     """All tables, in markdown."""
+    lines = [*latency_tables(figures["latencies"])]
+    if "rates" not in figures:
+        return "\n".join(lines)
     stream = figures["stream"]
-    lines = [*latency_tables(figures["latencies"]), *rate_table(figures["rates"])]
+    lines += rate_table(figures["rates"])
     lines.append(
         f"\n`open_exclusive` of {stream['size_mib']} MiB: {stream['mib_per_s']:.0f} MiB/s, "
         f"the process grew by {stream['grown_mib']:.0f} MiB."
@@ -145,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=300, help="timed requests of each kind, a round")
+    parser.add_argument("--latencies", action="store_true", help="only single requests: no writers at once, no stream")
     parser.add_argument("--stream-mib", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")

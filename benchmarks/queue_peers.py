@@ -28,6 +28,11 @@ Row = dict[str, float]
 _STREAM, _GROUP = "messages", "workers"
 
 
+def amount(value: float) -> str:
+    """Format a figure with three digits, and whole numbers from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def figures(took_ms: list[float], seconds: float, requests: int) -> Row:
     """Of calls that took so long, in so many seconds."""
     return {

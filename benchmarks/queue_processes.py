@@ -28,7 +28,7 @@ from typing import Any
 import lockprovider
 from benchmarks.coordination import asked
 from benchmarks.lock import jain
-from benchmarks.queues import Row
+from benchmarks.queue_peers import Row, amount
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import running
 
@@ -134,9 +134,9 @@ def crowd(site: Site, kind: str, *, broker: bool, processes: int, threads: int, 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
     """Markdown."""
-    heads = [*rows[0][1]]
+    heads = ["per s", "median ms", "p99 ms", "requests each", "Jain"]
     lines = [f"| | {' | '.join(heads)} |", f"|{'---|' * (len(heads) + 1)}"]
-    lines += [f"| {name} | " + " | ".join(f"{row[head]:,.3g}" for head in heads) + " |" for name, row in rows]
+    lines += [f"| {name} | " + " | ".join(amount(row[head]) for head in heads) + " |" for name, row in rows]
     return "\n".join(lines)
 
 

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 import lockprovider
 from benchmarks.coordination import asked
 from benchmarks.lock_peers import NotHere
-from benchmarks.queue_peers import Row, StreamCycles, figures, redis_streams, slatedb_puts
+from benchmarks.queue_peers import Row, StreamCycles, amount, figures, redis_streams, slatedb_puts
 from benchmarks.s3_clients import Site, known_to_take
 from benchmarks.shaped_s3 import running
 from fsspec_cas import Store
@@ -202,10 +202,10 @@ def beside_peers(site: Site, given: argparse.Namespace) -> Iterator[tuple[str, R
 
 
 def ratios(rows: Sequence[tuple[str, Row]]) -> dict[str, float]:
-    """Of each peer: how often as many as it the one of ours before it did in a second."""
+    """Return of each peer how many times its rate the row of ours before it reached."""
     found, ours = {}, 1.0
     for name, row in rows:
-        if name.startswith(("queue", "log")):
+        if name.startswith(("queue", "log", "state", "election")):
             ours = row["per s"]
         else:
             found[name] = ours / row["per s"]
@@ -225,7 +225,7 @@ def table(rows: Sequence[tuple[str, Row]]) -> str:
     last = ["here per s / its"] if beside else []
     lines = [f"| | {' | '.join([*heads, *last])} |", f"|{'---|' * (len(heads) + len(last) + 1)}"]
     for name, row in rows:
-        told = [f"{row[head]:,.2f}" for head in heads] + [f"{beside[name]:.2f}" if name in beside else "" for _ in last]
+        told = [amount(row[head]) for head in heads] + [f"{beside[name]:.2f}" if name in beside else "" for _ in last]
         lines.append(f"| {name} | {' | '.join(told)} |")
     return "\n".join(lines)
 

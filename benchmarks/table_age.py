@@ -32,7 +32,7 @@ from benchmarks.shaped_s3 import running
 from benchmarks.table_age_children import Costs
 
 CHILDREN = "benchmarks.table_age_children"
-WHAT = {"open": "opened", "fresh": "commit by a fresh handle", "held": "commit by the same handle"}
+WHAT = {"open": "open", "fresh": "commit by a new handle", "held": "commit by the same handle"}
 OTHER = "other"  # which a process opens first
 
 Found = dict[str, dict[int, list[Costs]]]  # by what was done, by commits: of each round

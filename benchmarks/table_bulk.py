@@ -12,7 +12,8 @@ key; the known keys all over the table, then (in the same table) the latest. Nex
 The table has more in its files than any of them: record keys, Hudi's columns, bloom filters. Rows are in memory before
 the clock starts (in Spark: made by the job). Each client's result is read again and must be right. Every client runs in
 a process of its own, a fresh one each round for those without Spark; a ratio is the median of those within the rounds.
-CPU seconds are those of the client's process tree (not the store's), memory is its peak, rows included.
+CPU seconds are those of the client's process tree (not the store's), memory is its peak, rows included. The table has
+the seconds of this client, with its ratios to bare Parquet and to delta-rs, and in the last column their memory.
 
 On SeaweedFS Spark's own writer is missing: PySpark from PyPI has no S3 connector. So the table in Spark is compared
 there with Spark's files on local disk.
@@ -147,22 +148,24 @@ def measure(run: Run, places: list[str], only: str | None) -> dict[str, dict[str
     return found
 
 
-def lines(found: dict[str, dict[str, list[Any]]], rows: int) -> Iterator[str]:
-    """Markdown."""
-    yield "| | | client | s | rows/s | x bare Parquet | x deltalake | CPU s | x bare Parquet | x deltalake | peak MB |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
-    for operation in OPERATIONS:
-        count = rows if operation == "append" else rows // 10
-        for where, costs in found.items():
-            bare = next(name for name in (PLAIN[-1], SPARK[-1]) if name in costs)
-            for name, rounds in costs.items():
-                wall, cpu = (_middle(rounds, operation, unit) for unit in ("wall_s", "cpu_s"))
-                cells = [WHAT[operation], where, name, f"{wall:.2f}", f"{count / wall:,.0f}"]
-                cells += [_ratio(costs, name, other, operation, "wall_s") for other in (bare, "deltalake")]
-                cells.append(f"{cpu:.2f}")
-                cells += [_ratio(costs, name, other, operation, "cpu_s") for other in (bare, "deltalake")]
-                cells.append(f"{_middle(rounds, operation, 'peak_mb'):,.0f}")
-                yield f"| {' | '.join(cells)} |"
+def lines(found: dict[str, dict[str, list[Any]]]) -> Iterator[str]:
+    """Markdown: seconds of this client, with its ratios to bare Parquet and to deltalake in brackets."""
+    heads = ["", *(f"{WHAT[operation]} s" for operation in OPERATIONS), "CPU s of the append", "peak MB"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for where, costs in found.items():
+        ours, bare = next(names for names in ((PLAIN[0], PLAIN[-1]), SPARK) if names[0] in costs)
+        others = [other for other in (bare, "deltalake") if other in costs]
+        cells = [where]
+        for operation, unit in (*((operation, "wall_s") for operation in OPERATIONS), ("append", "cpu_s")):
+            ratios = " / ".join(f"{_ratio(costs, ours, other, operation, unit)}x" for other in others)
+            cells.append(f"{_middle(costs[ours], operation, unit):.2f} ({ratios})")
+        peaks = (
+            max(_middle(costs[name], operation, "peak_mb") for operation in OPERATIONS) for name in (ours, *others)
+        )
+        mine, *theirs = (f"{peak:,.0f}" for peak in peaks)
+        cells.append(f"{mine} ({' / '.join(theirs)})")
+        yield f"| {' | '.join(cells)} |"
 
 
 def _middle(rounds: list[Any], operation: str, unit: str) -> float:
@@ -170,8 +173,6 @@ def _middle(rounds: list[Any], operation: str, unit: str) -> float:
 
 
 def _ratio(costs: dict[str, list[Any]], name: str, other: str, operation: str, unit: str) -> str:
-    if other == name or other not in costs:
-        return ""
     pairs = zip(costs[name], costs[other], strict=True)
     return f"{median(ours[operation][unit] / theirs[operation][unit] for ours, theirs in pairs):.2f}"
 
@@ -187,7 +188,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="table-bulk-") as folder:
         found = measure(Run(given.rows, given.repeat, Path(folder)), given.places, given.only)
-    print(json.dumps(found) if given.json else "\n".join(lines(found, given.rows)))
+    print(json.dumps(found) if given.json else "\n".join(lines(found)))
 
 
 if __name__ == "__main__":

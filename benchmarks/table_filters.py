@@ -66,8 +66,8 @@ def made(url: str, options: dict[str, Any] | None, files: int, rows: int) -> Tab
     return table
 
 
-def measured(table: Table, where: str, handle: str) -> Iterator[str]:
-    """A handle that knows nothing, and the same again."""
+def measured(table: Table, where: str, expected: int, handle: str) -> Iterator[str]:
+    """Measure a new handle, and the same handle again; each must read `expected` rows."""
     counted = Counted(table.store.backend)
     store = Store(counted, table.store.root)  # type: ignore[arg-type] # by name
     fresh = Table(store, table.url, storage_options=table.storage_options)
@@ -76,8 +76,9 @@ def measured(table: Table, where: str, handle: str) -> Iterator[str]:
         start_s, cpu_s = time.perf_counter(), time.process_time()
         found = fresh.to_arrow(filter=where).num_rows
         took_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
+        assert found == expected, f"{found} rows instead of {expected}"
         size = f"{counted.bytes / 1e6:.2f}"
-        yield f"| {who} | {found} | {counted.requests} | {counted.files} | {size} | {took_s:.2f} | {cpu_s:.2f} |"
+        yield f"| {who} | {counted.requests} | {counted.files} | {size} | {took_s:.2f} | {cpu_s:.2f} |"
 
 
 def main() -> None:
@@ -88,14 +89,15 @@ def main() -> None:
     parser.add_argument("--allowed", type=int, default=10, help="files that may have such rows")
     parser.add_argument("--place", default="SeaweedFS", help="or local, where files are read without a request")
     asked = parser.parse_args()
-    where = f"n < {asked.allowed * asked.rows}"
-    print("| by | rows | requests | data files | MB | s | CPU s |\n|---|---|---|---|---|---|---|")
+    expected = asked.allowed * asked.rows
+    where = f"n < {expected}"
+    print("| by | requests | data files | MB | s | CPU s |\n|---|---|---|---|---|---|")
     with place(asked.place) as (root, options):
         table = made(f"{root}/{uuid.uuid4().hex}", options, asked.files, asked.rows)
-        for line in measured(table, where, "a fresh handle"):
+        for line in measured(table, where, expected, "a new handle"):
             print(line, flush=True)
         table.store.delete_all([entry.path for entry in table.store.list(NOTES)])
-        for line in measured(table, where, "a fresh handle, nothing beside the lock"):
+        for line in measured(table, where, expected, "a new handle, without noted ranges"):
             print(line, flush=True)
 
 

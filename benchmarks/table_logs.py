@@ -7,9 +7,9 @@ Two million rows of 8 columns in one commit, in four tables: copy-on-write and m
 tenth key, in no order; the same read; then of merge-on-read the compaction, of copy-on-write all rows written again
 (read, and `overwrite`). Each table is made once, and copied for each round.
 
-Seconds, CPU seconds and MB (peak of the process in this step, rows included) are medians, of three reads each round,
-ratios those within the rounds: of the upsert and of the compaction to those of the copy-on-write table of the same
-kind, of the read to that before. The rows must be right after the upsert, and the same after the compaction.
+CPU seconds and MB (written; peak of the process in this step, rows included) are medians, of three reads each round;
+ratios are the medians of those to the copy-on-write table of the same kind, within the rounds. The rows must be right
+after the upsert, and the same after the compaction.
 
 Not to be fooled: it is on a local disk, where each file is synced before the commit; the reads are of files that the
 system has in memory. An upsert of few keys rewrites the same files by copy-on-write, and writes less into logs.
@@ -37,6 +37,14 @@ from lockprovider.table import Table, TableSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = ("read before", "upsert", "read after", "compaction")
+ROWS = (  # of the printed table: its name, the step, the unit, the format
+    ("read before, CPU s", "read before", "cpu_s", ".2f"),
+    ("upsert, CPU s", "upsert", "cpu_s", ".2f"),
+    ("upsert, MB written", "upsert", "bytes", ".0f"),
+    ("read after it, CPU s", "read after", "cpu_s", ".2f"),
+    ("compaction or rewrite, CPU s", "compaction", "cpu_s", ".2f"),
+    ("compaction or rewrite, peak MB", "compaction", "peak_mb", ",.0f"),
+)
 COW, MOR = "copy-on-write", "merge-on-read"
 KINDS = {f"{kind}, {index}": index for index in ("no index", "16 buckets") for kind in (COW, MOR)}
 
@@ -116,23 +124,18 @@ def rounds(given: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, 
 
 
 def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """Markdown."""
-    yield "| table | step | s | x | CPU s | x | MB written | peak MB |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for kind, index in KINDS.items():
-        for step in STEPS:
-            other = (kind, "read before") if step.startswith("read") else (f"{COW}, {index}", step)
-            name = "read and written again" if step == "compaction" and kind.startswith(COW) else step
-            cells = [kind, name]
-            for unit in ("wall_s", "cpu_s"):
-                pairs = zip(found[kind], found[other[0]], strict=True)
-                ratio = median(mine[step][unit] / theirs[other[1]][unit] for mine, theirs in pairs)
-                cells += [f"{median(one[step][unit] for one in found[kind]):.2f}"]
-                cells += ["" if (kind, step) == other else f"{ratio:.2f}"]
-            sizes = [median(one[step]["bytes"] for one in found[kind]) / 1e6]
-            cells += [f"{size:.0f}" if size else "" for size in sizes]
-            cells += [f"{median(one[step]['peak_mb'] for one in found[kind]):,.0f}"]
-            yield f"| {' | '.join(cells)} |"
+    """Markdown: a row for each step and unit, a column for each table; ratios to copy-on-write in brackets."""
+    yield f"| | {' | '.join(KINDS)} |"
+    yield "|---" * (1 + len(KINDS)) + "|"
+    for name, step, unit, form in ROWS:
+        cells = []
+        for kind, index in KINDS.items():
+            base = found[f"{COW}, {index}"]
+            ratio = median(mine[step][unit] / its[step][unit] for mine, its in zip(found[kind], base, strict=True))
+            value = median(one[step][unit] for one in found[kind]) / (1e6 if unit == "bytes" else 1)
+            cell = f"{value:{form}}"
+            cells.append(cell if found[kind] is base else f"{cell} ({ratio:.2f}x)")
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> None:

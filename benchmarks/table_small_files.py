@@ -39,7 +39,7 @@ from lockprovider.table import Table, TableSpec
 OURS, DELTA = "lockprovider.table", "deltalake"
 ROOT = Path(__file__).resolve().parent.parent
 MOST = 1_000_000  # of the column that is filtered by
-UNITS = ("cluster_s", "cpu_s", "before_s", "after_s", "peak_mb")
+UNITS = ("cluster_s", "before_s", "after_s", "peak_mb")
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def measured(name: str, given: argparse.Namespace, folder: Path) -> dict[str, li
 
 def lines(found: dict[str, dict[str, list[dict[str, Any]]]]) -> Iterator[str]:
     """Markdown."""
-    yield "| | table | files | clustering s | CPU s | read before s | read after s | peak MB |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| | table | files | clustering s | read before s | read after s | peak MB |"
+    yield "|---|---|---|---|---|---|---|"
     for name, clients in found.items():
         for client, rounds in clients.items():
             cells = [name, client, f"{rounds[0]['files_before']} to {rounds[0]['files_after']}"]

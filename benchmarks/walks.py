@@ -108,7 +108,7 @@ def upsert(url: str) -> Callable[[], object]:
     return lambda: table.upsert(rows)
 
 
-WALKS = {"acquire, publish, release": publish, "Table.upsert of 10 rows": upsert}
+WALKS = {"acquire, publish, release": publish, "`Table.upsert` of 10 rows": upsert}
 
 
 def main() -> None:
@@ -125,7 +125,11 @@ def main() -> None:
     print("| walk | functions | files | lines of these files | switches between files | threads |")
     print("|---|---|---|---|---|---|")
     for walk in walks:
-        print("|", " | ".join(str(value) for value in asdict(walk).values()), "|")
+        print(
+            "|",
+            " | ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in asdict(walk).values()),
+            "|",
+        )
 
 
 if __name__ == "__main__":

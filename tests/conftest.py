@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
 QUICK = (
     *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),
-    *("test_reference.py", "test_examples.py"),
+    *("test_reference.py", "test_examples.py", "test_benchmarks_page.py"),
     *(
         f"table/{folder}"
         for folder in ("files", "format", "timeline", "state", "transaction", "test_bad_table_calls.py")

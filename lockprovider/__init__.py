@@ -88,7 +88,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a recipe's module, or read `__version__`, on first use; `import lockprovider` stays light."""
+    """Import a recipe's module, or read `__version__`, on first use only."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
@@ -134,17 +134,17 @@ def lock(
 
     Args:
         url: an fsspec URL or a local path.
-        on: the lock object's path below `url`. The default is Hudi's path, so JVM Hudi writers are excluded too.
+        on: the lock object's path below `url`. The default, Hudi's path, excludes JVM Hudi writers too.
         timeout: how long `acquire` and `with` wait for the lock (default 60).
-        validity: how long a lease lives without renewal (default 300). It is renewed ten times in that time.
+        validity: how long a lease lives without renewal (default 300); it is renewed ten times in that time.
         max_hold: see `LockSettings`.
         settings: all of these values, to share among locks.
         storage_options: passed to fsspec unchanged.
-        on_lost: called when a lease is lost, in the thread that notices it, mostly the heartbeat's.
-        on_metric: called with each `Measure` that `lockprovider.storage_lock.metrics` lists.
+        on_lost: called when a lease is lost, in the thread that notices it.
+        on_metric: called with each `Measure`; see `lockprovider.storage_lock.metrics`.
 
     Raises:
-        InvalidSettings: an option is unknown or out of range, or given twice with different values.
+        InvalidSettings: an option is unknown, out of range, or given twice with different values.
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
@@ -169,9 +169,8 @@ def async_lock(
     The arguments are those of `lock`; `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
 
     Raises (when awaited or entered):
-        NotAcquired: another client held the lock for `timeout` seconds (default 60).
-        InvalidSettings: an option is out of range.
-        CasError: the URL or the store failed.
+        NotAcquired: another client held the lock for `timeout` seconds.
+        InvalidSettings, CasError: see `lock`.
 
     >>> async with lockprovider.async_lock("memory://docs/lock", timeout=10) as lease:
     ...     await lease.publish("state/7", b"seven")

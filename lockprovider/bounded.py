@@ -1,7 +1,4 @@
-"""Decoders of stored bytes within bounds: JSON, deflated bytes, numbers and text. Pure.
-
-Use only these functions to decode stored objects. A damaged or hostile object then costs little memory and time, and
-raises one typed error:
+"""Decoders of stored bytes within bounds, pure: a hostile object costs little memory, and raises one typed error.
 
     with undecodable_as(MalformedObject, f"{path!r} is no queue"):
         found = parse_object(data, most=MOST_BYTES)
@@ -30,11 +27,10 @@ DEEPEST = 72
 """Most levels of lists and objects in a stored object: a value and its envelope."""
 MOST_ITEMS = 2_000_000
 """Most commas and opening brackets in one stored object. Each may take a hundred bytes of memory."""
-# Depth depends on brackets and quotes only, whatever their kind.
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
-_SHORT = 120  # characters of an error text
-_START = 80  # bytes of an object in an error text
+_SHORT = 120  # characters
+_START = 80  # bytes
 _DECODING = (
     ValueError,
     KeyError,
@@ -53,10 +49,7 @@ class Undecodable(ValueError):
 
 
 class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppress`
-    """Raise decoding errors of a block as `kind`: text `said`, the start of bytes `shown`, the reason, the next step.
-
-    An error of that kind passes unchanged.
-    """
+    """Raise a block's decoding errors as `kind`: text `said`, start of bytes `shown`, reason, next step."""
 
     __slots__ = ("_kind", "_said", "_shown", "_step")
 
@@ -77,10 +70,9 @@ class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppre
 
 
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
-    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
+    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values; may raise `Undecodable`.
 
-    Raises:
-        Undecodable: beyond a bound, an infinite number, or not JSON in UTF-8.
+    Infinite numbers and text that UTF-8 cannot store are refused, too.
     """
     size = len(data)
     if size > most or size > items or data.count(b"[") + data.count(b"{") > deepest:
@@ -91,7 +83,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
             found, end = _SCAN(text, 0)
         except StopIteration:
             end = -1
-        if end != len(text):  # surrounding blanks, or not JSON
+        if end != len(text):
             found = _DECODER.decode(text)
     except Undecodable:
         raise
@@ -125,8 +117,8 @@ def depth(data: bytes, most: int) -> int:
     """Count the levels of lists and objects in JSON, up to `most`; a lower bound for other bytes."""
     if b"\\" in data:  # an escaped quote does not end its string
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")  # removes strings without brackets
-    if b'"' in brackets:  # every second piece is a string's content
+    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")
+    if b'"' in brackets:  # drop strings
         brackets = b"".join(brackets.split(b'"')[::2])
     levels = most if b"[" * most in brackets else 0
     while brackets and levels < most:
@@ -138,19 +130,14 @@ def depth(data: bytes, most: int) -> int:
 
 
 def plausible(packed: bytes) -> int:
-    """Return a default bound of the size that `packed` inflates to.
-
-    JSON with names deflates to about a tenth.
-    """
+    """Return a default bound of the size that `packed` inflates to."""
     return max(4 << 20, 32 * len(packed))
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate to at most `most` bytes; `like` is the dictionary used to deflate.
+    """Inflate to at most `most` bytes; may raise `Undecodable` or `zlib.error`.
 
-    Raises:
-        Undecodable: the result is larger, the bytes are cut off, or other bytes follow.
-        zlib.error: the bytes are damaged.
+    `like` is the dictionary used to deflate. Cut-off bytes, and bytes that follow, are refused.
     """
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
     data = inflating.decompress(packed, most + 1)
@@ -169,7 +156,7 @@ def unbase64(said: Any, what: str) -> bytes:
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return `fields[name]`, a whole number from `least` to `most`; may raise `Undecodable` or `KeyError`."""
+    """Return the whole number `fields[name]`; may raise `Undecodable` or `KeyError`."""
     value = fields[name]
     if type(value) is int and least <= value <= most:
         return value
@@ -177,14 +164,14 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return a whole number (no bool) from `least` to `most`; may raise `Undecodable`, which shows `name`."""
+    """Return a whole number (no bool) within bounds; may raise `Undecodable`."""
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
     return value
 
 
 def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
-    """Return whether all values are whole numbers (no bools) from `least` to `LARGEST_NUMBER`."""
+    """Return whether all are whole numbers (no bools) from `least` to `LARGEST_NUMBER`."""
     for value in values:  # noqa: SIM110 - `all` is twice as slow
         if type(value) is not int or not least <= value <= LARGEST_NUMBER:
             return False
@@ -241,4 +228,4 @@ def _not_finite(said: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_not_finite)
-_SCAN: Callable[[str, int], tuple[Any, int]] = cast("Any", _DECODER).scan_once  # typeshed lacks this attribute
+_SCAN: Callable[[str, int], tuple[Any, int]] = cast("Any", _DECODER).scan_once  # not in typeshed

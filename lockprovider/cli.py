@@ -30,8 +30,8 @@ from lockprovider.recipes.errors import (
     Trimmed,
 )
 
-# Commands imported only when they run. `add_<name>` of the module adds the command, and sets `run` to a function of the
-# parsed arguments that returns the exit code.
+# Modules imported only when their commands run. `add_<name>` sets `run` to a function of the parsed arguments that
+# returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "Run a command while this process leads an election."),
     "leader": ("lockprovider.commands.election", "Show the leader of an election."),
@@ -69,7 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words into this program's own and the command behind `--`."""
     if "--" not in words or (not {*words[:1]} & _RUN_ONE and words[:2] not in _RUN):
         return words, []
     at = words.index("--")
@@ -77,7 +76,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands; imports only the late command that `first` names."""
+    """Build the parser of all commands; imports only the late one in `first`."""
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",

@@ -1,13 +1,10 @@
 """Errors of the lock, grouped by what the caller can do.
 
-LockError
-├── NotAcquired          another client holds the lock: wait longer, or look at `owner` and `valid_until_ms`
-├── LeaseLost            stop: another client may hold the lock (`reason` says why); nothing unpublished will appear
-├── PublishUnknown       the publish may have been decided: acquire the lock again, then read the path
-├── Unappliable          a decided publish cannot be applied: `lockprovider break` sets it aside, then acquire again
-├── MalformedRecord      the lock file is not a lock record; nothing was overwritten
-├── NotPicklable         a held lock or a lease cannot go to another process (a TypeError)
-└── InvalidSettings      two settings contradict each other, or one is out of range (a ValueError)
+LockError ├── NotAcquired          another client holds the lock: wait longer ├── LeaseLost            stop: another
+client may hold the lock ├── PublishUnknown       acquire the lock again, then read the path ├── Unappliable
+run `lockprovider break`, then acquire again ├── MalformedRecord      no lock record at the path; nothing was
+overwritten ├── NotPicklable         a held lock cannot go to another process (a TypeError) └── InvalidSettings
+settings contradict, or are out of range (a ValueError)
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ class Holder:
 
 
 def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int) -> str:
-    """Format the holder and its lease's end: `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
+    """Format the holder and its lease: `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
     who = f"{owner} ({holder}, since {iso(holder.since_ms)})" if holder else owner
     return f"held by {who} until {until(valid_until_ms, now_ms)}"
 
@@ -55,7 +52,7 @@ class LockError(Exception):
     """Base class of all errors of the lock.
 
     Where known, `url` names the lock, `owner` and `holder` its holder, and `valid_until_ms` (epoch ms) the promised end
-    of the lease. The message has the same facts.
+    of the lease.
     """
 
     next_step: ClassVar[str] = ""
@@ -94,18 +91,18 @@ class LossReason(enum.Enum):
     <LossReason.RELEASED: 'released'>
     """
 
-    LAPSED = "lapsed"  # not renewed in time: the process or its machine stood still, or the thread died
-    UNREACHABLE = "unreachable"  # not renewed in time: the last renewal was not answered
+    LAPSED = "lapsed"  # not renewed: the process stood still, or the thread died
+    UNREACHABLE = "unreachable"  # not renewed: the last renewal was not answered
     TAKEN_OVER = "taken_over"  # another client took the lock, or published under it
     BROKEN = "broken"  # an operator released it, or removed its record
-    RELEASED = "released"  # this process released it, or may have: the store did not answer
-    FORKED = "forked"  # the lease belongs to the process that this one was forked from
+    RELEASED = "released"  # this process released it, or may have
+    FORKED = "forked"  # it is the parent process's lease
 
 
 class LeaseLost(LockError):
-    """The lease lapsed, was taken over, broken, or released.
+    """The lease lapsed, was taken over, broken, or released: see `reason`, and `why` for people.
 
-    `reason` is for programs; `why` has the details, for people.
+    What was not published will never appear.
     """
 
     next_step = "stop the work and acquire the lock again; what was not published will never appear"
@@ -125,7 +122,7 @@ class PublishUnknown(LockError):
 
 
 class Unappliable(LockError):
-    """A decided publish cannot be applied, so no client can take the lock until `lockprovider break URL` sets it aside.
+    """A decided publish cannot be applied, so no client can take the lock; `lockprovider break URL` sets it aside.
 
     `occupied`: other bytes are at its path.
     """

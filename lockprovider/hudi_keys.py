@@ -1,11 +1,9 @@
 """Tables of Hudi's keys: honoured, without effect, or refused.
 
-Keys outside `OWNED` are accepted, except those that look like a misspelt honoured key: a user passes a writer's whole
-configuration. A key within `OWNED` is in a table below, or refused.
+Keys outside `OWNED` are accepted, unless they look like a misspelt honoured key. Others are in a table, or refused.
 
 Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
-`HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys, and lacks `ONLY_LATER`; the
-tests compare the tables with its jar.
+`HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys, and lacks `ONLY_LATER`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
 WAIT_MS = "hoodie.write.lock.wait_time_ms"
 PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
 
-# Hudi 1.2's keys for Azure credentials, and the storage option that each becomes.
+# Hudi 1.2's keys of Azure credentials, with their storage options.
 MANAGED_IDENTITY = "managed_identity_client_id"  # becomes a credential object
 AZURE: Mapping[str, str] = {
     "hoodie.write.lock.azure.connection.string": "connection_string",
@@ -87,7 +85,7 @@ HONOURED = frozenset(
     }
 )
 
-# Accepted: these keys concern JVM writers only, or the table's own properties decide.
+# Accepted: they concern JVM writers only, or the table's properties decide.
 WITHOUT_EFFECT = frozenset(
     {
         # JVM Hudi repeats `wait_time_ms`; here that is the whole wait.
@@ -113,7 +111,7 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.write.record.merge.strategy.id",
         "hoodie.write.complex.keygen.new.encoding",
         "hoodie.write.complex.keygen.validation.enable",
-        # Internals of a JVM writer.
+        # Internals of JVM writers.
         "hoodie.write.application.id",
         "hoodie.write.buffer.limit.bytes",
         "hoodie.write.buffer.record.cache.limit",
@@ -158,7 +156,7 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.archive.block.on.latest.clean.ectr",
         "hoodie.archive.delete.parallelism",
         "hoodie.archive.limit.instants",
-        # Indexes other than the simple bucket index; other engines are refused.
+        # Other indexes than the simple bucket index.
         "hoodie.index.bloom.fpp",
         "hoodie.index.bloom.num_entries",
         "hoodie.index.name",
@@ -225,14 +223,11 @@ _VALUES = {
     "hoodie.compact.schedule.inline": ("FALSE",),
     "hoodie.clustering.schedule.inline": ("FALSE",),
 }
-_ALIKE = 0.9  # a lower cutoff would report Hudi's other keys as misspelt
+_ALIKE = 0.9  # a lower one would report Hudi's other keys
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Refuse keys and values that this library cannot honour: raises `InvalidSettings`.
-
-    The reader of a key checks its value.
-    """
+    """Refuse, by `InvalidSettings`, keys and values that this library cannot honour."""
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
         raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")

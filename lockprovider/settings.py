@@ -25,7 +25,7 @@ _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _NEEDED = ("validity", "timeout", "poll")
-_ROUNDING = 1e-9  # tolerates rounding: ten times a tenth
+_ROUNDING = 1e-9  # ten times a tenth
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -38,11 +38,11 @@ class LockSettings:
             (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
         poll: the longest interval at which a waiting client reads the record
-            (`hoodie.write.lock.wait_time_ms_between_retry`). A client among the waiters may sleep for up to 4.5 s.
-        check_store: whether an S3 store other than Amazon's must first prove that it obeys conditions, by 56 small
-            requests, once in a process for each bucket.
-        max_hold: how long a lease is renewed; None: until release. After it the holder gets `LeaseLost` at once, and
-            other clients can take the lock when it lapses.
+            (`hoodie.write.lock.wait_time_ms_between_retry`); a waiter in the record may sleep up to 4.5 s.
+        check_store: whether S3 stores other than Amazon's must prove that they obey conditions, by 56 small requests,
+            once in a process for each bucket.
+        max_hold: how long a lease is renewed (None: until release). Then its holder gets `LeaseLost`, and other clients
+            can take the lock when it lapses.
 
     >>> lockprovider.LockSettings(validity=60).renew
     6.0
@@ -107,12 +107,12 @@ class LockSettings:
 
     @property
     def margin_s(self) -> float:
-        """Seconds before `validUntil` at which a holder treats its own lease as lapsed."""
+        """Seconds before `validUntil` at which a holder treats its lease as lapsed."""
         return min(self.validity / _MARGIN_SHARE, _MARGIN_MAX_S)
 
 
 def checked(settings: object) -> LockSettings:
-    """Return the settings, or defaults for None; raises `InvalidSettings` for another type."""
+    """Return the settings, or defaults for None; may raise `InvalidSettings`."""
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
@@ -142,7 +142,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a URL or a config; `settings` and `on` are None if absent."""
+    """Options of a URL or a config; absent `settings` and `on` are None."""
 
     url: str
     settings: LockSettings | None = None
@@ -152,7 +152,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """Name and unit of a setting as the user wrote it; `per_s` units make a second."""
+    """User's name of a setting; `per_s` of its unit make a second."""
 
     name: str
     unit: str = "seconds"
@@ -179,24 +179,21 @@ def from_config(config: Mapping[str, object]) -> Options:
     base = config.get(BASE_PATH)
     if not isinstance(base, str) or not base.strip():
         raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")
-    # Hadoop writes file:/folder, and fsspec reads that as a relative path.
+    # fsspec reads Hadoop's file:/folder as a relative path.
     url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
     others = {key: value for key, value in config.items() if key not in AZURE}
     return Options(url, LockSettings.from_hudi(others), storage_options=_of_azure(config, url))
 
 
 def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
-    """Map Azure's keys to storage options; for other stores Hudi ignores these keys too."""
+    """Map Azure's keys to storage options; other stores ignore them, as in Hudi."""
     if url.partition("://")[0] not in _AZURE_SCHEMES:
         return {}
     return {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
 
 
 def from_url(url: str) -> Options:
-    """Read the options behind the `?` of a URL; may raise `InvalidSettings`.
-
-    A plain path has no options, whatever it contains.
-    """
+    """Read the options behind the `?` of a URL, not of a plain path; may raise `InvalidSettings`."""
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
@@ -221,7 +218,7 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Return Hudi's keys, with the older name of the renewal if only that is used."""
+    """Return Hudi's keys, with the renewal's older name if only that is used."""
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -234,11 +231,11 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings with Hudi's bounds; errors name the user's own words."""
+    """Build settings with Hudi's bounds; errors name the user's words."""
     found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
     validity, renew, timeout, poll = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in found:
-        renew = validity / _RENEWALS_PER_VALIDITY  # with Hudi's keys, the renewal has its own default
+        renew = validity / _RENEWALS_PER_VALIDITY  # Hudi's key has its own default
     if validity < _RENEWALS_PER_VALIDITY * renew:
         longer, shorter = (_said(field, words[field], given) for field in ("validity", "renew"))
         raise InvalidSettings(f"{longer} must be at least {_RENEWALS_PER_VALIDITY} x {shorter}")

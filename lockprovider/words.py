@@ -9,7 +9,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def moment(at_ms: int) -> str:
-    """Format epoch ms as a UTC time; a number outside the calendar stays a number."""
+    """Format epoch ms as a UTC time, or as a number outside the calendar."""
     try:
         at = datetime.fromtimestamp(at_ms / 1000, tz=timezone.utc)
     except (OverflowError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Acquire a lock: wait in this process's queue, then poll the store at the pace of `polling`."""
+"""Acquire a lock by the queue of this process, then by polling the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """Mutex that serves threads in the order of asking, which `threading.Lock` does not promise."""
+    """Mutex that serves threads in the order of asking, unlike `threading.Lock`."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -48,7 +48,7 @@ class Fifo:
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex, after removing turns that are no longer referenced."""
+        """Return the turn that has the mutex; drops unreferenced turns."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -69,14 +69,14 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`; lasts until `leave`, which any thread may call, or until it is no longer referenced.
+    """A turn in a `Fifo`, until `leave` (in any thread) or until no longer referenced.
 
-    So an interrupt cannot leave the mutex taken; the next turn notices within `SLICE_S`.
+    So no interrupt leaves the mutex taken; the next turn notices within `SLICE_S`.
     """
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
-        self.called = Signal()  # set when this turn may be the first
+        self.called = Signal()  # it may be first now
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
@@ -100,16 +100,16 @@ _NAME_LENGTH = 12  # of 32 digits: a collision costs only fairness
 
 
 class ProcessQueue:
-    """Clients of one lock in one process, of which only the one with `fifo`'s turn polls; all share what it reads.
+    """Clients of one lock in one process, of which one polls, and all share what it reads.
 
-    The next client takes a just released lock without a read. In the record the whole process is one waiter, `name`.
+    The next client takes a just released lock without a read. In the record the process is one waiter, `name`.
     """
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name
         self.fifo = Fifo()
         self.busy: Busy | None = None  # the last refusal of the polling client
-        self._world = world  # part of the key of this queue
+        self._world = world  # part of its key
         self._guard = threading.Lock()
         self._idle = Idle()
         self._known: KnownRecord | None = None
@@ -121,7 +121,7 @@ class ProcessQueue:
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:
-        """Return a key that is equal for clients that share a queue, on any thread or event loop."""
+        """Return a key, equal for clients that share a queue on any thread or loop."""
         clock = "machine" if isinstance(world, Machine) else id(world)
         return os.getpid(), store.place, path, clock
 
@@ -131,7 +131,7 @@ class ProcessQueue:
         return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
-        """Guess whether a client of this process will want the lock again soon."""
+        """Guess whether a client of this process soon wants the lock again."""
         return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s))
 
     @property
@@ -141,18 +141,18 @@ class ProcessQueue:
         return holds() if holds is not None else None
 
     def note_request(self) -> None:
-        """Note how soon after the last release a client wants the lock."""
+        """Note the time from the last release to this request."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return the known record, and once only the released one, to take without a read."""
+        """Return the known record, and once only a released one, to take unread."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def note_current(self, known: KnownRecord | None) -> None:
-        """Note the current record, and forget a released one that another client has overwritten."""
+        """Note the current record; forget a released one that was overwritten."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -160,19 +160,19 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, known: KnownRecord | None) -> None:
-        """Note a record that was read in vain; unchanged, its next read has no body."""
+        """Note a record read in vain, whose next read, if unchanged, has no body."""
         with self._guard:
             self._known = known
 
     def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
-        """Note that a client of this process has the lock, after waiting `waited_s`."""
+        """Note that a client of this process holds the lock, after `waited_s`."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
-        """Note that the holder has lost or released the lock, and wake the next client."""
+        """Note that the holder has no lock now, and wake the next client."""
         with self._guard:
             if self._holds != holds:
                 return
@@ -181,19 +181,19 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return the signal set when this process's holder frees the lock; None without a holder."""
+        """Return the signal set when this process's holder frees the lock, or None."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause, at most until the signal `until`; obtain it before the last read, to miss no news."""
+        """Pause, or until the signal `until`, which is obtained before the last read to miss no news."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
             self._world.sleep(seconds)
 
     def refusal(self, asked_by: str) -> Busy:
-        """Return the holder as this process knows it, for the error of a refused client."""
+        """Return the known holder, for the error of a refused client."""
         held = self.holder
         if held is not None:
             return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
@@ -201,7 +201,7 @@ class ProcessQueue:
 
 
 class _Queues:
-    """Queues of this process by lock. A forked child forgets them, as it lacks the parent's threads."""
+    """Queues by lock. A forked child forgets them, as it lacks the parent's threads."""
 
     def __init__(self) -> None:
         self._forget()
@@ -220,13 +220,12 @@ class _Queues:
             return queue
 
 
-# Separate clients of one lock share a queue through this table.
 _QUEUES = _Queues()
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
-    """Record that was read, None if absent; `asked`: whether a request was sent."""
+    """Record that was read, or None; `asked`: by a request."""
 
     known: KnownRecord | None
     asked: bool
@@ -234,7 +233,7 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Promise and deadline (monotonic clock) of a client that asks for the lock."""
+    """Promise, and deadline (monotonic clock), of a client that wants the lock."""
 
     keeps_log: bool
     deadline_s: float
@@ -262,7 +261,7 @@ class Acquirer(Protocol):
         """Read the record."""
 
     def take(self, seen: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock as it was read, with these waiters; False if another client was faster."""
+        """Take the lock as read, leaving these waiters; False if another client was faster."""
 
     def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
         """Adopt what another client of the queue released and read."""
@@ -272,11 +271,7 @@ class Acquirer(Protocol):
 
 
 def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
-    """Acquire the lock: wait for the client's turn in the queue, then poll and write the record.
-
-    Raises:
-        NotAcquired: another client held the lock until the deadline.
-    """
+    """Acquire the lock by the queue, then by polling and writing the record; may raise `NotAcquired`."""
     queue.note_request()
     turn = FifoTurn(queue.fifo)
     try:
@@ -290,8 +285,6 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
 
 
 class _Acquisition:
-    """One acquisition by the client that has its queue's turn."""
-
     def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
         self._queue = queue
@@ -300,7 +293,7 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_held(self) -> None:
-        """Poll the record and take the lock, until this client holds it."""
+        """Poll the record and take the lock, until it is held."""
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
@@ -316,19 +309,19 @@ class _Acquisition:
                     return
                 lost = replace(self._observed(look.known, began_s, asked=look.asked), lost_race=True)
                 waiter, action = next_poll(waiter, lost, self._world.random())
-            pause_s = max(0.0, min(action.seconds, self._left_s()))  # reads at the deadline
+            pause_s = max(0.0, min(action.seconds, self._left_s()))  # the last read is at the deadline
             self._queue.wait(pause_s, end_of_hold)
 
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait for this process's holder, and adopt what it released; a held lock is read only at `poll`'s pace."""
+        """Wait for this process's holder at `poll`'s pace, and adopt what it released."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
-            # A client without a lease is about to free the queue, unless it lost the lock.
+            # Without a lease it is about to free the queue, unless it lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._queue.take_news()
         self._client.adopt(idle, known)
@@ -342,7 +335,7 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action; joins the waiters if that is chosen."""
+        """Choose the next action, and join the waiters if that is it."""
         if self._left_s() <= 0:
             take = at_last(waiter, seen) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1

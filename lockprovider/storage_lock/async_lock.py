@@ -1,11 +1,4 @@
-"""`AsyncLock` and `AsyncLease`: the lock for tasks of an event loop.
-
-    async with AsyncLock(store).acquire(timeout=30) as lease:
-        lease.check()
-        await lease.publish("state/7", data)
-
-Each acquisition drives a `Lock` in its own thread.
-"""
+"""`AsyncLock` and `AsyncLease`: the lock for tasks, each acquisition in its own thread."""
 
 from __future__ import annotations
 
@@ -38,9 +31,9 @@ from lockprovider.storage_lock.status import add_details
 T = TypeVar("T")
 
 
-# Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client, however many tasks wait.
+# Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client.
 class TaskQueue:
-    """Queue of one loop's tasks for one lock, first come, first served. `lease`: the current task's."""
+    """Queue of one loop's tasks for one lock, with the current task's `lease`."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -49,7 +42,7 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """Return the running loop's queue for this lock, created if needed."""
+        """Return the running loop's queue for this lock."""
         return _QUEUES.get(asyncio.get_running_loop(), lock)
 
     async def wait(self, timeout_s: float) -> bool:
@@ -80,8 +73,6 @@ class TaskQueue:
 
 
 class _Queues:
-    """Task queues in use, one for each loop and lock."""
-
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._of_loop: weakref.WeakKeyDictionary[
@@ -93,25 +84,23 @@ class _Queues:
             return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
 
 
-# Separate `AsyncLock` objects of one lock share a queue through this table.
 _QUEUES = _Queues()
 
 
 async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-    """Run `work` in the thread. A cancellation ends the wait, but not the work."""
+    """Run `work` in the thread; a cancellation ends the wait, not the work."""
     done = asyncio.wrap_future(thread.submit(work, *args))
     done.add_done_callback(_retrieved)
     return await asyncio.shield(done)
 
 
 def _retrieved(done: asyncio.Future[Any]) -> None:
-    """Retrieve the error, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
-    """Return a callback that makes the call on the loop; a closed loop drops it."""
+    """Return a callback that makes the call on the loop, unless that is closed."""
 
     def told(loss: LeaseLost) -> None:
         with contextlib.suppress(RuntimeError):
@@ -121,7 +110,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 
 
 class Attempt:
-    """One acquisition in its own thread, which also releases the lock after a cancellation."""
+    """One acquisition in its own thread, which releases the lock after a cancellation."""
 
     def __init__(self, lock: Lock, timeout_s: float) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
@@ -163,10 +152,14 @@ class Attempt:
 class AsyncLock(ForTasks[Lock]):
     """One client of one lock, for tasks. Tasks of a loop wait in one queue; the holding task may acquire again.
 
-    The promises are those of `Lock`. `on_lost` is called on the loop, `on_metric` in the thread that reports.
+    The promises and errors are those of `Lock`. `on_lost` is called on the loop, `on_metric` in the thread that
+    reports.
 
-    A cancelled acquisition ends at once; its thread finishes its request and releases a lock that it acquired. A
-    cancelled `release` or `publish` goes on; the publish may happen, but ends before the lease is released.
+        async with AsyncLock(store).acquire(timeout=30) as lease:
+            await lease.publish("state/7", data)
+
+    A cancelled acquisition ends at once; its thread finishes its request and releases what it acquired. A cancelled
+    `release` or `publish` goes on; the publish may happen, but ends before the lease is released.
 
     Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced: use `async with`.
     Before Python 3.12, `asyncio.wait_for` runs its argument in another task, which then owns the lease: give `timeout`.
@@ -212,8 +205,6 @@ class AsyncLock(ForTasks[Lock]):
         Raises (when awaited):
             NotAcquired: another client or task held the lock until the timeout.
             LeaseLost: this task holds the lock already, and its lease is lost.
-            MalformedRecord: the object at the lock's path is no lock record.
-            CasError: the store failed.
 
         >>> async with lock.acquire(timeout=10) as lease:
         ...     lease.check()
@@ -236,7 +227,7 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Wait for this task's turn, then acquire in a thread; an inner call returns the held lease."""
+        """Wait for this task's turn, then acquire; an inner call returns the held lease."""
         mine, task = self._lease, asyncio.current_task()
         if mine is not None and mine.task is task and not mine.released:
             return mine.again()
@@ -300,7 +291,7 @@ class AsyncLease:
         epoch: the fencing token; see `LockRecord.epoch`.
         owner: the client's UUID.
         task: the task that acquired it, until its release.
-        lost: an event, set on the loop once the loss is known. `check` raises a moment earlier.
+        lost: an event, set on the loop once lost; `check` raises a moment earlier.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     >>> lease = await lock.acquire()
@@ -338,7 +329,7 @@ class AsyncLease:
 
     @property
     def deadline(self) -> datetime | None:
-        """`deadline_s` as a UTC time of this machine's clock, for people; None once nothing is held."""
+        """`deadline_s` as UTC by this machine's clock, for people; None once not held."""
         return self._inner.deadline
 
     @property
@@ -347,10 +338,7 @@ class AsyncLease:
         return self._depth < 1 or self._inner.released
 
     def check(self) -> None:
-        """Return if this process knows of no loss; sends no request and does not wait.
-
-        Raises:
-            LeaseLost: the lease lapsed, was taken over, broken or released.
+        """Raise `LeaseLost` if this process knows of a loss or release; sends no request.
 
         >>> lease.check()
         """
@@ -364,9 +352,7 @@ class AsyncLease:
     @overload
     async def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
     async def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
-        """Create `path` with `data`; see `Lease.publish`.
-
-        After a cancellation it goes on and may happen, but not after `release` has returned.
+        """Create `path` with `data`; see `Lease.publish`. After a cancellation it goes on.
 
         >>> await lease.publish("state/7", b"seven")
         """
@@ -384,7 +370,7 @@ class AsyncLease:
         """Release the lock; an inner release only counts down. A cancelled release goes on.
 
         Raises:
-            CasError: the store could not be reached; the lease lapses by itself.
+            CasError: the store failed; the lease lapses by itself.
 
         >>> await lease.release()
         >>> lease.released
@@ -399,10 +385,7 @@ class AsyncLease:
         await finish(self._thread, self._give_back)
 
     def again(self) -> AsyncLease:
-        """Count and return this lease, for an inner `acquire` of its task.
-
-        Raises:
-            LeaseLost: the lease is over.
+        """Count and return this lease, for an inner `acquire`; may raise `LeaseLost`.
 
         >>> inner = lease.again()
         >>> await inner.release()  # counts down
@@ -431,7 +414,6 @@ class AsyncLease:
         return await finish(self._thread, work, *args)
 
     def _give_back(self) -> None:
-        """Release the lock, in the thread, after all earlier calls."""
         try:
             self._inner.release()
         finally:

@@ -1,10 +1,7 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-While the table's switch is on, each holder writes one file with a line for the take, each renewal and the release. A
-line has the time BEFORE its request was sent, on the holder's clock.
-
-Not promised: that the audit is complete. Writers skip records if the store fails, and a holder that dies writes no end.
-JVM Hudi keeps one file for all acquisitions of a provider.
+Each holder (in JVM Hudi each provider) writes one file, with a line for the take, each renewal and the release. A line
+has the holder's time BEFORE its request. Not promised: that the audit is complete.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -35,13 +32,8 @@ _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "E
 class AuditRecord:
     """One line of an audit file.
 
-    Attributes:
-        owner: UUID of the lock client.
-        began_ms: when the file was begun (Hudi: the transaction's start).
-        at_ms: when this step's request was about to be sent.
-        step: the kind of step.
-        valid_until_ms: the promised end of the lease.
-        held: whether the lock was held. An END that was not held is a loss.
+    `began_ms`: begin of the file (Hudi: of the transaction). `at_ms`: when the step's request was about to be sent.
+    `valid_until_ms`: promised end of the lease. `held`: if not, an END is a loss.
     """
 
     owner: str
@@ -65,7 +57,7 @@ class AuditRecord:
 
     @classmethod
     def decode(cls, line: bytes) -> AuditRecord:
-        """Decode a line of this library or of JVM Hudi; may raise `ValueError`."""
+        """Decode a line, also of JVM Hudi; may raise `ValueError`."""
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
             found = parse_object(line, most=_LARGEST)
             return cls(
@@ -80,7 +72,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of one lock's audit: Hudi's for a table's lock, else next to the lock object."""
+    """Paths of a lock's audit: Hudi's, or next to another lock object."""
 
     switch: str
     folder: str
@@ -91,7 +83,7 @@ class Places:
 
 
 def places(lock_path: str) -> Places:
-    """Return the paths of the audit of the lock at this path."""
+    """Return the audit's paths of the lock at this path."""
     folder, _, name = lock_path.rpartition("/")
     if name == HUDI_LOCK_PATH.rpartition("/")[2] and folder:
         return Places(f"{folder}/audit_enabled.json", f"{folder}/audit")
@@ -99,12 +91,12 @@ def places(lock_path: str) -> Places:
 
 
 def encode_switch(*, enabled: bool) -> bytes:
-    """Encode the switch as JVM Hudi's `locks audit enable` and `disable` do."""
+    """Encode the switch as JVM Hudi's `locks audit` does."""
     return json.dumps({_ENABLED: enabled}, separators=(",", ":")).encode()
 
 
 def decode_switch(data: bytes) -> bool:
-    """Return whether the switch is on; for unreadable bytes False, as in Hudi."""
+    """Return whether the switch is on; not for unreadable bytes, as in Hudi."""
     try:
         value = parse_object(data, most=_LARGEST)[_ENABLED]
     except (KeyError, ValueError):
@@ -117,10 +109,10 @@ def decode_switch(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """One holding of the lock, as its holder recorded it.
+    """One holding of the lock, as recorded.
 
-    `how`: `released`; `lost` before its end; `lapsed` if no end was recorded, `end_ms` being the last promised end;
-    `held` if that promise still stands.
+    `how`: `released`, `lost` before its end, `lapsed` without a recorded end (`end_ms` is the promised one), or `held`
+    while that promise stands.
     """
 
     owner: str
@@ -133,7 +125,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Time in which two clients held the lock, beyond clocks that differ by 500 ms: the lock failed."""
+    """Failure of the lock: time in which two clients held it, beyond 500 ms."""
 
     owners: tuple[str, str]
     from_ms: int
@@ -142,7 +134,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tenures in the order of the takes. `unreadable`: files with lines that are no records."""
+    """Tenures in the order of the takes; `unreadable`: files with other lines."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]
@@ -152,7 +144,7 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """Analyse audit files, by name; `now_ms` decides which tenures without an end still stand."""
+    """Analyse audit files, by name; at `now_ms` tenures without an end may still stand."""
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -168,7 +160,7 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """Yield the tenures of one file; a tenure still open when the next begins was never ended."""
+    """Yield one file's tenures; one still open when the next begins was never ended."""
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms
@@ -189,10 +181,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 
 
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
-    """Yield the overlaps of tenures.
-
-    A tenure without an end overlaps none: its holder died, or the lock was broken, before the next one.
-    """
+    """Yield overlaps of tenures; one without an end overlaps none, as its holder died or lost it before."""
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
             if later.start_ms >= earlier.end_ms:

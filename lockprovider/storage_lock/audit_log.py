@@ -1,4 +1,4 @@
-"""Writer and reader of Hudi's audit records, whose failures never slow or fail the lock."""
+"""Writer and reader of Hudi's audit records, which never slow or fail the lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 _ASK_AGAIN_S = 60.0
 _REQUEST_S = 10.0
 _EXIT_S = 5.0
-_PAGES = 100  # most that wait; the oldest are dropped
+_PAGES = 100  # beyond it the oldest are dropped
 _READERS = 8
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Page:
-    """File of one holding: its content, and how much of it is stored."""
+    """Content of one holding's file, and how much is stored."""
 
     path: str
     began_ms: int
@@ -42,7 +42,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Shared:
-    """State shared by the threads of one process. `idle` is set while nothing waits to be written."""
+    """State shared by one process's threads. `idle` is set while no record is unwritten."""
 
     pid: int = field(default_factory=os.getpid)
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -62,8 +62,8 @@ class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
     It records one holding at a time. The end of the process waits at most `exit_s` seconds for the last records. Not
-    promised: that a record exists. Failed writes are dropped with a logged warning. After the switch was read as off,
-    it is read again a minute later at the earliest.
+    promised: that a record exists. Failed writes are dropped with a logged warning, and a switch that was off is read
+    again after a minute.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)
@@ -82,7 +82,7 @@ class AuditLog:
         self.__setstate__((store, places(lock_path), world or Machine(), exit_s))
 
     def __getstate__(self) -> tuple[Store, Places, World, float]:
-        """Return the state for a pickle or a copy, which begins without records."""
+        """Return the state for a pickle or a copy, which has no records."""
         return self._store, self._places, self._world, self._exit_s
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
@@ -111,7 +111,7 @@ class AuditLog:
         self._add(shared, page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """Record a renewal by this record, valid for `validity_s` from when it was made."""
+        """Record a renewal by this record, made `validity_s` before its end."""
         shared = self._shared
         if (page := shared.open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
@@ -126,11 +126,11 @@ class AuditLog:
             self._add(shared, page, "END", at_ms, held=held)
 
     def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Add a line and start the writing thread; drops a renewal of an ended page."""
+        """Add a line and start the writing thread; drops an ended page's renewal."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with shared.guard:
             if step == "RENEW" and shared.open_page is not page:
-                return  # another thread has ended it
+                return
             page.data += line
             if page not in shared.pages:
                 shared.pages.append(page)
@@ -198,7 +198,6 @@ class AuditLog:
         page.written = len(data)
 
     def _finish(self) -> None:
-        """Write a process's last records: wait for the writing thread, or write here."""
         shared = self._shared
         if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
             return
@@ -210,7 +209,7 @@ class AuditLog:
 _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()
 
 
-@atexit.register  # exit functions run in reverse order: the leases, registered later, end first
+@atexit.register  # in reverse order: leases, registered later, end first
 def _at_exit() -> None:
     for log in list(_ALL):
         try:
@@ -226,12 +225,12 @@ def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
-    """Write the audit's switch, which JVM Hudi's writers obey too; existing files stay."""
+    """Write the audit's switch, also for JVM Hudi's writers; existing files stay."""
     store.update(switch, lambda _: encode_switch(enabled=enabled), timeout=timeout_s)
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """Read the audit files by name; with `last`, only that many, the newest."""
+    """Read the audit files by name; with `last`, only the newest."""
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]

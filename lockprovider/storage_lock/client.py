@@ -1,4 +1,4 @@
-"""`Client`: one client of a lock, with its driver, publisher and committer; users hold a `Lock`."""
+"""`Client`: one client of a lock; users hold a `Lock`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LONGEST = 60
 
 
 def user() -> str:
-    """Return this process's user name, or its number without a name."""
+    """Return this process's user name, or else its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -67,7 +67,7 @@ def command() -> str:
 
 
 class Client:
-    """One owner id, which holds at most one lease. Its threads take turns."""
+    """One owner id with at most one lease. Its threads take turns."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Client:
         self.world = world
         self.metrics = Recorder(on_metric, world)
         self.queue = ProcessQueue.of(store, path, world)
-        self.turn = Fifo()  # one thread at a time
+        self.turn = Fifo()
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name, user(), command())
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
@@ -97,7 +97,7 @@ class Client:
             metrics.throttled()
             asked_for_patience.set()
 
-        # On shared connections a busy data path could starve the renewals.
+        # A busy data path on shared connections could starve renewals.
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
         self._audit = audit
@@ -137,7 +137,7 @@ class Client:
         return self._file.known
 
     def detailed_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose errors name the lock, its known holder, and the next step."""
+        """Return a context whose errors name the lock, its holder, and the next step."""
 
         def record() -> LockRecord | None:
             known = self.known  # read once: other threads change it
@@ -157,17 +157,17 @@ class Client:
             self._driver.state = state if known.version == state.released[1] else Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write the record with this process among the waiters, at the version read; False on failure."""
+        """Write the record, read at `version`, with this process among the waiters; False on failure."""
         with contextlib.suppress(CasError):  # joining is optional
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def look(self, wish: Wish) -> RecordRead:
-        """Read the record; once without a request, if this process released it and knows of no other write."""
+        """Read the record; a record just released here is returned once without a request."""
         driver = self._driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
-            # A failed release or acquisition may have left another state.
+            # An earlier failure may have left another state.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
                 return RecordRead(KnownRecord(*state.released, understood=True), asked=False)
@@ -175,14 +175,14 @@ class Client:
             return RecordRead(self.known, asked=True)
 
     def take(self, seen: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock as it was read, and apply what is pending; False if another client was faster."""
+        """Take the lock as read, and apply what is pending; False if another client was faster."""
         driver = self._driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             at = driver.moment()
             seen_record = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
             try:
                 answer = driver.feed(TakeLock(seen_record, waiters, wish.keeps_log, self._file.highest_epoch))
-                if isinstance(answer, Apply):  # this delays no heartbeat: none runs yet
+                if isinstance(answer, Apply):  # no heartbeat runs yet
                     self.publisher.roll_forward(answer)
             except BaseException:
                 self._back_out()
@@ -190,9 +190,9 @@ class Client:
         return not isinstance(answer, Busy)
 
     def take_from(self, record: LockRecord, version: Version) -> bool:
-        """Take the lock from its holder, apply or set aside what was decided, and release it.
+        """Take the lock from its holder, apply or set aside what was decided, and release; False if the record changed.
 
-        Returns False if the record has changed. After a `CasError` the next holder applies what is pending.
+        After a `CasError` the next holder applies what is pending.
         """
         driver, publisher = self._driver, self.publisher
         publisher.breaks = True
@@ -214,9 +214,9 @@ class Client:
         self._took_s = self.world.monotonic_s()
 
     def _back_out(self) -> None:
-        """Forget a failed take; if it lands late, the next try recognises it."""
+        """Forget a failed take; the next try recognises a late one."""
         if isinstance(self._driver.state, Rolling):
-            self.release_quietly()  # taken: others need not wait for it to lapse
+            self.release_quietly()  # others need not wait for a lapse
         self._driver.state = Idle()
 
     def end(self, lease: Lease, turn: FifoTurn | None) -> None:
@@ -233,7 +233,7 @@ class Client:
         turn.leave()
 
     def give_up(self) -> None:
-        """Release what an interrupted acquisition may have taken, so that no client waits for it to lapse."""
+        """Release what an interrupted acquisition may have taken, so that nothing must lapse."""
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
                 seen = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
@@ -245,27 +245,27 @@ class Client:
             self.give_back()
 
     def free_queue(self) -> None:
-        """Wake other clients of this process, as this one holds nothing now."""
+        """Wake other clients of this process, as this one holds nothing."""
         state = self._driver.state
         self.queue.note_freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- calls of a lease and its heartbeat (`lease`)
 
     def held(self) -> Held | None:
-        """Return this client's lease, as far as it knows, without waiting for a request."""
+        """Return this client's lease, as far as it knows, without waiting."""
         return self._driver.held()
 
     def tick(self) -> Ended | None:
-        """Feed the time to the machine, without waiting for a request; returns the end of a lapsed lease."""
+        """Feed the time to the machine, without waiting; returns a lapsed lease's end."""
         return self._driver.tick()
 
     def note_end(self, *, held: bool) -> None:
-        """Record in the audit, if any, that the lock was released or lost."""
+        """Audit that the lock was released or lost."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
-        """Prolong the lease once, and apply what is left, unless another thread is applying."""
+        """Prolong the lease once, and apply what is left unless another thread does."""
         driver = self._driver
         with driver.step_guard:
             answer: Answer = None
@@ -286,10 +286,9 @@ class Client:
         return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
 
     def give_back(self) -> None:
-        """Release the lock: write until the record is known to be released, or another client's.
+        """Write until the record is known to be released, or another client's.
 
-        Raises:
-            CasError: the store could not be reached; the lease lapses by itself.
+        After a `CasError` the lease lapses by itself.
         """
         driver = self._driver
         at_ms = self.world.now_ms()
@@ -308,7 +307,7 @@ class Client:
             self.give_back()
 
     def wait_for_late(self) -> None:
-        """Wait until no client can apply an earlier lease's publish; may renew the lease."""
+        """Wait until no client can apply an earlier lease's publish; may renew."""
         lease, held = self.lease, self.held()
         while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # else a client that takes over applies it again

@@ -1,7 +1,7 @@
 """Rules of group commit, pure: one conditional write of the record decides several publishes.
 
-A client reads the record before it lists the intents: an intent withdrawn before a version cannot be decided at it. See
-"Group commit" in `lockprovider/SPECIFICATION.md`.
+Read the record before listing intents: an intent withdrawn before a version cannot be decided at it. See "Group commit"
+in `lockprovider/SPECIFICATION.md`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lockprovider.storage_lock.record import (
 )
 from lockprovider.storage_lock.states import Me, Moment
 
-_LONGEST = 255  # bytes of a name: MinIO's limit, and many file systems'
+_LONGEST = 255  # bytes of a name: MinIO's limit
 _SUM = 4  # bytes
 
 
@@ -37,16 +37,16 @@ _SUM = 4  # bytes
 class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored before. An intent is valid for one log, from `position`; without a body it is
-    withdrawn. A short body also travels in the name, which saves a read. It is deflated with the decider's sample and
-    the last log entry before `position` as dictionary.
+    All that the publish needs is stored before. The intent is valid for one log, from `position`; without a body it is
+    withdrawn. A short body also travels in the name, deflated with the decider's sample and the last log entry before
+    `position` as dictionary.
 
     Attributes:
         log: the name of the log.
         position: the position in the log up to which its writer has judged it.
-        stem: the start of the path to publish, which no other publish's path has.
+        stem: the start of the path to publish; no other publish's path starts with it.
         body: what the decider needs to judge and publish it.
-        packed_body: the body as in the name; empty if not there.
+        packed_body: the body as in the name, or empty.
     """
 
     log: str
@@ -62,12 +62,12 @@ class Intent:
         return f"{name}!{self.packed_body}" if self.packed_body else name
 
     def with_packed_body(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with its body in its name, if the body fits."""
+        """Return the intent with its body in its name, if it fits."""
         packed_body = replace(self, packed_body=_packed(self.body, sample + _before(log, self.position)))
         return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with the body unpacked from its name; empty if that used another dictionary."""
+        """Return the intent with the body from its name, if packed with this dictionary, else empty."""
         return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
@@ -77,7 +77,7 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether, by the record's log, no write can decide the intent any more, even if posted again."""
+    """Return whether, by the record's log, no write can decide the intent, even if posted again."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
@@ -96,7 +96,7 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
 
 
 def _before(log: Log, position: int) -> bytes:
-    """Return the bytes of the last entry before `position`; none if the log lacks it."""
+    """Return the bytes of the last entry before `position`, or none."""
     since = log.since(position - 1)
     return (since[0].data or b"") if since else b""
 
@@ -108,7 +108,6 @@ def _packed(body: bytes, like: bytes) -> str:
 
 
 def _unpacked(packed_body: str, like: bytes) -> bytes:
-    """Return the body; empty if it was packed with another dictionary."""
     try:
         packed = urlsafe_b64decode(packed_body + "=" * (-len(packed_body) % 4))
         body = inflate(packed[_SUM:], most=LARGEST, wbits=-zlib.MAX_WBITS, like=like)
@@ -121,11 +120,11 @@ MOST_PENDING = 16  # applied one after the other, within `HAND_OVER_S`
 
 
 class JudgeAnew(Exception):
-    """The log cannot judge the intent; its writer must read the protected data again."""
+    """The log cannot judge the intent; its writer must read again."""
 
 
 class Decider(Protocol):
-    """Protocol of an application's rules: which publish may follow which. Attributes reflect the last `refresh`."""
+    """Protocol of an application's rules: which publish may follow which, as of the last `refresh`."""
 
     @property
     def unordered(self) -> bool:
@@ -133,12 +132,12 @@ class Decider(Protocol):
 
     @property
     def sample(self) -> bytes:
-        """Bytes that resemble most intents' bodies, equal for most clients; affects only the size of names."""
+        """Bytes that resemble most intents' bodies, equal for most clients; affects only names' sizes."""
 
     def refresh(self, seen_s: float) -> None:
         """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock).
 
-        At `seen_s` the record was read that is written next: if that write wins, later reads are current.
+        Then the record was read: if its next write wins, what was read later is current.
         """
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
@@ -150,10 +149,7 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the publish to decide next after `log`, or None if this client cannot build it.
-
-        It must be `unshared`, with its bytes.
-        """
+        """Return the `unshared` publish, with its bytes, to decide after `log`; None if not possible here."""
 
 
 # -- what one write decides --------------------------------------------------------------------------------------------
@@ -162,7 +158,7 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    Not after a lapse, as the holder may still work; not without a log, as earlier publishes would be unknown.
+    Not after a lapse: the holder may still work. Not without a log: earlier publishes would be unknown.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -171,10 +167,7 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose, by stem, the intents that can follow the log, while there is room.
-
-    `all_pending`: publishes decided before that may not be applied yet.
-    """
+    """Choose, by stem, the intents that can follow the log, while there is room after `all_pending`."""
     chosen: list[Pending] = []
     begun = log
     for intent in sorted(set(intents), key=lambda one: (one.stem, one.position)):
@@ -193,9 +186,9 @@ def choose(
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """Return the publish of an intent; None for a faulty intent, which must not stop the others.
+    """Return an intent's publish; None for a faulty intent, which must not stop the others.
 
-    Its own writer asks the decider again and gets the error. A path without the stem would be decided again and again.
+    Its writer gets the error from its own call. A path without the stem would be decided again and again.
     """
     try:
         pending = decider.pending(intent, log, now_ms)
@@ -217,8 +210,7 @@ def combine(
 ) -> LockRecord:
     """Build the record that decides `batch`, for the version at which `seen` was read.
 
-    With nothing pending it releases the lock plainly, for foreign clients. `last_applied`: the last publish known to be
-    applied, with all before it. `epoch`: the highest that was read.
+    `last_applied`: the last publish known to be applied, with all before it. `epoch`: the highest that was read.
     """
     all_pending = (*pending_after(seen, last_applied), *batch)
     return LockRecord(
@@ -248,7 +240,7 @@ def combine(
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Verdict: the log has the publish, under this path, at this position. `posted`: its intent's path, if any."""
+    """Verdict: the log has the publish, at this path and position. `posted`: its intent's path, if any."""
 
     path: str
     posted: str = ""
@@ -264,9 +256,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Verdict: no write can decide the intent any more, but one may have: its writer must read whether it did.
+    """Verdict: no write can decide the intent any more, but one may have: its writer must read.
 
-    The log has ended or lacks the intent's position, or only the writer can judge the intent.
+    The log has ended or lacks its position, or only its writer can judge it.
     """
 
 
@@ -302,11 +294,10 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """State of a client that waits for a decision and is not the leader.
+    """Situation of a client that waits for a decision and does not lead.
 
-    `posted`: all its undecided intents are. `refused`: its lost writes in a row. `age_s`: since when it knows this
-    record. `waits_s`: how long it has waited. `name`: its process among the waiters, empty if a client there wants to
-    hold the lock. `writes`: writes of the record until it can know more.
+    `posted`: all its undecided intents are. `refused`: lost writes in a row. `age_s`: of this record. `waits_s`: so
+    far. `name`: among the waiters, empty if its process wants to hold the lock. `writes`: until it can know more.
     """
 
     posted: bool = False
@@ -319,9 +310,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Act: write the record with this client's own publishes; listing intents first would lose to faster clients.
+    """Act: write the record with own publishes only; listing first would lose to faster clients.
 
-    `leads` announces this client as leader of the batch, if the write wins.
+    `leads` announces the client as leader of the batch, if the write wins.
     """
 
     leads: bool = False
@@ -341,7 +332,7 @@ class PollAgain:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Publish under a held lock: the log has ended, or pending publishes need a holder."""
+    """Publish under a held lock: the log has ended, or pending publishes need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,24 +342,24 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Act: stop leading. `frees`: write the record once more, to release the lock plainly."""
+    """Act: stop leading. `frees`: release the lock plainly by one more write."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Act: read the published object, which another client applies; the record will not show that soon."""
+    """Act: read the published object, which another client applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Act: wait until this client has applied its publishes, or for the next round."""
+    """Act: wait until own publishes are applied, or for the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Act: write the record once more, to release the lock plainly, as all is applied."""
+    """Act: release the lock plainly by one more write, as all is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,17 +374,10 @@ Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers |
 class Situation:
     """Knowledge of a group commit client besides the record.
 
-    Attributes:
-        all_pending: publishes of the record that may not be applied yet.
-        waiting: None for the leader, and without requests.
-        undecided: the log does not decide all its requests.
-        leads: whether it leads the batch.
-        applies: whether it is applying.
-        fails: its last run of applying ended early.
-        is_stuck: something can never be applied.
-        others_apply: all its requests are decided, and another client applies them.
-        is_waited_for: a waiter wants to hold the lock.
-        wrote: it wrote the current record, as far as it knows.
+    `all_pending`: the record's publishes that may not be applied yet. `waiting`: None for the leader, and without
+    requests. `undecided`: the log does not decide all its requests. `fails`: its last run of applying ended early.
+    `is_stuck`: a publish can never be applied. `others_apply`: another client applies all its requests.
+    `is_waited_for`: a waiter wants to hold the lock. `wrote`: the current record is its own.
     """
 
     all_pending: tuple[Pending, ...] = ()
@@ -429,15 +413,10 @@ def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) ->
 def after_listing(
     record: LockRecord, mine: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose the leader's act after it has listed the intents.
+    """Choose the leader's act after listing; `batch` is what its next write can decide.
 
-    Args:
-        record: as the client knows it.
-        mine: its other knowledge.
-        batch: what the next write can decide.
-        yields: a yield window for foreign clients is due; nothing was listed.
-        is_due: the record was not written for a round's time.
-        empty_rounds: rounds without work in a row, before this one.
+    `yields`: a yield window is due, so nothing was listed. `is_due`: the record was not written for a round's time.
+    `empty_rounds`: earlier rounds without work, in a row.
     """
     news = len(mine.all_pending) < len(record.all_pending)
     if yields and not mine.all_pending:
@@ -450,7 +429,7 @@ def after_listing(
 
 
 def next_step(record: LockRecord, mine: Waiting, now_ms: int, poll_s: float) -> Act:
-    """Choose the act of a waiting client that does not lead; the caller adds jitter to pauses."""
+    """Choose the act of a waiting client that does not lead; the caller adds jitter."""
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
         return PollAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
@@ -468,16 +447,13 @@ def next_step(record: LockRecord, mine: Waiting, now_ms: int, poll_s: float) -> 
 
 
 def _until_decided_s(record: LockRecord, mine: Waiting, now_ms: int, round_s: float) -> float:
-    """Return the seconds until the write that shows more, if rounds keep their length.
-
-    With differing clocks it polls too often, or some rounds too late.
-    """
+    """Return the seconds until the write that shows more, if rounds keep their length."""
     due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
     return min(max(due_s, round_s / 2), mine.writes * round_s)
 
 
 def latest_first_poll_s(record: LockRecord) -> float:
-    """Return after how many seconds at most a client that has posted reads, however slow recent decisions were."""
+    """Return the latest time, in seconds, of the first read after a post."""
     if len(record.all_pending) >= MOST_PENDING:
         return _FIRST_POLL_S
     return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)

@@ -1,8 +1,7 @@
 """The log in the lock record: the last publishes in order, while all holders keep it.
 
-A client that has read the protected data at one position, and later finds the same log, knows all changes since. Other
-holders (a JVM writer, a client that changes more than it publishes) drop the log; the next holder that keeps one begins
-it under a new name. Old entries, and data that compresses badly, are left out.
+A reader that knows the data at one position, and finds the same log, knows all later changes. Any other holder drops
+the log; the next keeper begins one under a new name.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from lockprovider.errors import MalformedRecord
 class Pending:
     """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
-    `unshared`: its maker promises that nothing else is ever written to the path, so any object there is this publish.
-    `first`: an `unshared` publish with its bytes, and no `first`, that the same decision applies before it.
+    `unshared`: nothing else is ever written to the path, so any object there is this publish. `first`: an `unshared`
+    publish with its bytes, and no `first`, that is applied before it.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared
@@ -75,7 +74,7 @@ _ADLER = 65521
 class Entry:
     """One publish in the log; `data` is None if too large to keep.
 
-    `first`: the publish applied before it, with its bytes; None also for an old entry.
+    `first`: the publish applied before it; None also for an old entry.
 
     >>> entry = lockprovider.LogEntry("state/7", "digest", b"seven")
     """
@@ -112,7 +111,7 @@ class Log:
     first: int = 0
     next: int = 0
     packed: bytes = b""
-    where: str = field(default="", compare=False, repr=False)  # record's path, for errors
+    where: str = field(default="", compare=False, repr=False)  # for errors
 
     def plus(self, *pendings: Pending) -> Log:
         """Return the log with these publishes appended; old entries are dropped if there is no room.
@@ -123,12 +122,12 @@ class Log:
         return _plus(self, pendings) if pendings else self
 
     def with_candidate(self, pending: Pending) -> Log:
-        """Return the log with one more publish, to judge by, never to write: nothing is packed or dropped.
+        """Return the log with one more publish, to judge by, never to write.
 
         >>> log.with_candidate(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
         'state/8'
         """
-        candidate = _Packed(self.packed + pending.digest.encode())  # unlike other logs
+        candidate = _Packed(self.packed + pending.digest.encode())  # differs from other logs
         candidate.entries = (*self.entries, Entry.of(pending))
         return replace(self, next=self.next + 1, packed=candidate)
 
@@ -196,7 +195,7 @@ def fits_log(pending: Pending) -> bool:
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
     """Encode the entries: a line that names them, then their bytes, deflated.
 
-    If they continue those of `before`, a result of `pack`, only the new ones are deflated.
+    After `before`, a result of `pack`, only new entries are deflated.
     """
     if not entries:
         return b""
@@ -205,7 +204,7 @@ def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
         done, deflated = len(before.entries), before.deflated
     deflated = deflated.plus(_bodies(entries[done:]))
     head, first = _head(entries), zlib.compressobj(_LEVEL)
-    # After a full flush the bodies do not refer to this line, which changes each time.
+    # After a full flush the bodies do not refer to this changing line.
     start = first.compress(head) + first.flush(zlib.Z_FULL_FLUSH)
     packed = _Packed(start + deflated.end() + deflated.sum_after(zlib.adler32(head)).to_bytes(4, "big"))
     packed.entries, packed.deflated = entries, deflated
@@ -227,7 +226,7 @@ def _entry_fields(entry: Entry) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Deflated:
-    """Deflated bytes with length and Adler-32 sum, and the compressor to continue with."""
+    """Deflated bytes, with their Adler-32 sum and the compressor to continue with."""
 
     deflating: Any  # its output so far is in `done`
     done: bytes = b""
@@ -236,17 +235,14 @@ class _Deflated:
 
     @classmethod
     def nothing(cls) -> _Deflated:
-        """Begin an empty stream."""
         return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: no header or checksum
 
     def plus(self, data: bytes) -> _Deflated:
-        """Return the stream with these bytes appended."""
         deflating = self.deflating.copy()
         done = self.done + deflating.compress(data)
         return _Deflated(deflating, done, self.size + len(data), zlib.adler32(data, self.sum))
 
     def end(self) -> bytes:
-        """Return the finished stream."""
         end: bytes = self.deflating.copy().flush()
         return self.done + end
 
@@ -262,7 +258,7 @@ class _Packed(bytes):
     """Packed bytes with their entries, to save unpacking."""
 
     entries: tuple[Entry, ...] = ()
-    deflated: _Deflated | None = None  # the bodies of the entries
+    deflated: _Deflated | None = None  # bodies
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bytes, (bytes(self),)
@@ -270,7 +266,7 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Append publishes to the log within its bounds; the last results are cached."""
+    """Append publishes to the log within its bounds."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )
@@ -307,7 +303,7 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 
 
 def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
-    """Decode the entry whose bytes begin at `at`; returns it with their end."""
+    """Decode the entry at `at`; returns it with its end."""
     path, digest, size, *before = fields
     if len(before) > (not is_first):
         raise Undecodable("an entry has more fields than a writer stores")

@@ -1,4 +1,4 @@
-"""Requests of one group commit client, and the stored intents of a lock."""
+"""Requests of one group commit client, and a lock's stored intents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_READ = 16  # bodies of a listing: no write decides more
 
 
 class Intents:
-    """Stored intents in the lock folder. Bodies are cached, as an intent changes only when withdrawn."""
+    """Stored intents of a lock. Bodies are cached: an intent changes only when withdrawn."""
 
     def __init__(self, store: Store, lock_folder: str) -> None:
         self._store = store
@@ -40,20 +40,17 @@ class Intents:
         return self._below + intent.name
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
-        """Return the intent as it is to be posted: for a remote store, with its body in its name."""
+        """Return the intent to post: for a remote store, with its body in its name."""
         return intent.with_packed_body(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
-        """Post the intent for the leader of the batch; may be repeated.
-
-        Returns False, or raises `CasError`, if the intent may be posted or not.
-        """
+        """Post the intent for the leader; repeat after False, or `CasError`: it may be posted or not."""
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
         """List this log's intents that are not withdrawn; `sample` is the decider's.
 
-        Only the first unread bodies, by stem, are read and returned; the next listing returns others.
+        Of unread bodies only the first, by stem, are read and returned.
         """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
@@ -75,10 +72,10 @@ class Intents:
     def withdraw(self, intent: Intent) -> None:
         """Withdraw the intent from later listings; after a `CasError` it may still be decided.
 
-        A client that has listed it may still decide it, at that version.
+        A client that has listed it may decide it, at that version.
         """
         path = self.path(intent)
-        # Not a deletion: a late copy of the post must not create the object again.
+        # Not deleted: a late copy of the post must not recreate it.
         if isinstance(self._store.put_if_absent(path, b""), Won):
             return
         posted = self._store.read(path)
@@ -88,7 +85,7 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Remove intents that no write can decide; never those withdrawn in a log that goes on."""
+        """Remove undecidable intents; never those withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
@@ -110,7 +107,7 @@ class Intents:
             return b""
 
 
-SMOOTHING = 4  # divides the last measurement's part of a running mean
+SMOOTHING = 4  # a running mean takes 1/4 of the last value
 _EARLY = 0.85  # share of the usual wait before the first read
 
 CommitAnswer = Decided | Void | Hold
@@ -145,7 +142,7 @@ class CommitRequest:
 
 
 class CommitRequests:
-    """Waiting requests of this client. Not thread-safe. `post_s`: recent time to post one."""
+    """Waiting requests of this client. Not thread-safe. `post_s`: a post's recent duration."""
 
     def __init__(self, store: Store, intents: Intents, world: World) -> None:
         self.intents = intents
@@ -186,28 +183,25 @@ class CommitRequests:
         return [request for request, outcome in verdicts if isinstance(outcome, Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post these requests' intents in that log; after False or a `CasError` repeat the call."""
+        """Post these requests' intents in that log; repeat after False or `CasError`."""
         for request in requests:
             if not request.is_stored:
                 began_s = self._world.monotonic_s()
                 if request.posted_s is None:
                     request.intent = self.intents.named(request.intent, log, request.decider.sample)
-                    request.posted_s = began_s  # before the answer: others may see it from now on
+                    request.posted_s = began_s  # others may see it from now on
                 request.is_stored = self.intents.post(request.intent)
                 self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)
         return all(request.is_stored for request in requests)
 
     def first_poll_s(self) -> float:
-        """Return for how many seconds not to poll, by the recent time from post to applied."""
+        """Return for how many seconds not to poll, by recent experience."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
     def settle(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End the requests that are decided and applied, and those that never will be.
-
-        `all_pending`: the paths that may not be applied yet.
-        """
+        """End the requests that are decided and not in `all_pending` (paths), and those that never will be."""
         for request in self:
             match combine.verdict(log, request.intent, request.decider):
                 case Decided(path) if path in all_pending:
@@ -227,7 +221,7 @@ class CommitRequests:
                     self.end(request, outcome)
 
     def _forget(self, request: CommitRequest) -> None:
-        """Remove an undecidable intent in the background; after a failure a sweep removes it."""
+        """Remove an undecidable intent in the background, or leave it to a sweep."""
         if request.posted:
             self._store.in_background(partial(self.intents.remove, request.intent))
 
@@ -241,7 +235,7 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the refusal by applied publishes; a pending one may never appear, and is ignored."""
+    """Return the refusal by applied publishes; a pending one may never appear."""
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

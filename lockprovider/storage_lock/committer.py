@@ -1,7 +1,7 @@
 """`Committer`: group commit for clients that do not hold the lock.
 
-A lone client writes the record itself. While another client leads the batch, it posts an intent and polls. If its write
-loses, or the leader is gone, it announces itself as leader.
+A lone client writes the record. While another leads, it posts an intent and polls. If it loses, or the leader is gone,
+it announces itself as leader.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
-_SIGNALS_S = 1.0  # handles a signal that came right before the wait
+_SIGNALS_S = 1.0  # a signal may come right before the wait
 _IDLE_S = 1.0  # wait of the idle thread
-_LEFT = 4  # publishes whose leftovers go together
+_LEFT = 4  # publishes
 _AT_EXIT_S = 5.0  # wait at exit for requests
 
 
 class Committer:
-    """One client of group commit, whose thread runs while there are requests. Thread-safe.
+    """One client of group commit, with a thread while there are requests. Thread-safe.
 
-    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever
-    throttled a write of the record.
+    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store ever throttled
+    a write of the record.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._exiting = False
         self._left: list[tuple[str, ...]] = []
-        me = replace(me, owner=world.new_id())  # unlike a holder's writes
+        me = replace(me, owner=world.new_id())  # tells its writes from a holder's
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
         self._writer = writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
@@ -84,12 +84,12 @@ class Committer:
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
         """Wait until the publish is decided and applied, or can no longer be; starts the thread if needed.
 
-        `known`: the record that the caller read when it judged the intent.
+        `known`: the record by which the caller judged the intent.
 
         Returns:
             Decided: the publish is applied.
             Void: read whether it was published; if not, ask with a new intent.
-            Hold: as `Void`, but ask under a held lock. At once for an intent without a body, or too large for the log.
+            Hold: as `Void`, but ask under a held lock. At once for an empty intent, or one too large for the log.
 
         Raises:
             Exception: the decider's refusal; it is never published.
@@ -126,11 +126,7 @@ class Committer:
         return request.answer
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove a publish's leftovers later, with those of the next few, or when idle; not promised.
-
-        Raises:
-            InvalidInput: a path is not the path of an object; nothing is removed.
-        """
+        """Remove a publish's leftovers later, with others; not promised. May raise `InvalidInput`."""
         checked = tuple(map(check_path, paths))
         with self._guard:
             self._left.append(checked)
@@ -143,8 +139,8 @@ class Committer:
         self._rest.wait(timeout_s)
 
     def sweep(self) -> int:
-        """Remove the intents of dead writers; returns their number. May be repeated."""
-        # Listed before the read: an intent whose log that record lacks is of an ended log.
+        """Remove dead writers' intents; returns their number. May be repeated."""
+        # Listed before the read: an intent of another log is over.
         left = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
         log = None if known is None else known.record.log
@@ -160,7 +156,7 @@ class Committer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve requests until none is left; an unexpected error ends all by `PublishUnknown`."""
+        """Serve requests until none is left; on an error end all by `PublishUnknown`."""
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:

@@ -1,4 +1,4 @@
-"""`RecordFile`, the stored lock record, and `Driver`, which runs a client's lease machine."""
+"""`RecordFile`, the stored lock record, and `Driver` of the lease machine."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from lockprovider.storage_lock.states import (
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """Record as a client knows it, current at `seen_s` on the monotonic clock.
+    """Record as a client knows it, current at `seen_s` (monotonic clock).
 
-    `understood`: encoding the record again gives the same bytes.
+    `understood`: encoding it again gives the same bytes.
     """
 
     record: LockRecord
@@ -66,10 +66,7 @@ class RecordFile:
         self.highest_epoch = 0  # highest read or written
 
     def read(self, timeout_s: float) -> KnownRecord | None:
-        """Read the record and cache it as `known`; None if absent.
-
-        May raise `CasError`, or `MalformedRecord` for another object.
-        """
+        """Read the record and cache it as `known`; None if absent. May raise `MalformedRecord`."""
         try:
             content = self._content(timeout_s)
         except ObjectNotFound:
@@ -84,10 +81,7 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write the record under a condition; if that wins, cache it as `known`.
-
-        After a `CasError` it is not written.
-        """
+        """Write the record under a condition; a won one is cached as `known`. After a `CasError` it is not written."""
         data = record.encode()
         if isinstance(condition, Version):
             outcome = self._store.put_if_match(self._path, data, condition, timeout=timeout_s)
@@ -104,8 +98,8 @@ class RecordFile:
         return self._store.read_if_changed(self._path, self.known.version, timeout=timeout_s)
 
 
-REQUEST_S = 20.0  # of one step, with the store's retries
-LAST_S = 5.0  # past a deadline: a request needs time for its answer
+REQUEST_S = 20.0  # with the store's retries
+LAST_S = 5.0  # past a deadline
 _LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
@@ -113,7 +107,7 @@ Answer = Busy | Done | Ended | Apply | None  # result of an event and its reques
 
 
 class Driver:
-    """Runs one lease machine, and sends the requests that it asks for.
+    """Runs one lease machine and its requests.
 
     Hold `step_guard` to feed it: the machine takes one event at a time.
     """
@@ -129,13 +123,13 @@ class Driver:
         self._audit = audit
 
     def held(self) -> Held | None:
-        """Return this client's lease, as far as it knows, without waiting for a request."""
+        """Return this client's lease, as far as it knows, without waiting."""
         return machine.belief(self.state)
 
     def feed(self, event: Event) -> Answer:
-        """Feed one event; perform effects until the machine asks for none, or for an `Apply`.
+        """Feed one event; perform effects until the machine asks for none, or an `Apply`.
 
-        Errors of `RecordFile` pass after the machine has noted the failure.
+        Errors of `RecordFile` pass after the machine has noted them.
         """
         while True:
             before = self.state
@@ -151,7 +145,7 @@ class Driver:
                     return effect
 
     def tick(self) -> Ended | None:
-        """Feed the time, without waiting for a request; returns the end of a lapsed lease."""
+        """Feed the time, without waiting for a request; returns a lapsed lease's end."""
         state = self.state
         after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
@@ -163,7 +157,7 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        """Bound requests of this block by a deadline (monotonic clock), with `LAST_S` seconds at least."""
+        """Bound this block's requests by a deadline (monotonic clock), at least `LAST_S` from now."""
         self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
         try:
             yield

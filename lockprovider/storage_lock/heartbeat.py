@@ -1,4 +1,4 @@
-"""Heartbeat of a lease; its thread is parked between a client's leases, as starting one is slow."""
+"""Heartbeat of a lease; its thread is parked between leases, as starting one is slow."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
 
-    It also stops when the thread that acquired the lock is dead: the lease should lapse. Unless stopped for a release,
-    it marks the lease as lost. With `keeps=False` an unreferenced lease is garbage-collected, and released.
+    It also stops when the acquiring thread is dead, so that the lease lapses. Unless stopped for a release, it marks
+    the lease as lost. With `keeps=False` an unreferenced lease is garbage-collected, and released.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Heartbeat:
         self._beating = threading.Lock()
 
     def start(self) -> None:
-        """Start to beat, in the parked thread or a new one; may raise `RuntimeError`."""
+        """Start to beat, in a parked or new thread; may raise `RuntimeError`."""
         self._pulse.begin(self)
 
     def stop(self) -> None:
-        """Stop, and wait for a beat under way: its answer must not come after the release."""
+        """Stop, and wait for a beat under way, whose answer must not follow the release."""
         self._stopped = True
         self._pulse.leave(self)
         if self._thread is not threading.current_thread():
@@ -69,7 +69,7 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Prolong the lease once; returns the seconds until the next beat, None after the last one."""
+        """Prolong the lease once; returns the seconds until the next beat, or None."""
         with self._beating:
             lease = self._lease()
             if self._stopped or lease is None:  # it is being released
@@ -105,10 +105,7 @@ def _renewed(lease: Beating) -> bool:
 
 
 class Pulse:
-    """Thread of successive heartbeats, which ends after an interval without one.
-
-    Nothing wakes it: it looks for a lease twice in an interval.
-    """
+    """Thread of successive heartbeats, which looks for one twice in an interval, and ends after one without."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -162,7 +159,7 @@ class Pulse:
                     pause_s, looks = next_s, _LOOKS - 1
 
     def _wanted(self, end: Signal, known: Heartbeat | None) -> Heartbeat | None:
-        """Return the current heartbeat; the second look in vain ends the thread."""
+        """Return the current heartbeat; two looks in vain end the thread."""
         with self._guard:
             if self._now is None and known is None:
                 end.set()

@@ -17,10 +17,7 @@ _TRIES = 20  # each new waiter may cost one
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the lock record and the store's time, by two requests.
-
-    May raise `CasError`, or `MalformedRecord` for another object.
-    """
+    """Read the lock record and the store's time; may raise `MalformedRecord`."""
     try:
         content = store.read(path, timeout=timeout_s)
         said_ms = store.head(path, timeout=timeout_s).answered_ms
@@ -38,8 +35,8 @@ class Broken:
 
     Attributes:
         outcome: Won: the lock is free. Lost: the record had changed, and nothing was written. Unknown: read it again.
-        finished: paths of decided publishes that are applied now.
-        set_aside: paths of publishes that cannot be applied, and the objects with their details.
+        finished: paths of publishes that are applied now.
+        set_aside: paths of unappliable publishes, and the objects with their details.
     """
 
     outcome: Outcome
@@ -51,12 +48,12 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
     """Release the lock in `seen`, if its record is unchanged except for its waiters.
 
     The holder works on until its next renewal, but its publishes are refused from now on. Decided publishes are applied
-    first, which takes the lock for at most a minute. One whose path has other bytes, or whose own are gone, is set
-    aside. Not promised then: that it never appears. A live publisher may have the bytes.
+    first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside;
+    not promised then: that it never appears, as a live publisher may have its bytes.
 
     Raises:
         ValueError: `seen` has no record.
-        CasError: the store failed. Decided publishes are still pending in the record.
+        CasError: the store failed; decided publishes are still pending.
     """
     if seen.record is None or seen.version is None:
         raise ValueError(f"no lock record exists at {path!r}, so there is no lock to break")
@@ -71,7 +68,7 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         if now is None:
             break
         there = LockRecord.decode(now.data, path)
-        if there.nonce == nonce:  # a proxy sent the write twice, and answered for the refused copy
+        if there.nonce == nonce:  # a proxy sent it twice, and answered for the refused copy
             return Broken(Won(now.version))
         # Released since `seen`: apply pending publishes all the same.
         handed_over = there.is_free and there.all_pending

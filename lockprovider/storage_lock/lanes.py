@@ -1,7 +1,4 @@
-"""Drawings of lanes over time as one self-contained SVG. Pure.
-
-Times come from the writers' clocks, so a drawing proves nothing.
-"""
+"""Drawings of lanes over time as one SVG, pure; by the writers' clocks, so they prove nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ _BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # 
 class Box:
     """Stretch of time in a lane.
 
-    `words`: tooltip, or meaning in a legend. `label`: drawn in the box if it fits. `hollow`: white, with a dashed
-    border.
+    `words`: tooltip, or meaning in a legend. `label`: drawn if it fits. `hollow`: white, dashed border.
     """
 
     start_ms: int
@@ -55,7 +51,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Moment in a lane, with its `words` as in `Box`; `label` is drawn next to it."""
+    """Moment in a lane; `words` as in `Box`, `label` next to it."""
 
     at_ms: int
     shape: Shape
@@ -86,8 +82,6 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Map from milliseconds to pixels."""
-
     start_ms: int
     end_ms: int
 
@@ -107,17 +101,10 @@ def draw_lanes(
     is_wrong: bool = False,
     elapsed: bool = False,
 ) -> str:
-    """Draw the SVG document.
+    """Draw the SVG document: a title, a line of `words`, and `lanes` from top to bottom.
 
-    Args:
-        title: cut at its start if too long.
-        words: one line below the title.
-        lanes: from top to bottom.
-        legend: samples with their meanings as `words`.
-        stripes: stretches through all lanes.
-        links: curves between lanes.
-        is_wrong: whether the line below the title is red.
-        elapsed: whether the axis counts milliseconds from 0, instead of clock times.
+    `legend`: samples with their meanings as `words`. `stripes` cross all lanes. `is_wrong` makes the line red.
+    `elapsed`: an axis of milliseconds from 0, instead of clock times.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)
@@ -141,7 +128,6 @@ def draw_lanes(
 
 
 def _scale(lanes: Sequence[Lane]) -> _Scale:
-    """Return a scale from the first moment to the last, with margins."""
     boxes = [box for lane in lanes for box in lane.boxes]
     moments = [mark.at_ms for lane in lanes for mark in lane.marks]
     start = min([box.start_ms for box in boxes] + moments, default=0)

@@ -1,4 +1,4 @@
-"""`Lease`, the result of `Lock.acquire`, and `until_signal`, which releases locks on SIGTERM."""
+"""`Lease`, the result of `Lock.acquire`, and `until_signal`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client
 
 
-OnLost = Callable[[LeaseLost], None]  # gets the error that `check` raises
+OnLost = Callable[[LeaseLost], None]
 
 _LOG = logging.getLogger("lockprovider")
 _FORKED = Ended("it belongs to the parent process, from which this process was forked", LossReason.FORKED)
@@ -49,7 +49,7 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 def warn_and_give_back(lease: Lease, name: str) -> None:
     """Warn that a held lease was dropped, and release it in a new thread.
 
-    A garbage collection, which may run in any thread at any point, must not release it.
+    The garbage collection, in any thread at any point, must not release it.
     """
     message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
@@ -58,7 +58,7 @@ def warn_and_give_back(lease: Lease, name: str) -> None:
 
 
 def end_at_exit(lease: Lease) -> Callable[[], None]:
-    """Build the function that ends the lease at exit; it holds the lease weakly."""
+    """Build the function that ends the lease at exit, held weakly."""
     reference = weakref.ref(lease)
 
     def end() -> None:
@@ -72,10 +72,9 @@ def end_at_exit(lease: Lease) -> Callable[[], None]:
 class Lease:
     """A held lock, given back by `release()` or at the end of `with`.
 
-    Not promised: that no other client acts while you hold it and your process was paused. Only `publish` is safe then.
+    Not promised: that no other client acts while your process was paused. Only `publish` is safe then.
 
-    Without a reference to it, or to its lock, it is released with a `ResourceWarning`. A forked child has lost it:
-    there it is not renewed and cannot be released.
+    Without a reference to it, or to its lock, it is released with a `ResourceWarning`. In a forked child it is lost.
 
     >>> lock = lockprovider.lock("memory://docs/lock")
     >>> lease = lock.acquire()
@@ -93,7 +92,7 @@ class Lease:
         self._more_callbacks: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
-        self.turn: FifoTurn | None = turn  # among its client's threads, until release
+        self.turn: FifoTurn | None = turn  # its client's turn, until release
         self._given_back = False
         self._client = client
         self._on_lost = on_lost
@@ -115,11 +114,7 @@ class Lease:
 
     @property
     def record(self) -> LockRecord:
-        """The lock record as this lease last wrote it, or read it after clients joined the waiters.
-
-        Raises:
-            LeaseLost: the lease has no record any more.
-        """
+        """The lock record as this lease last wrote it, or read it with new waiters; may raise `LeaseLost`."""
         held = None if self._closed else self._client.held()
         if held is None:
             raise self._lost(self._ended or _RELEASED)
@@ -133,15 +128,12 @@ class Lease:
 
     @property
     def deadline(self) -> datetime | None:
-        """`deadline_s` as a UTC time of this machine's clock, for people; None once nothing is held."""
+        """`deadline_s` as UTC by this machine's clock, for people; None once not held."""
         held = self._client.held()
         return None if held is None else self._client.time_of(held.deadline_s)
 
     def check(self) -> None:
-        """Return if this process knows of no loss; sends no request.
-
-        Raises:
-            LeaseLost: the lease lapsed, was taken over, broken or released.
+        """Raise `LeaseLost` if this process knows that the lease is lost or released; sends no request.
 
         >>> lease.check()
         >>> lease.release()
@@ -164,18 +156,17 @@ class Lease:
     @overload
     def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
     def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
-        """Create `path` with `data` if and only if this lease still is the newest one.
+        """Create `path` with `data` if and only if this lease still is the newest one, whatever the clocks.
 
-        When this returns, the object is at `path`. No clock is involved. It takes three requests if the bytes fit into
-        the lock record (6144, deflated), else five, as they are staged first.
+        When this returns, the object is at `path`. It takes three requests if the bytes fit into the lock record (6144,
+        deflated), else five, as they are staged first.
 
         To stage ahead, pass the handle of `Lock.stage` as `path`. With `data` as well, the staged copy is not read
         again; you must know that it still exists.
 
-        `new` promises that nothing is at the path. With the bytes at hand, the path is then not read, which saves a
-        request. Remove a copy that was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are at
-        the path all the same, they stay, the publish is set aside, and the log ends: its readers may have seen the
-        publish as decided.
+        `new` promises that nothing is at the path. With the bytes at hand the path is then not read. Remove a copy that
+        was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are at the path all the same, they
+        stay, the publish is set aside, and the log ends: its readers may have seen the publish as decided.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -217,14 +208,14 @@ class Lease:
             raise _in_doubt(pending, error) from error
 
     def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit the publish; if the lease has ended, note that and settle the commit."""
+        """Commit the publish; after the lease's end, settle it."""
         if self._closed:
             self.check()
         publisher = self._client.publisher
         ended = publisher.commit(pending, data, new=new, over=self._over)
         if ended is None:
             return
-        # Read before `_learn`: then another thread may begin the next lease.
+        # After `_learn` another thread may begin the next lease.
         tried = publisher.tried(pending)
         if ended is not _RELEASED:
             self._learn(ended)
@@ -247,7 +238,7 @@ class Lease:
                 )
 
     def _over(self) -> Ended | None:
-        """Return how the lease has ended, or None; sends no request and calls no callback."""
+        """Return how the lease has ended, or None, without request and callback."""
         if self._closed:  # another thread releases, and waits for this publish
             return _RELEASED
         return self._ended or self._client.tick()
@@ -273,7 +264,7 @@ class Lease:
         It does nothing when repeated, or in a forked process.
 
         Raises:
-            CasError: the store could not be reached; the lease lapses by itself.
+            CasError: the store failed; the lease lapses by itself.
 
         >>> lease.release()
         >>> lock.locked()
@@ -284,7 +275,7 @@ class Lease:
         if self._depth > 1:
             self._depth -= 1
             return
-        turn, self.turn = self.turn, None  # released from here on, even if interrupted
+        turn, self.turn = self.turn, None  # released, even if interrupted
         try:
             with self._client.metrics.release():
                 self._stop()
@@ -317,7 +308,7 @@ class Lease:
         call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """Count and return this lease, for an inner `acquire` of its thread.
+        """Count and return this lease, for an inner `acquire`.
 
         Raises:
             LeaseLost: the lease is over.
@@ -370,7 +361,7 @@ class Lease:
 
     @property
     def _closed(self) -> bool:
-        """Whether the lease was released, or is another process's: then its machine must not be used."""
+        """Whether the lease was released, or is another process's: do not use its machine then."""
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
@@ -409,7 +400,7 @@ def _in_doubt(pending: Pending, error: Exception) -> PublishUnknown:
     return PublishUnknown(f"{pending.path!r} may have been published: {error}")
 
 
-_FIRST_CODE = 128  # shells' exit code of signal 0
+_FIRST_CODE = 128  # as shells count signals
 
 
 @contextlib.contextmanager
@@ -419,13 +410,13 @@ def until_signal(*numbers: int) -> Iterator[None]:
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    Each `with` is left and its lock released; leases of other threads are released when the interpreter ends. Without
+    Each `with` is left and its lock released; other threads' leases are released when the interpreter ends. Without
     this, SIGTERM ends the process at once, and other clients wait for the lapse. A second signal has no effect; an
     ignored signal (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other threads end, which the
     interpreter waits for unless they are daemons.
 
     Raises:
-        LockError: this is not the main thread, and no other thread may set signal handlers.
+        LockError: this is not the main thread, and no other may set signal handlers.
 
     >>> with lockprovider.until_signal(), lockprovider.lock("memory://docs/lock") as lease:
     ...     lease.check()  # SIGTERM leaves the block, which gives the lock back

@@ -25,15 +25,18 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.states import Busy
 from lockprovider.storage_lock.status import LockStatus, detailed_errors
 
-_FREED_S = 0.25  # wait of an acquisition for this client's own commit
+_FREED_S = 0.25  # wait for this client's own commit
 
 
 class Lock:
     """One client of one lock. Its threads exclude each other; the holding thread may acquire again.
 
-    Waiting clients of one process (same store, path and options) are served in the order of asking; only the first
-    reads the store. Across processes the record's waiters have the next turn. That order is not promised: a JVM writer,
-    or a try with `timeout=0`, may go in between.
+    Clients of one process (same store, path and options) are served in the order of asking; only the first reads the
+    store. Across processes the record's waiters have the next turn. That order is not promised: a JVM writer, or a try
+    with `timeout=0`, may go in between.
+
+    Methods that send requests raise `CasError` if the store failed, and `MalformedRecord` for an object at the lock's
+    path that is no lock record.
 
     `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records.
 
@@ -92,10 +95,7 @@ class Lock:
         self._held: Lease | None = None  # dropped with the lock; see `Lease`
 
     def _of_this_process(self) -> Client:
-        """Return the client, a new one in a forked process.
-
-        With the parent's owner id, each process would take the other's lock for its own.
-        """
+        """Return the client, in a forked process a new one: with one owner id both would own the lock."""
         if self._client.me.pid != os.getpid():
             self._be_new()
         return self._client
@@ -128,16 +128,14 @@ class Lock:
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock for at most `timeout` seconds (default: the settings'). If not `blocking`, try once.
 
-        An unanswered request gets at most 10 s more. Then, within the lease, the client applies pending publishes of
-        earlier holders.
+        An unanswered request gets at most 10 s more. Then the client applies earlier holders' pending publishes, within
+        the lease.
 
         `keeps_log` is your promise: only this lease's publishes change what the lock protects; see `commit_log`.
 
         Raises:
             NotAcquired: another client held the lock until the timeout; the message names it.
             LeaseLost: this thread's earlier lease is lost but not released: release it.
-            MalformedRecord: the object at the lock's path is not a lock record.
-            CasError: the store failed.
 
         >>> with lock.acquire(timeout=10) as lease:
         ...     lease.check()
@@ -163,7 +161,7 @@ class Lock:
             try:
                 self._must_come(turn, deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
-                # A take right after a commit, before the lock is freed, would wait for late writers of the commit.
+                # Before a commit has freed the lock, a take would wait for the commit's late writers.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.begin_lease()
@@ -195,7 +193,7 @@ class Lock:
 
         Raises:
             LockError: another thread holds the lock.
-            CasError: the store could not be reached; the lease lapses by itself.
+            CasError: the store failed; the lease lapses by itself.
 
         >>> lease = lock.acquire()
         >>> lock.release()
@@ -239,10 +237,6 @@ class Lock:
 
         The result may be outdated when it arrives: acquire the lock to exclude other clients.
 
-        Raises:
-            MalformedRecord: the object at the lock's path is not a lock record.
-            CasError: the store failed.
-
         >>> with lock as lease:
         ...     status = lock.status()
         >>> status.state, status.record.owner == lock.owner, status.record.epoch == lease.epoch
@@ -271,7 +265,6 @@ class Lock:
 
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` skips the check.
-            CasError: the store failed.
 
         >>> lock.require_safe_store()
         """
@@ -283,12 +276,6 @@ class Lock:
 
     def look(self) -> LockRecord | None:
         """Read the lock record by one request, without acquiring the lock; None if there is no record.
-
-        An unchanged record is answered without a body.
-
-        Raises:
-            MalformedRecord: the object at the lock's path is not a lock record.
-            CasError: the store failed.
 
         >>> lock.look() is None  # no client has ever held it
         True
@@ -321,16 +308,13 @@ class Lock:
     def sweep_intents(self) -> int:
         """Remove intents of writers that died while waiting for a commit; returns their number. May be repeated.
 
-        Raises:
-            CasError: the store failed.
-
         >>> lock.sweep_intents()
         0
         """
         return self._of_this_process().committer.sweep()
 
     def discard(self, *paths: str) -> None:
-        """Remove leftovers of a commit in the background; not promised if this process dies or the store fails.
+        """Remove leftovers of a commit in the background; not promised.
 
         Raises:
             InvalidInput: a path is not the path of an object; nothing is removed.
@@ -346,7 +330,7 @@ class Lock:
         until published or unstaged.
 
         `unshared` promises that no writer ever writes anything else to `path`. Another client that finishes the publish
-        then accepts any object there without reading it; the publisher reads it.
+        then accepts any object there, unread; the publisher reads it.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
@@ -355,12 +339,10 @@ class Lock:
         return self._of_this_process().publisher.stage(path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove staged bytes of a publish that is abandoned, or that is already applied.
+        """Remove staged bytes of a publish that is abandoned, or already applied. After a `CasError` they may remain.
 
         Raises:
-            LockError: the publish was, or may yet be, decided, and the lock's next holder needs its bytes. Try again
-                after the next acquisition.
-            CasError: the store failed; the bytes may remain.
+            LockError: the publish was, or may yet be, decided, and needs its bytes. Retry after the next acquisition.
 
         >>> lock.unstage(lock.stage("state/9", b"never mind"))
         """
@@ -370,7 +352,7 @@ class Lock:
         """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
 
         Call it under the lock before you remove published objects. It returns once this client has held the lock for
-        half of `HAND_OVER_S`; at once if the earlier lease ended more than a minute ago (clocks differ by less).
+        half of `HAND_OVER_S`; at once if the earlier lease ended more than a minute ago.
 
         Raises:
             CasError: the record still names such a publish, and could not be rewritten.
@@ -382,7 +364,6 @@ class Lock:
 
 
 def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
-    """Return the longest wait in seconds, None for the default; rejects contradicting arguments."""
     if blocking:
         return timeout
     if timeout:

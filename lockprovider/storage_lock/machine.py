@@ -1,7 +1,7 @@
-"""The lease machine: every decision about the lock, pure. `lockprovider/SPECIFICATION.md` has its rules.
+"""The lease machine: every decision about the lock, pure, by the rules of `lockprovider/SPECIFICATION.md`.
 
-Not promised: that no other client acts while a lease is held, as a holder can be paused for longer than its lease
-lives. Only `Commit` is safe then. `tests/lockprovider/storage_lock/transitions.py` lists all transitions.
+Not promised: that no other client acts while a lease is held, as a holder can be paused. Only `Commit` is safe then.
+`tests/lockprovider/storage_lock/transitions.py` lists all transitions.
 """
 
 from __future__ import annotations
@@ -60,11 +60,7 @@ from lockprovider.storage_lock.states import (
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """Return the state after `event`, and at most one effect for the driver.
-
-    Raises:
-        ValueError: the event does not belong to this state; a defect in the driver.
-    """
+    """Return the state after `event`, and at most one effect; a `ValueError` is a defect in the driver."""
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
     match state:
@@ -85,7 +81,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     kept = held.record if isinstance(state, Rolling) else settled(held.record)
     match state, event:
         case Rolling(then=then), AppliedPending(set_aside):
-            # Readers of the log would take the set-aside publish for published.
+            # Readers of the log would take it for published.
             return replace(held, record=replace(held.record, log=None)) if set_aside else held, Done(then)
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
@@ -102,7 +98,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
-    """Return the released record: pending publishes keep foreign clients away, else it may yield to them."""
+    """Return the released record, which pending publishes close to foreign clients."""
     if record.all_pending:
         return replace(record, released_pending=True, valid_until_ms=_pending_until_ms(me, _not_back_ms(held, at)))
     yield_until_ms = due_yield_until_ms(record, at.now_ms) if record.waiters and record.foreign_seen_ms else 0
@@ -133,7 +129,7 @@ def _misplaced(state: State, event: Event) -> ValueError:
 
 
 def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
-    """Return whether `owner` may take the lock: free, lapsed, or an older write of `owner` that landed late."""
+    """Return whether `owner` may take the lock: free, lapsed, or its own late write."""
     return record.is_free or record.lapsed_at(now_ms) or record.owner == owner
 
 
@@ -153,7 +149,7 @@ def _busy(record: LockRecord | None) -> Busy:
 def refused(write: State) -> PutFailed | LostRace:
     """Return the event of a refusal: a take lost its race; any other write needs a read.
 
-    A proxy may send a write twice, so a refused write may be stored. A take can be repeated then; a publish must not be
+    A proxy may send a write twice, so a refused one may be stored: a take can be repeated, but a publish must not be
     reported as undone.
     """
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
@@ -191,16 +187,15 @@ def settled(record: LockRecord) -> LockRecord:
 
 
 def _log(seen: LockRecord | None, at: Moment) -> Log:
-    """Return the record's log, or a new one with what is still pending."""
     if seen is not None and seen.log is not None:
         return seen.log
     return Log(at.nonce).plus(*(() if seen is None else seen.all_pending))
 
 
 def pending_until_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when a publish released as pending may still be applied; 0 if long past for all clocks.
+    """Return until when a publish released as pending may still be applied; 0 if long past.
 
-    A release by the next writer itself (`by`) does not count: its next record names what is pending.
+    A release by the next writer itself (`by`) does not count, as its next record names what is pending.
     """
     pending_until_ms = max(
         seen.pending_until_ms, seen.valid_until_ms if seen.released_pending and seen.owner != by else 0
@@ -237,7 +232,7 @@ def _pending_until_ms(me: Me, now_ms: int) -> int:
 
 
 def hand_over_s(settings: LockSettings) -> float:
-    """Return for how many seconds a lock released with pending publishes keeps foreign clients away."""
+    """Return the seconds for which a release with pending publishes keeps foreign clients away."""
     return min(settings.validity, HAND_OVER_S)
 
 
@@ -269,13 +264,12 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 def _still(held: Held, write: Writing) -> Held | Rolling:
     """Return the holder's state from before `write`, with what its record names as pending.
 
-    What was applied is not applied again: it may have been removed since, under this lease.
+    Applied publishes are not applied again: they may have been removed under this lease.
     """
     return held if {*held.record.all_pending} <= {*write.applied} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Handle the record read after a refused or unanswered write."""
     mine = _still_mine(me, write, seen)
     if mine is not None:
         return mine
@@ -298,8 +292,7 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if same and write.purpose == "commit" and not record.released_pending and record.pending == write.record.pending:
         return _written(me, replace(write, record=record), version)  # an older copy of this commit
     if same and write.before is not None and not record.is_free:
-        # The record from before, or an older write that landed late: the lock is still held. A dropped log stays
-        # dropped, though the stored record has it.
+        # The record from before, or an older late write: still held. A dropped log stays dropped.
         log = None if write.before.record.log is None else record.log
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
@@ -323,10 +316,7 @@ def _why_lost(me: Me, record: LockRecord | None) -> str:
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
-    """Return whether only clients that know `pending` have had the lock since `since_ms`; False if unknown.
-
-    Clocks may differ by less than a minute.
-    """
+    """Return whether only clients that know `pending` have had the lock since then, with a minute for clocks."""
     if record is None or not record.nonce:
         return False
     since_ms -= _CLOCKS_DIFFER_MS
@@ -352,7 +342,7 @@ def _tick(state: State, monotonic_s: float) -> Step:
 
 
 def belief(state: State) -> Held | None:
-    """Return what the client holds as far as it knows; None once its release is sent."""
+    """Return what the client believes to hold; None once its release is sent."""
     match state:
         case Held():
             return state
@@ -369,8 +359,8 @@ def belief(state: State) -> Held | None:
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
     """Classify a write by a later read of the record.
 
-    "there": the record is the written one, except perhaps for its waiters. "open": the write may still land. "over": it
-    cannot land any more, but may have landed before.
+    "there": the record is the written one, except for its waiters. "open": the write may still land. "over": it cannot
+    land any more, but may have before.
     """
     if record is not None and record.nonce == sent.nonce:
         return "there"
@@ -385,13 +375,13 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
 
     Args:
         state: of the machine under whose lease the publish is made.
-        tried: whether a write of the record that commits it was ever sent.
+        tried: whether a write that commits it was ever sent.
         ended: whether the publisher knows that the lease is over; the machine may still wait for an answer.
         record_is_seen: whether the record was read after the last of these writes.
 
     Returns:
-        "send": write the record that commits it. "look": settle an unanswered write. "roll_forward": apply what an
-        earlier write decided. "never": nothing was sent. After the lease, "read_record", "read_path", `settle_commit`.
+        "send" the commit, "look" at an unanswered write, "roll_forward" an earlier decision, or "never" if nothing was
+        sent. After the lease: "read_record", then "read_path", then `settle_commit`.
     """
     if not ended:
         match state:
@@ -414,10 +404,9 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `seen` is the record after all tries, and `stored_digest` that of the object at the path, read after `seen`, or
-    None. `owner` and `epoch` are the lease's. Each taker copies `pending` and applies it first, so the object exists,
-    or the record names it, or the commit never happens. While the record is that lease's, a copy may be under way:
-    unknown.
+    `seen` is the record after all tries, `stored_digest` that of the object at the path, read after `seen`, or None.
+    Each taker applies `pending` first, so the object exists, or the record names it, or the commit never happens. While
+    the record is that lease's (`owner`, `epoch`), a copy may be under way: unknown.
     """
     if stored_digest == pending.digest:
         return "committed"

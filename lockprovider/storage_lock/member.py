@@ -1,4 +1,4 @@
-"""`Member`: the steps of one group commit client: write the record, post intents, or lead the batch."""
+"""`Member`: steps of one group commit client, which writes, posts, or leads."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _LEAST_ROUND_S = 0.005
 
 @dataclass
 class _Leading:
-    """Memory of the batch's leader: its round's length and start, and empty rounds in a row."""
+    """Leader's round: its length, its start, and empty rounds in a row."""
 
     round_s: float
     began_s: float
     empty_rounds: int = 0
-    listing_s: float = 0.0  # time to list the intents
+    listing_s: float = 0.0
 
 
 class Member:
@@ -88,7 +88,7 @@ class Member:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
-        """Do one step; returns the pause in seconds, None if nothing is left."""
+        """Do one step; returns the pause in seconds, or None if nothing is left."""
         try:
             return self._step()
         except (CasError, LockError) as error:
@@ -119,7 +119,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Do the act of `next_act`; returns the pause in seconds, None if nothing is left."""
+        """Do the act of `next_act`; returns the pause in seconds, or None."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         mine = self._situation(known, undecided)
@@ -153,7 +153,7 @@ class Member:
     def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> Situation:
         """Collect this client's knowledge besides the record."""
         record, writer, leads = known.record, self._writer, self._leading is not None
-        # Read first: what is applied by then is not among the pending.
+        # Read first: then what is applied is not among the pending.
         applies, fails = self._applying.busy, self._applying.failed is not None
         return Situation(
             all_pending=writer.all_pending(record),
@@ -174,10 +174,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the position among the pending of this client's first publish, if another client applies it.
-
-        None also if the record soon shows what is applied.
-        """
+        """Return the index among the pending of this client's first publish, if others apply it unseen."""
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -188,7 +185,7 @@ class Member:
         return next((n for n, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, at: int) -> float:
-        """Read whether the publish at `at`, with all before it, is applied; returns the seconds until the next read."""
+        """Read whether all publishes up to `at` are applied; returns the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -208,7 +205,7 @@ class Member:
         return Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
-        """Return this process's waiter name; empty if its thread wants to hold the lock."""
+        """Return this process's waiter name; empty if it wants to hold the lock."""
         return "" if self._wants_hold() else self._me.waiter_name
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -221,16 +218,15 @@ class Member:
         return NotAcquired(message, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
-        """End all requests: their callers must hold the lock to publish."""
         for request in self._requests:
             self._give_up(request, Hold())
         self._writer.stale = True
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `outcome`, or with `Void` instead of an error if the log has ended.
+        """Withdraw a request and end it with `outcome`, or `Void` instead of an error if the log has ended.
 
-        It ends with `PublishUnknown` if the publish is, or may be, decided.
+        It ends with `PublishUnknown` if it is, or may be, decided.
         """
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
@@ -243,7 +239,7 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent until no write can decide it; True if the log has ended and may have decided it.
+        """Withdraw the intent until no write can decide it; True if an ended log may have decided it.
 
         After `PublishUnknown` or `CasError` it may be decided.
         """
@@ -261,14 +257,14 @@ class Member:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _straight(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with this client's own publishes; returns the pause. `leads` begins to lead the batch."""
+        """Write the record with own publishes; returns the pause. `leads` begins to lead."""
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
         batch = self._chosen(known)
         began_s = self._world.monotonic_s()
         if not batch and not known.record.all_pending:
-            return 0.0  # all requests were given up
+            return 0.0
         round_s = max(2 * writer.put_s, self._pace_s)
         if writer.put(known, batch, leading_s=_announced_s(round_s) if leads else 0.0):
             self._leading = _Leading(round_s, began_s) if leads else None
@@ -276,7 +272,7 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, mine: Situation) -> float:
-        """Do one round as leader: list the intents, then write the record or step down; returns the pause."""
+        """Lead one round: list intents, then write or step down; returns the pause."""
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -324,11 +320,10 @@ class Member:
 
     @property
     def _pace_s(self) -> float:
-        """Least seconds between any clients' writes of the record, once throttled by the store; else 0."""
+        """Least seconds between writes of the record, once the store has throttled; else 0."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
     def _paced_s(self, known: KnownRecord) -> float:
-        """Return the seconds until the store accepts another write of the record."""
         return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
     def _chosen(self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:

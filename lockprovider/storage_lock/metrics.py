@@ -1,8 +1,4 @@
-"""Metrics of a lock, under the names of Hudi's own lock metrics.
-
-    counters = Counters()
-    lock = lockprovider.lock(url, on_metric=counters)      # or any function that takes a Measure
-    counters.values["lock.acquire.success"]
+"""Metrics of a lock, under Hudi's names, for `lockprovider.lock(url, on_metric=Counters())`.
 
 Counter values are to be added; timers and the gauge are milliseconds. Inner acquisitions are not counted.
 
@@ -16,7 +12,7 @@ Counter values are to be added; timers and the gauge are milliseconds. Inner acq
     lock.dangling                        taken from a holder that let it lapse
     lock.throttled                       the store answered 429 or 503
     lock.interrupted                     Ctrl-C, or a cancelled task, during an acquisition
-    lock.acquire.duration      timer     how long the lock was held, at the release (Hudi's name)
+    lock.acquire.duration      timer     time held, at the release (Hudi's name)
     lock.request.latency       timer     duration of an acquisition, whatever its result
     lock.expiration.deadline   gauge     left of the old validity at a renewal; the new one after a take
 
@@ -134,7 +130,7 @@ class Counters:
 
     @property
     def values(self) -> dict[str, float]:
-        """Sums of the counters and last value of the gauge; what never happened is missing."""
+        """Counters' sums and the gauge's last value, without those that never happened."""
         with self._guard:
             return dict(self._values)
 

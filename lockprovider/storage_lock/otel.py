@@ -1,8 +1,6 @@
-"""Export of lock metrics through OpenTelemetry; requires the extra `otel`.
+"""Export of lock metrics through OpenTelemetry: `on_metric=otel.on_metric()`; requires the extra `otel`.
 
-    lock = lockprovider.lock(url, on_metric=otel.on_metric())
-
-Timers become histograms; times are milliseconds. Without an OpenTelemetry setup of the application nothing is exported.
+Timers become histograms, in milliseconds. Without the application's OpenTelemetry setup nothing is exported.
 """
 
 from __future__ import annotations

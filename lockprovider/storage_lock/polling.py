@@ -12,14 +12,14 @@ from fsspec_cas import Version
 from lockprovider.storage_lock.machine import may_take
 from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, free_for_s, without_waiter, yield_left_s
 
-FIRST_S = 0.15  # first pause of a client that is no waiter; a waiter's allowed delay
+FIRST_S = 0.15  # first pause outside the waiters; a waiter's allowed delay
 
 _SHARE = 0.5  # next pause's share of the time waited in vain
-_POLLS = 6  # per turn, by a waiter whose turn is due
-_LATENCIES = 3  # by which a waiter polls early, and may be late
-# Each join makes the holder write again: its turn would not end if all joined.
+_POLLS = 6  # in a turn, once a waiter's turn is due
+_LATENCIES = 3  # a waiter polls that early, and may be that late
+# A join makes the holder write again: its turn must end.
 _UNKNOWN_TURN_S = 0.2
-_JOIN_BURST = 4  # attempts in a row: in short turns, one in three or four succeeds
+_JOIN_BURST = 4  # in short turns, one attempt in three or four succeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Waiter:
     version: Version | None = None
     free_since_s: float | None = None  # free at `version` since
     refused: int = 0  # refused attempts to join
-    round_s: float | None = None  # round at the last poll, if this client was no waiter
+    round_s: float | None = None  # at the last poll, outside the waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ def next_action(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waite
 
 
 def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
-    """Take a free lock, regardless of waiters and yield window: for a client at its deadline."""
+    """Take a free lock at the deadline, regardless of waiters and yield window."""
     if not seen.free:
         return None
     return TakeTurn(() if _was_left(seen) else without_waiter(seen.record.waiters, waiter.name))
 
 
 def next_poll(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, Pause]:
-    """Choose the pause after joining, or after a refused take (`Observation.lost_race`)."""
+    """Choose the pause after joining, or a refused take (`Observation.lost_race`)."""
     known = _noted(waiter, seen)
     return known, _pause(known, seen, jitter)
 
@@ -111,7 +111,7 @@ def join_failed(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waite
 def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
     """Take the lock if this client is first, without the waiters that missed their turns.
 
-    A client that was no waiter at its last poll, and has waited for a whole round, goes before all once.
+    A client that has waited for a whole round outside the waiters goes before all, once.
     """
     waiters, name = seen.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
@@ -124,12 +124,12 @@ def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
 
 
 def _was_left(seen: Observation) -> bool:
-    """Return whether the lock lay free for so long that no waiter can be alive."""
+    """Return whether the lock lay free too long for any waiter to be alive."""
     return not seen.mine and free_for_s(seen.record, seen.now_ms) > LONGEST_S
 
 
 def _skipped_waiters(waiter: Waiter, seen: Observation) -> int:
-    """Count the first waiters whose turns have passed since this version was first read."""
+    """Count the first waiters whose turns have passed in this version."""
     if waiter.free_since_s is None or waiter.version != seen.version:
         return 0
     free_s = seen.monotonic_s - seen.took_s - waiter.free_since_s
@@ -137,9 +137,9 @@ def _skipped_waiters(waiter: Waiter, seen: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Guess whether a client that asked `gap_s` after its release returns before its turn as a new waiter.
+    """Guess whether a client that asked `gap_s` after its release will ask again before a new turn.
 
-    `waited_s`: how long it recently waited.
+    `waited_s`: its recent wait.
     """
     return gap_s < max(FIRST_S, waited_s)
 
@@ -155,7 +155,7 @@ def _noted(waiter: Waiter, seen: Observation) -> Waiter:
 
 
 def _should_join(waiter: Waiter, seen: Observation) -> bool:
-    """Return whether to join: after a round in vain; as first waiter, in a longer turn."""
+    """Return whether to join: after a round in vain, or first in a long turn."""
     record = seen.record
     if not seen.understood or not waiter.name or waiter.name in record.waiters or seen.lost_race:
         return False
@@ -173,7 +173,7 @@ def _pause(waiter: Waiter, seen: Observation, jitter: float) -> Pause:
 
 
 def _expected_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
-    """Return the seconds until this client's expected turn; `jitter` spreads clients that are no waiters."""
+    """Return the seconds until this client's expected turn, with `jitter` outside the waiters."""
     waiters, turn_s = seen.record.waiters, _turn_s(seen)
     if waiter.name in waiters:
         left_s = 0.0 if seen.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
@@ -182,7 +182,7 @@ def _expected_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
 
 
 def _slowing_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
-    """Return the seconds between two polls of a client whose turn is due."""
+    """Return the seconds between polls of a client whose turn is due."""
     if waiter.name in seen.record.waiters:
         least_s, in_vain_s = _turn_s(seen) / _POLLS, _lasts_s(seen) - _turn_s(seen)
     else:
@@ -191,7 +191,7 @@ def _slowing_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
 
 
 def _until_takeable_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
-    """Return the seconds until this client may take the lock; `jitter` spreads the clients."""
+    """Return the seconds until this client may take the lock, with jitter."""
     if waiter.free_since_s is None:
         takeable_s = (seen.record.lapses_ms - seen.now_ms) / 1000
     else:
@@ -202,7 +202,6 @@ def _until_takeable_s(waiter: Waiter, seen: Observation, jitter: float) -> float
 
 
 def _round_s(seen: Observation) -> float:
-    """Return the seconds of a round: a turn of each waiter, and of this client."""
     return (len(seen.record.waiters) + 1) * _turn_s(seen)
 
 
@@ -211,7 +210,7 @@ def _turn_s(seen: Observation) -> float:
 
 
 def _lasts_s(seen: Observation) -> float:
-    """Return for how many seconds the current turn lasts; clocks may differ."""
+    """Return the seconds since the turn began; clocks may differ."""
     holder = seen.record.holder
     if holder is None or seen.free or seen.lost_race:
         return 0.0
@@ -219,5 +218,5 @@ def _lasts_s(seen: Observation) -> float:
 
 
 def _patience_s(waiter: Waiter, seen: Observation) -> float:
-    """Return how many seconds the first waiter has to take a free lock."""
+    """Return the seconds that the first waiter has to take a free lock."""
     return FIRST_S + _turn_s(seen) / _POLLS + _LATENCIES * waiter.latency_s

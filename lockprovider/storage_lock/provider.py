@@ -76,11 +76,11 @@ class LockProvider:
                 finally:
                     provider.unlock()
 
-    The promises are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock` does not
-    free the outer `try_lock`.
+    The promises and errors are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock`
+    does not free the outer `try_lock`.
 
-    A forked child, or a pickled copy, is another client, which holds nothing. A provider that holds the lock cannot be
-    pickled.
+    A forked child, or a pickled copy, is another client, which holds nothing. While it holds the lock, a provider
+    cannot be pickled.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """
@@ -105,11 +105,7 @@ class LockProvider:
         on_lost: OnLost | None = None,
         on_metric: OnMetric | None = None,
     ) -> LockProvider:
-        """Open the provider of the table (or any folder) at `url`; `lockprovider.lock` lists the options behind a URL.
-
-        Raises:
-            InvalidSettings: see `lockprovider.lock`.
-            CasError: the URL cannot be opened.
+        """Open the provider of the table (or any folder) at `url`; options and errors are those of `lockprovider.lock`.
 
         >>> lockprovider.LockProvider.from_url("memory://docs/other?validity=60").close()
         """
@@ -157,8 +153,6 @@ class LockProvider:
 
         Raises:
             LeaseLost: this thread's lease is lost: unlock first.
-            MalformedRecord: the object at the lock's path is not a lock record.
-            CasError: the store failed.
             LockError: this provider is closed.
 
         >>> provider.try_lock(timeout=10)
@@ -179,7 +173,7 @@ class LockProvider:
         Raises:
             LeaseLost: the lease was lost before; other clients may have worked at the same time.
             LockError: another thread holds the lock.
-            CasError: the store could not be reached; the lease lapses by itself.
+            CasError: the store failed; the lease lapses by itself.
 
         >>> provider.try_lock() and provider.unlock()
         >>> provider.get_lock() is None
@@ -216,8 +210,7 @@ class LockProvider:
     def close(self) -> None:
         """Release the lock, whichever thread holds it and however often; later `try_lock` calls raise.
 
-        Raises:
-            CasError: the store could not be reached; the lease lapses by itself.
+        After a `CasError` the lease lapses by itself.
 
         >>> provider.close()
         """
@@ -250,7 +243,7 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a managed identity's client id by a credential object, which requires `azure-identity`."""
+    """Replace a managed identity's client id by a credential object of `azure-identity`."""
     found = dict(options)
     identity = found.pop(MANAGED_IDENTITY, None)
     if identity is not None:

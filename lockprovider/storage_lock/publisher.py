@@ -5,7 +5,7 @@ The life of a publish, in the order of the calls:
     Lease.publish         checks the bytes, and stages or encloses them (`stage`)
     commit                takes the steps of `publish_next`, until published or the lease has ended:
         steps.prepare         checks that the path is free and the bytes exist
-        _advance              sends the commit, or reads what became of an unanswered write
+        _advance              sends the commit, or settles an unanswered write
         apply_left            applies what an earlier write has decided
         _apply_own            applies what the commit has decided, and checks that this was in time
     settle                after the lease and a sent commit, reads the record and the path
@@ -55,24 +55,24 @@ class Publisher:
         self._driver = driver
         self._world = driver.world
         self._sent: set[Pending] = set()  # begun to apply, and may yet arrive
-        # This lease's last try of each publish not known to be applied.
+        # This lease's last tries of unapplied publishes.
         self._commits: dict[Pending, Sent] = {}
-        self.breaks = False  # an operator's order to set aside unappliable publishes
-        self.set_aside: dict[str, str] = {}  # by unappliable path: the object with the details
+        self.breaks = False  # an operator's order
+        self.set_aside: dict[str, str] = {}  # path, and its details' object
 
     def begin_lease(self) -> None:
-        """Forget the earlier lease's commits: they cannot land over the new record."""
+        """Forget the earlier lease's commits, which cannot land over the new record."""
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Enclose data that fits into the lock record; write other data to the store."""
+        """Enclose data that fits into the record; write other data to the store."""
         enclosed = steps.enclose(path, data, unshared=unshared)
         if enclosed is not None:
             return enclosed
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove a publish's staged bytes after reading that no record needs them; else raise `LockError`."""
+        """Remove staged bytes that no record needs; else raise `LockError`."""
         if pending.staged:
             with self._driver.step_guard:
                 seen = self._driver.read()
@@ -95,8 +95,8 @@ class Publisher:
     ) -> Ended | None:
         """Pass the commit point and apply; None if published, else how the lease ended before that was known.
 
-        Renewals go on. `over` returns how the lease has ended, before a commit is repeated. `data`: the bytes at hand.
-        `new`: the caller knows that nothing is at the path.
+        Renewals go on. `over` returns how the lease has ended, before a commit is repeated. `new`: nothing is at the
+        path.
         """
         data_is_ready, ended = new and data is not None, None
         with self.publish_guard:
@@ -136,10 +136,7 @@ class Publisher:
             return step, None
 
     def _apply_own(self, what: Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided.
-
-        May raise `PublishUnknown` if that was too late, or the errors of `_never`.
-        """
+        """Apply what this client has just decided; may raise `PublishUnknown`, or as `_never`."""
         pending, began_s = what.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
         self._apply(what, data)
@@ -150,10 +147,7 @@ class Publisher:
             self._never(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Check a publish applied after its time, as by a process stopped while sending.
-
-        Raises `PublishUnknown` if a JVM writer may have had the lock before.
-        """
+        """Raise `PublishUnknown` for a publish applied after its time, if a JVM writer may have had the lock before."""
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
             with self._driver.step_guard:
@@ -172,7 +166,7 @@ class Publisher:
 
         Raises:
             AlreadyExists: the record no longer names it, so it never will be applied.
-            Unappliable, CasError: the record may still name it, and the next holder may find its path free.
+            Unappliable, CasError: the record may name it, and its path become free.
         """
         kept = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {kept!r}"
@@ -189,8 +183,7 @@ class Publisher:
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> Verdict:
         """Read the record and the path to settle a commit under the ended lease of `epoch`.
 
-        Another thread may have the next lease. So read `tried` before any thread is notified of the end: `begin_lease`
-        resets it.
+        Read `tried` before any thread is notified of the end: the next lease's `begin_lease` resets it.
         """
         driver, seen = self._driver, None
         while True:
@@ -222,7 +215,7 @@ class Publisher:
             self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
-        """Apply a publish, after those before it, while the lease lives; then notify the machine."""
+        """Apply a publish and those before it, under the lease; then notify the machine."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
         self._sent.add(what.pending)
@@ -231,7 +224,6 @@ class Publisher:
         self._note_applied(what.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
-        """Apply a publish; False if it was set aside."""
         try:
             steps.apply(self._store, pending, data, left_s)
         except Unappliable as error:
@@ -243,7 +235,7 @@ class Publisher:
     def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
         """Set aside a publish whose path has other bytes: it must not block the lock.
 
-        If its own bytes are missing, they may still exist, so only an operator's order (`breaks`) sets it aside.
+        Missing bytes may still exist, so only an operator's order (`breaks`) sets that publish aside.
         """
         if not (why.occupied or self.breaks):
             return False
@@ -253,7 +245,7 @@ class Publisher:
         return True
 
     def roll_forward(self, what: Apply) -> None:
-        """Apply what an earlier lease decided, unless a listing shows that it exists."""
+        """Apply an earlier lease's decision, unless a listing shows it applied."""
         all_pending = (*what.earlier, what.pending)
         many = bool(what.earlier) and all(pending.unshared for pending in all_pending)
         if many and steps.all_exist(self._store, [pending.path for pending in all_pending]):
@@ -262,7 +254,7 @@ class Publisher:
             self._apply(what)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
-        """Notify the machine, even if a renewal is unanswered: the object may now be removed."""
+        """Notify the machine, even if a renewal is unanswered: the object may be removed now."""
         driver = self._driver
         with driver.step_guard:
             held = driver.held()

@@ -1,6 +1,6 @@
 """The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider.
 
-JVM Hudi knows `owner`, `validUntil` and `expired`. It ignores all other fields when it reads, and drops them when it
+JVM Hudi knows `owner`, `validUntil` and `expired`; it ignores other fields when it reads, and drops them when it
 writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
@@ -34,7 +34,7 @@ from lockprovider.storage_lock.commit_log import MOST_ENTRIES, MOST_PACKED, REMO
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10
 """Most bytes of a publish in the record; a larger one is staged, however well it deflates."""
-_LARGEST = 4 << 20  # bytes; records have about 50 KB, and 40 bytes a waiter
+_LARGEST = 4 << 20  # bytes; a record has about 50 KB
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's largest `long`
 _TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "pending_until_ms"}
 _TIMES |= {"foreignSeenMs": "foreign_seen_ms", "yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms"}
@@ -42,7 +42,7 @@ _MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
-    """Return whether a lease promised until then is over at `now_ms`, with the grace."""
+    """Return whether a lease promised until then is over at `now_ms`, after the grace."""
     return now_ms > valid_until_ms + GRACE_MS
 
 
@@ -51,7 +51,7 @@ class LockRecord:
     """One state of the lock. Times are epoch ms UTC; 0 means unknown or long past.
 
     Attributes:
-        owner: UUID of the lock client that wrote the record.
+        owner: UUID of the client that wrote the record.
         valid_until_ms: when the lease lapses.
         expired: the holder released the lock.
         epoch: the fencing token. It rises strictly, except over a JVM writer, which drops it (0). The next epoch is
@@ -62,16 +62,15 @@ class LockRecord:
         pending_before: earlier publishes that may not be applied yet either, in order.
         holder: the holding process, for people.
         waiters: in the order of their turns. Safety never depends on it.
-        turn_ms: the recent length of a turn, from take to take.
-        freed_ms: when the lock was released to the waiters, by the releaser's clock.
+        turn_ms: recent length of a turn, from take to take.
+        freed_ms: when the lock was released to the waiters.
         foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written the record.
-        combiner_ms: a hint for how long after this write its writer leads the batch; 0 if it does not.
+        combiner_ms: a hint for how long the writer leads the batch.
         yield_until_ms: end of the last yield window, in which waiters leave a released lock to a foreign client.
-        released_pending: released with pending publishes. Clients of this library may take the lock; a foreign client,
-            which ignores `pending`, must wait until `valid_until_ms`.
-        pending_until_ms: `valid_until_ms` of the last `released_pending` record: until then a pending publish may be
-            applied.
-        log: the recent publishes of holders that keep the log; None once any other holder has had the lock.
+        released_pending: released with pending publishes. A foreign client, which ignores `pending`, must wait until
+            `valid_until_ms`.
+        pending_until_ms: until when an earlier `released_pending` record's publishes may be applied.
+        log: recent publishes of holders that keep the log; None once any other holder has had the lock.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record
@@ -108,7 +107,7 @@ class LockRecord:
         return self.pending is None or (self.log is not None and self.log.ends_with(self.all_pending))
 
     def lapsed_at(self, now_ms: int) -> bool:
-        """Return whether validity and grace have passed, so other clients may take the lock over.
+        """Return whether validity and grace have passed; then other clients may take over.
 
         >>> record.lapsed_at(record.valid_until_ms), record.lapsed_at(record.valid_until_ms + 60_000)
         (False, True)
@@ -130,7 +129,7 @@ class LockRecord:
 
     @property
     def is_free(self) -> bool:
-        """Whether its holder has released it, so a client of this library may take the lock at once."""
+        """Whether its holder has released it; a client of this library may take it at once."""
         return self.expired or self.released_pending
 
     def encode(self) -> bytes:
@@ -160,7 +159,6 @@ class LockRecord:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def _optional_fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield the fields that are left out if empty."""
         yield "waiters", list(self.waiters)
         yield "turnMs", self.turn_ms
         yield "freedMs", self.freed_ms
@@ -172,10 +170,7 @@ class LockRecord:
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
-        """Decode a record of this library or of JVM Hudi, ignoring unknown fields; errors name `path`.
-
-        Raises:
-            MalformedRecord: the bytes are not a lock record.
+        """Decode a record of this library or of JVM Hudi; may raise `MalformedRecord`, which names `path`.
 
         >>> lockprovider.LockRecord.decode(record.encode()) == record
         True
@@ -202,7 +197,7 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """Decode the log; its entries are unpacked and checked on first use."""
+    """Decode the log; its entries are checked on first use."""
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -275,12 +270,11 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
 
 # -- the waiters: their order, the length of a turn, and the yield window ----------------------------------------------
 #
-# A foreign client (a JVM writer) does not know the waiters, and would hardly find the lock free. So they regularly
-# leave a released lock alone for long enough to be found (`yield_until_ms`).
+# A foreign client (a JVM writer) would hardly find the lock free, so the waiters regularly yield a released one to it.
 
-# Longest expected turn, and longest time that a free lock is left to its waiters.
+# Longest expected turn; a free lock is left to its waiters for that long.
 LONGEST_S = 4.5
-# Least time for which a client that only publishes leaves a free lock to the waiters.
+# For publishes, a free lock is left to its waiters for at least that long.
 _WAITERS_FIRST_S = 0.25
 
 
@@ -300,7 +294,7 @@ def with_waiter(record: LockRecord, name: str) -> LockRecord:
 
 
 def free_for_s(record: LockRecord, now_ms: int) -> float:
-    """Return for how many seconds a free lock has been available; clocks may differ."""
+    """Return how many seconds a free lock has been available; clocks may differ."""
     return (now_ms - max(record.yield_until_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
@@ -310,12 +304,12 @@ def others_wait(record: LockRecord, name: str) -> bool:
 
 
 def waiters_first_s(record: LockRecord) -> float:
-    """Return for how many seconds a client that need not hold the lock leaves a free one to the waiters."""
+    """Return for how many seconds a client that only publishes leaves a free lock to the waiters."""
     return min(LONGEST_S, max(_WAITERS_FIRST_S, 2 * record.turn_ms / 1000))
 
 
 def yield_left_s(record: LockRecord, now_ms: int) -> float:
-    """Return the seconds left of the yield window, for which waiters leave a released lock to a foreign client."""
+    """Return the seconds left of the yield window for foreign clients."""
     left_ms = record.yield_until_ms - now_ms if record.expired else 0
     return left_ms / 1000 if 0 < left_ms <= _YIELD_MS else 0.0
 
@@ -323,7 +317,7 @@ def yield_left_s(record: LockRecord, now_ms: int) -> float:
 def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
     """Return the end of the yield window of a lock released now; 0 if none is due.
 
-    A foreign client may wait unseen, so windows come without a seen one, too.
+    A foreign client may wait unseen: windows never stop.
     """
     every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
     return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
@@ -332,7 +326,7 @@ def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
 def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
     """Return the end of the last yield window for a write of now.
 
-    `lies_free`: the write leaves the lock free, which serves as a window.
+    `lies_free`: the lock stays free, which counts as a window.
     """
     return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
@@ -350,7 +344,7 @@ def foreign_seen_ms(seen: LockRecord, now_ms: int) -> int:
 
 
 def turn_ms(seen: LockRecord, now_ms: int) -> int:
-    """Return the running mean, without outliers, of turns that had waiters. A hint."""
+    """Return the mean length, without outliers, of turns with waiters. A hint."""
     if not seen.waiters or seen.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
@@ -362,7 +356,7 @@ def turn_ms(seen: LockRecord, now_ms: int) -> int:
 
 
 def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
-    """Return the last turn's length; time free counts up to the time held."""
+    """Return the last turn's length; free time counts up to the held time."""
     if not seen.freed_ms:
         return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
     held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)

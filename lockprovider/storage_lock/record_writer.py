@@ -1,4 +1,4 @@
-"""`RecordWriter` and `Applying`: reads and writes of the record for group commit, and what they decided."""
+"""`RecordWriter` and `Applying`: the record's reads and writes for group commit, and what they decided."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Applying:
     """Applies decided publishes on background threads, so that the next decision need not wait.
 
     In the log's order, or concurrently with unordered visibility. It calls `notify` after each publish. Not promised:
-    that all is applied. The rest stays pending in the record, for its next writer.
+    that all is applied; the rest stays pending in the record.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
@@ -50,9 +50,9 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply these publishes, until a time of the monotonic clock. Objects of `new` cannot exist yet.
+        """Start to apply these publishes, until a time of the monotonic clock that also holds for work under way.
 
-        Work under way goes on with the new time.
+        Objects of `new` cannot exist yet.
         """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
@@ -65,9 +65,9 @@ class Applying:
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether another client has applied the publish and all `before` it; if so, set `last_applied`.
+        """Read whether others have applied the publish and all `before` it; if so, set `last_applied`.
 
-        Without `before` it compares the object's bytes, else only lists the names.
+        Without `before` it compares bytes, else only lists names.
         """
         applied = (
             steps.all_exist(self._store, [pending.path for pending in (*before, pending)])
@@ -91,10 +91,10 @@ class Applying:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
-        """Apply one publish, and advance `last_applied` over all that are done."""
+        """Apply one publish, and advance `last_applied`."""
         steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # the process was stopped while sending
-            # A JVM writer may have had the lock before: the record must show.
+            # A JVM writer may have had the lock: read the record.
             raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)
         with self._guard:
             self._done.add(pending)
@@ -125,10 +125,7 @@ class Applying:
 class RecordWriter:
     """Reads and writes the record for group commit. Not thread-safe.
 
-    Attributes:
-        stale: read the record before anything else.
-        refused: writes in a row that lost to other clients.
-        put_s: recent time of a write.
+    `stale`: read before anything else. `refused`: lost writes in a row. `put_s`: recent time of a write.
     """
 
     def __init__(
@@ -157,14 +154,14 @@ class RecordWriter:
     def learn(self, known: KnownRecord) -> None:
         """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
 
-        The other read may precede the write; after a JVM writer, which drops the epoch, its epoch is no proof.
+        The other read may precede the write, and a JVM writer drops the epoch.
         """
         mine = self._file.known
         if not self._doubts and (mine is None or known.record.epoch > mine.record.epoch):
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record; starts to apply what a write in doubt has decided."""
+        """Read the record, and start to apply what a write in doubt has decided."""
         known = self._file.read(REQUEST_S)
         self.stale = False
         self._settle_doubts(known)
@@ -182,7 +179,7 @@ class RecordWriter:
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record at the known version and start to apply what it decides; False unless that won.
+        """Write the record at the known version; a won one starts applying. Returns whether it won.
 
         After a `CasError` nothing was sent.
         """
@@ -206,7 +203,7 @@ class RecordWriter:
         if not isinstance(outcome, Won):
             self.refused += 1
             self.stale = True
-            # Even a refused write: a proxy may have sent it twice.
+            # Even if refused: a proxy may have sent it twice.
             self._doubts = (*self._doubts, Sent(record.nonce, known.version, until_s))
             return False
         self.refused, self.stale, self._doubts = 0, False, ()
@@ -217,10 +214,7 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Write the record, until no earlier write over its current version can land.
-
-        A record that may not be written has no such write.
-        """
+        """Write the record until no earlier write over its current version can land."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):
@@ -233,5 +227,5 @@ class RecordWriter:
         return pending_after(record, self._applying.last_applied)
 
     def is_stuck(self, record: LockRecord) -> bool:
-        """Return whether a decided publish can never be applied: a holder must settle that."""
+        """Return whether a decided publish can never be applied, so that a holder must settle it."""
         return isinstance(self._applying.failed, Unappliable) and bool(self.all_pending(record))

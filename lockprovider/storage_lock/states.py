@@ -46,10 +46,8 @@ class Moment:
 class Sent:
     """A write of the record with an unknown outcome.
 
-    Attributes:
-        nonce: of the record that was sent.
-        version: that the stored record must have for the write to land.
-        until_s: until when (monotonic clock) its sender may apply what it decides.
+    `nonce`: of the sent record. `version`: required of the stored one. `until_s`: until when (monotonic clock) its
+    sender may apply what it decides.
     """
 
     nonce: str
@@ -76,8 +74,8 @@ class RecordSeen:
 class TakeLock:
     """Event: take the lock as it was read, if allowed, leaving these `waiters`.
 
-    `keeps_log`: only publishes will change what the lock protects. `epoch`: the highest that this client has seen, as a
-    foreign client may drop it.
+    `keeps_log`: only publishes will change what the lock protects. `epoch`: the highest seen, as a foreign client may
+    drop it.
     """
 
     seen: RecordSeen
@@ -100,12 +98,12 @@ class PutFailed:
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """Event: the take was refused; one that landed all the same may be repeated."""
+    """Event: the take was refused; it may be repeated even if it landed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """Event: all pending publishes are applied, except those `set_aside`, which never will be."""
+    """Event: all pending is applied, except those `set_aside`, which never will be."""
 
     set_aside: bool = False
 
@@ -127,7 +125,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Event: release the lock; with `again` this client joins the end of the waiters."""
+    """Event: release the lock; `again` adds this client to the waiters."""
 
     at: Moment
     again: bool = False
@@ -166,7 +164,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Effect: create the pending object, after the `earlier` ones; an equal digest counts as success."""
+    """Effect: create the pending object after the `earlier` ones; an equal digest is success."""
 
     pending: Pending
     earlier: tuple[Pending, ...] = ()
@@ -204,7 +202,7 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """State: not the holder. `released`: its last record, while no other write is known."""
+    """State: not the holder. `released`: its last record, until another write is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
@@ -224,20 +222,20 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """State: a write of the record is under way. `before`: the lease when it was sent (None for a take)."""
+    """State: a write is under way. `before`: the lease when sent (None for a take)."""
 
     purpose: Purpose
     record: LockRecord
     sent_s: float
     clocks_ms: int
     before: Held | None
-    then: What = "not_written"  # result of a roll-forward that a renewal interrupted
-    applied: tuple[Pending, ...] = ()  # of `before`'s pending publishes
+    then: What = "not_written"  # what the roll-forward under way completes
+    applied: tuple[Pending, ...] = ()  # those of `before` known to be applied
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """State: `write` was refused or not answered; the record will show the outcome."""
+    """State: `write` was refused or unanswered; the record will show."""
 
     write: Writing
 

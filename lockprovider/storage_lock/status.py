@@ -1,4 +1,4 @@
-"""Status of a lock for people: records, their changes, and complete error messages."""
+"""Status of a lock for people: its record, changes, and complete errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
 class LockStatus:
     """The lock record with its version; None if absent.
 
-    `now_ms` is the store's clock if `by_store`, else this machine's, which `own_ms` always is.
+    `now_ms` is the store's clock if `by_store`, else this machine's (`own_ms`).
 
     >>> status = lockprovider.lock("memory://docs/lock").status()
     >>> status.state, status.record
@@ -207,7 +207,7 @@ def describe(change: Change) -> str:
 
 @contextlib.contextmanager
 def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[[], int]) -> Iterator[None]:
-    """Add the lock's details to this block's `LockError`, once; `record` must send no request."""
+    """Add the lock's details to this block's `LockError`; `record` must send no request."""
     try:
         yield
     except LockError as error:
@@ -217,7 +217,7 @@ def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: C
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Add URL, holder and next step to an error's message and attributes, where missing."""
+    """Add URL, holder and next step to an error, where missing."""
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.is_free:

@@ -1,10 +1,10 @@
 """Steps of a fenced publish: stage, prepare, apply, set aside, discard.
 
-The commit point, a conditional write of the lock record, is between prepare and apply. See "Fenced publish" in
+The commit point, a write of the lock record, is between prepare and apply: "Fenced publish" in
 `lockprovider/SPECIFICATION.md`.
 
 Not promised:
-- that a removed object stays away, if its write was delayed on its way, or its process stopped while sending;
+- that a removed object stays away, if its write was delayed or its process stopped while sending;
 - that an unanswered publish can tell a removed object from one that never existed;
 - that data is applied which takes longer to write than a lease lives.
 
@@ -44,7 +44,7 @@ def ample() -> float:
 
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-    """Write `data` to a staged object that only the lock record will name."""
+    """Write `data` to a staged object, which only the lock record names."""
     path = check_path(path)
     data = check_bytes(path, data)
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
@@ -71,8 +71,7 @@ def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
 def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: Left = ample) -> bytes:
     """Check before the commit point that the publish can be applied; returns its bytes.
 
-    This reads the path, and the staged copy unless `data` is given. An unappliable decided publish would stop every
-    later holder.
+    Otherwise it would stop all later holders. This reads the path, and the staged copy unless `data` is given.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -106,8 +105,7 @@ def must_match(pending: Pending, data: bytes) -> bytes:
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
     """Create the pending object, after its `first`, from `data`, enclosed bytes or the staged copy. May be repeated.
 
-    Any object at the path of an `unshared` publish counts as applied, unless `data` is given (by the publisher): then
-    the bytes are compared.
+    Any object at an `unshared` path counts as applied, unless `data` is given, by the publisher.
 
     Raises:
         Unappliable: another object is at the path, or neither the object nor the staged copy exists.
@@ -116,7 +114,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     """
     trusts = data is None and pending.unshared
     if trusts and exists(store, pending.path, left_s):
-        return  # most likely applied by the client that released it
+        return  # most likely by the client that released it
     is_new = data is not None
     data = _bytes_of(store, pending, left_s) if data is None else data
     if data is None:
@@ -140,7 +138,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
-    """Return the enclosed or staged bytes; None if the staged copy is gone."""
+    """Return the enclosed or staged bytes; None if the copy is gone."""
     data = pending.data
     if data is None:
         try:
@@ -167,7 +165,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def exists(store: Store, path: str, left_s: Left = ample) -> bool:
-    """Return whether an object exists at `path`, so an `unshared` publish was applied."""
+    """Return whether an object is at `path`, which shows that an `unshared` publish is applied."""
     try:
         store.head(path, timeout=_timeout_s(path, left_s))
     except ObjectNotFound:
@@ -176,7 +174,7 @@ def exists(store: Store, path: str, left_s: Left = ample) -> bool:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether each path has an object, by one listing of each folder."""
+    """Return whether all paths have objects, by one listing of each folder."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)
@@ -187,7 +185,7 @@ def all_exist(store: Store, paths: Sequence[str]) -> bool:
 
 
 def _must_be(pending: Pending, stored_digest: str | None) -> None:
-    """Raise `Unappliable` unless the stored digest shows that the publish was applied."""
+    """Raise `Unappliable` unless the stored digest shows an applied publish."""
     if stored_digest == pending.digest:
         return
     if stored_digest is None and pending.unshared:
@@ -204,7 +202,7 @@ _CURE = "`lockprovider break` sets it aside"
 
 
 def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> str:
-    """Write what the record says of an unappliable publish to its own object; returns its path. May be repeated."""
+    """Write an unappliable publish's details to an own object; returns its path. May be repeated."""
     path = f"{folder}/set_aside/{digest(repr((pending.path, pending.digest)).encode())}.json".removeprefix("/")
     details = {**fields_of(pending, enclosed=True), "why": str(why)}
     store.put_if_absent(path, json.dumps(details).encode(), timeout=_REQUEST_S)

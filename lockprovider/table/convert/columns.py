@@ -38,18 +38,23 @@ def without_own(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    _check_names([one.name for one in fields])
-    return [pa.field(one.name, stored_type(one.type, f"{path}.{one.name}" if path else one.name)) for one in fields]
+    _check_names([column.name for column in fields])
+    return [
+        pa.field(column.name, stored_type(column.type, f"{path}.{column.name}" if path else column.name))
+        for column in fields
+    ]
 
 
 def _check_names(names: Sequence[str]) -> None:
-    seen: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name in names:
         if name in META_COLUMNS or not _NAME.fullmatch(name):
             raise UnsupportedSchema(f"column name {name!r} cannot be used; rename it to letters, digits and _")
-        if name.lower() in seen:
-            raise UnsupportedSchema(f"columns {seen[name.lower()]!r} and {name!r} are one to SQL engines; rename one")
-        seen[name.lower()] = name
+        if name.lower() in spellings:
+            raise UnsupportedSchema(
+                f"columns {spellings[name.lower()]!r} and {name!r} are one to SQL engines; rename one"
+            )
+        spellings[name.lower()] = name
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
@@ -68,13 +73,13 @@ def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
 
 
 def _inside(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(place) for place in range(kind.num_fields)]
+    return [kind.field(number) for number in range(kind.num_fields)]
 
 
 # -- added fields --------------------------------------------------------------------------------------------------
 
 
-def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
+def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
     """Return the table's schema with the columns of `added`; existing columns stay unchanged.
 
     An added column may be an existing one with a wider struct, or a path: `st.y`, `l.element.y`, `m.value.y`. New
@@ -84,19 +89,19 @@ def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
         UnsupportedSchema: a field exists with another type, or its type or name cannot be stored.
         InvalidInput: a path names no existing field.
     """
-    evolved = list(old)
+    evolved = list(table)
     for column in without_own(added):
-        new = _placed(column, evolved) if "." in column.name else column
-        evolved = _merged(evolved, _stored_fields([new], ""), "")
+        addition = _placed(column, evolved) if "." in column.name else column
+        evolved = _merged(evolved, _stored_fields([addition], ""), "")
     return pa.schema(evolved)
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
     """Return the top-level column that contains only the new field at the path `column.name`."""
     name, _, rest = column.name.partition(".")
-    owner = next((one for one in fields if one.name == name), None)
+    owner = next((field for field in fields if field.name == name), None)
     if owner is None:
-        raise InvalidInput(f"there is no {name!r} to add {rest!r} to; there are {[one.name for one in fields]}")
+        raise InvalidInput(f"there is no {name!r} to add {rest!r} to; there are {[field.name for field in fields]}")
     return pa.field(name, _around(owner.type, rest, column.type, name))
 
 
@@ -117,16 +122,16 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
     """Return the old fields, widened by new inner fields, then the new fields."""
-    found, by_name = list(old), {one.name: place for place, one in enumerate(old)}
-    for one in new:
-        place = by_name.get(one.name)
-        if place is None:
-            found.append(one)
+    fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
+    for field in new:
+        number = by_name.get(field.name)
+        if number is None:
+            fields.append(field)
             continue
-        inner = _merged_type(found[place].type, one.type, f"{path}.{one.name}" if path else one.name)
-        found[place] = found[place].with_type(inner)
-    _check_names([one.name for one in found])
-    return found
+        inner = _merged_type(fields[number].type, field.type, f"{path}.{field.name}" if path else field.name)
+        fields[number] = fields[number].with_type(inner)
+    _check_names([field.name for field in fields])
+    return fields
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
@@ -145,29 +150,29 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
     return old
 
 
-def new_fields(table: pa.Schema, given: pa.Schema) -> pa.Schema:
+def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
     """Return the fields that rows have and the table lacks, named by their paths, for `with_columns`."""
-    return pa.schema(list(_new(list(table), [one for one in given if one.name not in META_COLUMNS], "")))
+    return pa.schema(list(_new(list(table), [field for field in source if field.name not in META_COLUMNS], "")))
 
 
-def _new(old: Sequence[pa.Field], given: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
-    """Yield the fields of `given` that `old` lacks, at every depth, named by their paths below `path`."""
-    there = {one.name: one.type for one in old}
-    for one in given:
-        inner = f"{path}.{one.name}" if path else one.name
-        if one.name in there:
-            yield from _new_inside(there[one.name], one.type, inner)
+def _new(table: Sequence[pa.Field], source: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
+    """Yield the fields of `source` that `table` lacks, at every depth, named by their paths below `path`."""
+    types_by_name = {field.name: field.type for field in table}
+    for field in source:
+        inner = f"{path}.{field.name}" if path else field.name
+        if field.name in types_by_name:
+            yield from _new_inside(types_by_name[field.name], field.type, inner)
         else:
-            yield pa.field(inner, one.type)
+            yield pa.field(inner, field.type)
 
 
-def _new_inside(old: pa.DataType, given: pa.DataType, path: str) -> Iterator[pa.Field]:
-    if types.is_struct(old) and types.is_struct(given):
-        yield from _new(_inside(old), _inside(given), path)
-    elif types.is_map(old) and types.is_map(given):
-        yield from _new_inside(old.item_type, given.item_type, f"{path}.value")
-    elif types.is_list(old) and is_list(given):
-        yield from _new_inside(old.value_type, given.value_type, f"{path}.element")
+def _new_inside(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
+    if types.is_struct(table) and types.is_struct(source):
+        yield from _new(_inside(table), _inside(source), path)
+    elif types.is_map(table) and types.is_map(source):
+        yield from _new_inside(table.item_type, source.item_type, f"{path}.value")
+    elif types.is_list(table) and is_list(source):
+        yield from _new_inside(table.value_type, source.value_type, f"{path}.element")
 
 
 # -- leaf fields ---------------------------------------------------------------------------------------------------
@@ -180,8 +185,8 @@ def outline(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
     if types.is_struct(kind):
-        for one in _inside(kind):
-            yield from _leaves(f"{path}.{one.name}", one.type)
+        for field in _inside(kind):
+            yield from _leaves(f"{path}.{field.name}", field.type)
     elif types.is_map(kind):
         yield from _leaves(f"{path}.value", kind.item_type)
     elif is_list(kind):

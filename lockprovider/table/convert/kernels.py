@@ -34,12 +34,12 @@ class TooLong(Exception):
     """Error: the result is too long for one array; half the rows may fit."""
 
 
-def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Return the kernel that converts `given` values to `column`, for a pair accepted by `rule`."""
-    source, target = family(given), family(column)
+def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
+    """Return the kernel that converts `value_type` to `column`, for a pair accepted by `rule`."""
+    source, target = family(value_type), family(column)
     # pyarrow does not cast narrow decimals to whole numbers.
-    if source == "decimal" and given.bit_width < _WHOLE_WIDTH:
-        wide = pa.decimal128(given.precision, given.scale)
+    if source == "decimal" and value_type.bit_width < _WHOLE_WIDTH:
+        wide = pa.decimal128(value_type.precision, value_type.scale)
         kernel = kernel_for(wide, column, rule)
         return lambda values, kind: kernel(values.cast(wide), kind)
     if rule == ROUNDED and target == "string":
@@ -47,7 +47,7 @@ def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
     if rule == ROUNDED:
         return _by_text if source == "float32" and target == "float64" else _unsafe
     if target in ("string", "binary"):
-        if given in (pa.large_string(), pa.large_binary()) and source == target:
+        if value_type in (pa.large_string(), pa.large_binary()) and source == target:
             return _large_to_bytes
         return _UUID[target] if source == "uuid" else _to_bytes
     return _PAIRS.get((_kind(source), _kind(target)), _cast)
@@ -81,17 +81,17 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
-    found = values.cast(column, safe=False)
-    same = pc.equal(found.cast(values.type, safe=False), values)
+    converted = values.cast(column, safe=False)
+    same = pc.equal(converted.cast(values.type, safe=False), values)
     if types.is_floating(values.type):
         same = pc.or_(same, pc.is_nan(values))
-    return _if_all(same, found)
+    return _if_all(same, converted)
 
 
-def _if_all(same: pa.Array, found: pa.Array) -> pa.Array:
+def _if_all(same: pa.Array, converted: pa.Array) -> pa.Array:
     if pc.all(same).as_py() is False:
         raise WouldChange
-    return found
+    return converted
 
 
 def _float_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
@@ -152,8 +152,8 @@ def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
     quick = _quotients(values) if types.is_float64(column) and types.is_decimal128(values.type) else None
     if quick is not None:
         return quick
-    found = values.cast(pa.string()).cast(column)
-    return _if_all(pc.equal(_float_to_decimal(found, values.type), values), found)
+    floats = values.cast(pa.string()).cast(column)
+    return _if_all(pc.equal(_float_to_decimal(floats, values.type), values), floats)
 
 
 def _quotients(values: pa.Array) -> pa.Array | None:
@@ -239,7 +239,7 @@ def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
     raw = values.storage.fill_null(bytes(16))
     data = np.frombuffer(raw.buffers()[1], dtype=np.uint8)[16 * raw.offset : 16 * (raw.offset + len(raw))]
     text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
-    places = [place for place in range(_UUID_TEXT) if place not in _DASHES]
+    places = [position for position in range(_UUID_TEXT) if position not in _DASHES]
     text[:, places] = _HEX[data].reshape(len(raw), 32)
     ends = pa.py_buffer((np.arange(len(raw) + 1) * _UUID_TEXT).astype("<i4"))
     if len(raw) * _UUID_TEXT > ARRAY_BYTES:
@@ -275,9 +275,9 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     if most <= _NEAR:
         for step in range(1, most):
             alike = pc.equal(keys.slice(step), keys.slice(0, max(0, len(keys) - step)))
-            twice = alike.to_numpy(zero_copy_only=False) & (rows[step:] == rows[:-step])
-            if twice.any():
-                return int(np.argmax(twice)) + step
+            repeats = alike.to_numpy(zero_copy_only=False) & (rows[step:] == rows[:-step])
+            if repeats.any():
+                return int(np.argmax(repeats)) + step
         return None
     encoded = keys.dictionary_encode()
     codes = encoded.indices.to_numpy()
@@ -285,8 +285,8 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     if pc.count_distinct(pa.array(both)).as_py() == len(both):
         return None
     order = np.argsort(both, kind="stable")
-    twice = both[order][1:] == both[order][:-1]
-    return int(order[1:][twice].min())
+    repeats = both[order][1:] == both[order][:-1]
+    return int(order[1:][repeats].min())
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -294,8 +294,10 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
 
 def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
     """Return the number of elements of each list of any kind; a null list counts 0."""
-    found: NDArray[np.int64] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    lengths: NDArray[np.int64] = (
+        pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    return lengths
 
 
 def ends_of(lengths: Any) -> pa.Array:

@@ -38,24 +38,24 @@ Convert = Callable[[pa.Array], pa.Array]
 
 
 def compile_plan(
-    given: pa.Schema,
+    source: pa.Schema,
     table: pa.Schema,
     missing: OnMissing = "null",
     rules: Rules = WRITE,
     *,
     needed: Collection[str] = (),
 ) -> Plan:
-    """Compile a plan that converts rows of `given` to rows of `table`, from the schemas alone.
+    """Compile a plan that converts rows of `source` to rows of `table`, from the schemas alone.
 
-    Hudi's meta columns that `table` lacks are left out, with a warning. `missing`: a column or inner field that `given`
-    lacks becomes null (`null`) or a misfit (`refuse`); a column in `needed` always is one. With rules `READ` missing
+    Hudi's meta columns that `table` lacks are left out, with a warning. `missing`: a column or inner field that
+    `source` lacks becomes null (`null`) or a misfit (`refuse`); a column in `needed` always is one. With rules `READ` missing
     columns become null, and columns that `table` lacks are left out.
 
     Raises:
         DoesNotFit: the message names every field that does not fit.
         Corrupt: the same, with `READ`.
     """
-    plan = Plan(given, table, missing, rules, tuple(needed))
+    plan = Plan(source, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
     return plan
 
@@ -95,12 +95,12 @@ class _Unfit(Exception):
         super().__init__(misfit)
         self.misfit, self.values, self.kernel = misfit, values, kernel
 
-    def found(self, row: int) -> Misfit:
+    def located(self, row: int) -> Misfit:
         """Return the misfit with the row and the first value that does not fit."""
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
-        place = _first(self.kernel, self.values)
-        return self.misfit.at(row, self.values[place].as_py())
+        position = _first(self.kernel, self.values)
+        return self.misfit.at(row, self.values[position].as_py())
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
@@ -126,109 +126,114 @@ class _Compiler:
     misfits: list[Misfit] = field(default_factory=list)
 
     def columns(
-        self, given: pa.Schema, table: pa.Schema, needed: Collection[str]
+        self, source: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
         """Return each table column's index in the rows (None if missing) and its step; records misfits."""
         if self.rules is not READ:
-            without_own(given)
-        return self._fields(list(given), list(table), "", set(needed))
+            without_own(source)
+        return self._fields(list(source), list(table), "", set(needed))
 
     def _fields(
         self,
-        given: Sequence[pa.Field],
-        wanted: Sequence[pa.Field],
+        source: Sequence[pa.Field],
+        target: Sequence[pa.Field],
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
         """Match fields by name; return each wanted field's index (None if missing) and step, and record misfits."""
-        places = {one.name: place for place, one in enumerate(given)}
-        names = [one.name for one in wanted]
-        if len(places) < len(given):
-            self._twice([one.name for one in given], path)
+        places = {column.name: index for index, column in enumerate(source)}
+        names = [column.name for column in target]
+        if len(places) < len(source):
+            self._twice([column.name for column in source], path)
         if self.rules is not READ:
-            self._strangers(given, names, path)
-        found: list[tuple[int | None, ColumnStep]] = []
-        for one in wanted:
-            place, inner = places.get(one.name), f"{path}.{one.name}" if path else one.name
-            if place is not None:
-                found.append((place, self.step(given[place].type, one, inner)))
+            self._strangers(source, names, path)
+        steps: list[tuple[int | None, ColumnStep]] = []
+        for column in target:
+            index, inner = places.get(column.name), f"{path}.{column.name}" if path else column.name
+            if index is not None:
+                steps.append((index, self.step(source[index].type, column, inner)))
                 continue
-            if self.rules is not READ and (self.missing == "refuse" or one.name in needed or not one.nullable):
-                self.misfits.append(Misfit.missing(inner, str(one.type)))
-            found.append((None, _SAME))
-        return found
+            if self.rules is not READ and (self.missing == "refuse" or column.name in needed or not column.nullable):
+                self.misfits.append(Misfit.missing(inner, str(column.type)))
+            steps.append((None, _SAME))
+        return steps
 
     def _twice(self, names: list[str], path: str) -> None:
         for name in sorted({name for name in names if names.count(name) > 1}):
             self.misfits.append(Misfit.twice(f"{path}.{name}" if path else name))
 
-    def _strangers(self, given: Sequence[pa.Field], names: list[str], path: str) -> None:
-        known = {*names} if path else {*names, *META_COLUMNS}
-        strangers = [one for one in given if one.name not in known]
+    def _strangers(self, source: Sequence[pa.Field], names: list[str], path: str) -> None:
+        expected = {*names} if path else {*names, *META_COLUMNS}
+        strangers = [column for column in source if column.name not in expected]
         near = {name.lower(): name for name in names} if strangers else {}
-        for one in strangers:
-            self.misfits.append(Misfit.stranger(path, one.name, str(one.type), names, near.get(one.name.lower())))
+        for column in strangers:
+            self.misfits.append(
+                Misfit.stranger(path, column.name, str(column.type), names, near.get(column.name.lower()))
+            )
 
     # -- of one type ------------------------------------------------------------------------------------------------
 
-    def step(self, given: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
+    def step(self, source: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
         """Return the step from a type to a field; the step refuses nulls if the field is required."""
-        found = self._of_type(given, field.type, path)
+        conversion = self._of_type(source, field.type, path)
         if field.nullable or self.rules is READ:
-            return found
-        return ColumnStep(_required(found, Misfit.null(path, str(field.type))), renames=False)
+            return conversion
+        return ColumnStep(_required(conversion, Misfit.null(path, str(field.type))), renames=False)
 
-    def _of_type(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
+    def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
         """Return the step from one type to another; records types that do not fit as a misfit."""
-        if types.is_dictionary(given) and not types.is_dictionary(wanted):
-            return _decoded(self._of_type(given.value_type, wanted, path), wanted)
-        if types.is_run_end_encoded(given):
-            return _expanded(self._of_type(given.value_type, wanted, path))
-        if given.equals(wanted, check_metadata=True) and not (self.rules is WRITE and _has_checks(wanted)):
+        if types.is_dictionary(source) and not types.is_dictionary(target):
+            return _decoded(self._of_type(source.value_type, target, path), target)
+        if types.is_run_end_encoded(source):
+            return _expanded(self._of_type(source.value_type, target, path))
+        if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
             return _SAME
-        if types.is_null(given):
-            return ColumnStep(lambda values: pa.nulls(len(values), wanted), renames=False)
-        return self._nested(given, wanted, path) or self._value(given, wanted, path)
+        if types.is_null(source):
+            return ColumnStep(lambda values: pa.nulls(len(values), target), renames=False)
+        return self._nested(source, target, path) or self._value(source, target, path)
 
-    def _nested(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep | None:
+    def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep | None:
         """Return the step between two nested types of one kind; None for other types."""
-        if types.is_struct(given) and types.is_struct(wanted):
-            return self._struct(given, wanted, path)
-        if types.is_map(given) and types.is_map(wanted):
-            return self._map(given, wanted, path)
-        if is_list(given) and types.is_list(wanted):
-            step = self.step(given.value_type, wanted.value_field, f"{path}.element")
-            if step.renames and given.id == wanted.id:
-                return _rename(wanted)
-            return ColumnStep(_list_of(step, wanted), renames=False)
+        if types.is_struct(source) and types.is_struct(target):
+            return self._struct(source, target, path)
+        if types.is_map(source) and types.is_map(target):
+            return self._map(source, target, path)
+        if is_list(source) and types.is_list(target):
+            step = self.step(source.value_type, target.value_field, f"{path}.element")
+            if step.renames and source.id == target.id:
+                return _rename(target)
+            return ColumnStep(_list_of(step, target), renames=False)
         return None
 
-    def _value(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
-        rule = self.rules.rule(given, wanted)
+    def _value(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+        rule = self.rules.rule(source, target)
         if rule == REFUSED:
-            self.misfits.append(Misfit.types(path, str(given), str(wanted), advice(given, wanted)))
+            self.misfits.append(Misfit.types(path, str(source), str(target), advice(source, target)))
             return _SAME
-        return _plain(kernel_for(given, wanted, rule), wanted, Misfit.of_value(path, str(given), str(wanted)))
+        return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
 
-    def _struct(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
-        inner = [given.field(place) for place in range(given.num_fields)]
-        outer = [wanted.field(place) for place in range(wanted.num_fields)]
+    def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+        inner = [source.field(index) for index in range(source.num_fields)]
+        outer = [target.field(index) for index in range(target.num_fields)]
         steps = self._fields(inner, outer, path)
-        in_order = [place for place, _ in steps] == list(range(len(inner)))
-        alike = in_order and all(one.nullable == other.nullable for one, other in zip(inner, outer, strict=False))
+        in_order = [index for index, _ in steps] == list(range(len(inner)))
+        alike = in_order and all(
+            source_field.nullable == target_field.nullable
+            for source_field, target_field in zip(inner, outer, strict=False)
+        )
         if alike and all(step.renames for _, step in steps):
-            return _rename(wanted)
+            return _rename(target)
         return ColumnStep(_struct_of(steps, outer), renames=False)
 
-    def _map(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
-        keys = self._of_type(given.key_type, wanted.key_type, f"{path}.key")
-        items = self.step(given.item_type, wanted.item_field, f"{path}.value")
+    def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+        keys = self._of_type(source.key_type, target.key_type, f"{path}.key")
+        items = self.step(source.item_type, target.item_field, f"{path}.value")
         if self.rules is READ:
-            if keys.renames and items.renames and given.item_field.nullable == wanted.item_field.nullable:
-                return _rename(wanted)
-            return ColumnStep(_map_of(keys, items, wanted, None), renames=False)
+            if keys.renames and items.renames and source.item_field.nullable == target.item_field.nullable:
+                return _rename(target)
+            return ColumnStep(_map_of(keys, items, target, None), renames=False)
         return ColumnStep(
-            _map_of(keys, items, wanted, Misfit.repeated(f"{path}.key", str(wanted.key_type))), renames=False
+            _map_of(keys, items, target, Misfit.repeated(f"{path}.key", str(target.key_type))), renames=False
         )
 
 
@@ -236,23 +241,23 @@ def _has_checks(kind: pa.DataType) -> bool:
     """Return whether values of this very type can be refused, for equal map keys or required fields."""
     if types.is_map(kind):
         return True
-    inner = [kind.field(place) for place in range(kind.num_fields)]
-    return any(not one.nullable or _has_checks(one.type) for one in inner)
+    inner = [kind.field(index) for index in range(kind.num_fields)]
+    return any(not part.nullable or _has_checks(part.type) for part in inner)
 
 
-def _rename(wanted: pa.DataType) -> ColumnStep:
-    return ColumnStep(lambda values: values.cast(wanted), renames=True)
+def _rename(target: pa.DataType) -> ColumnStep:
+    return ColumnStep(lambda values: values.cast(target), renames=True)
 
 
-def _plain(kernel: Kernel, wanted: pa.DataType, misfit: Misfit) -> ColumnStep:
+def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> ColumnStep:
     """Return the step that runs a kernel; a value that would change raises `_Unfit`."""
 
     def checked(values: pa.Array) -> pa.Array:
-        return kernel(values, wanted)
+        return kernel(values, target)
 
     def run(values: pa.Array) -> pa.Array:
         try:
-            return kernel(values, wanted)
+            return kernel(values, target)
         except WouldChange as error:
             raise _Unfit(misfit, values, checked) from error
 
@@ -268,26 +273,26 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
     return run
 
 
-def _decoded(step: ColumnStep, wanted: pa.DataType) -> ColumnStep:
+def _decoded(step: ColumnStep, target: pa.DataType) -> ColumnStep:
     """Return the step that converts a dictionary's values, then looks them up; ignores misfits that no row uses."""
 
     def run(values: pa.Array) -> pa.Array:
         """Convert one dictionary array; may raise TooLong."""
         words = values.dictionary
         try:
-            found = step(words)
+            converted = step(words)
         except _Unfit:
             used = pc.unique(values.indices.drop_null())
             places = pc.index_in(values.indices, value_set=used)
             return step(words.take(used)).take(places)
-        if types.is_string(wanted) or types.is_binary(wanted):
-            most = pc.max(pc.binary_length(found)).as_py() or 0
+        if types.is_string(target) or types.is_binary(target):
+            most = pc.max(pc.binary_length(converted)).as_py() or 0
             if (
                 most * len(values) > ARRAY_BYTES
-                and pc.sum(pc.binary_length(found).take(values.indices)).as_py() > ARRAY_BYTES
+                and pc.sum(pc.binary_length(converted).take(values.indices)).as_py() > ARRAY_BYTES
             ):
                 raise TooLong
-        return found.take(values.indices)
+        return converted.take(values.indices)
 
     return ColumnStep(run, renames=False)
 
@@ -315,32 +320,32 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
             return pa.nulls(len(values), pa.struct(list(fields)))
         if some:
             parts = [without_hidden(part, values) for part in parts]
-        found = []
-        for (place, step), one in zip(steps, fields, strict=True):
-            if place is None:
-                found.append(pa.nulls(len(values), one.type))
-            elif one.nullable or not some:
-                found.append(step(parts[place]))
+        converted = []
+        for (index, step), target in zip(steps, fields, strict=True):
+            if index is None:
+                converted.append(pa.nulls(len(values), target.type))
+            elif target.nullable or not some:
+                converted.append(step(parts[index]))
             else:  # Under a null struct, a required field gets the value of another row.
-                there = values.is_valid()
-                numbers = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
-                found.append(step(parts[place].filter(there)).take(pa.array(np.maximum(numbers, 0))))
-        return pa.StructArray.from_arrays(found, fields=list(fields), mask=values.is_null() if some else None)
+                is_present = values.is_valid()
+                numbers = np.cumsum(is_present.to_numpy(zero_copy_only=False)) - 1
+                converted.append(step(parts[index].filter(is_present)).take(pa.array(np.maximum(numbers, 0))))
+        return pa.StructArray.from_arrays(converted, fields=list(fields), mask=values.is_null() if some else None)
 
     return run
 
 
-def _list_of(step: ColumnStep, wanted: pa.DataType) -> Convert:
+def _list_of(step: ColumnStep, target: pa.DataType) -> Convert:
     def run(values: pa.Array) -> pa.Array:
         lengths = lengths_of(values)
         mask = values.is_null() if values.null_count else None
         inner = step(elements_of(values, lengths))
-        return pa.ListArray.from_arrays(ends_of(lengths), inner, type=wanted, mask=mask)
+        return pa.ListArray.from_arrays(ends_of(lengths), inner, type=target, mask=mask)
 
     return run
 
 
-def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Misfit | None) -> Convert:
+def _map_of(keys: ColumnStep, items: ColumnStep, target: pa.DataType, misfit: Misfit | None) -> Convert:
     """Return the conversion of maps, which refuses equal keys if `misfit` is given."""
 
     def run(values: pa.Array) -> pa.Array:
@@ -348,10 +353,10 @@ def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Mi
         lengths = lengths_of(entries)
         its_keys, its_items = elements_of(entries, lengths).flatten()
         its_keys = keys(its_keys)
-        if misfit is not None and (place := equal_keys(its_keys, lengths)) is not None:
-            raise _Unfit(misfit.at(0, its_keys[place].as_py()))
+        if misfit is not None and (position := equal_keys(its_keys, lengths)) is not None:
+            raise _Unfit(misfit.at(0, its_keys[position].as_py()))
         mask = values.is_null() if values.null_count else None
-        return pa.MapArray.from_arrays(ends_of(lengths), its_keys, items(its_items), type=wanted, mask=mask)
+        return pa.MapArray.from_arrays(ends_of(lengths), its_keys, items(its_items), type=target, mask=mask)
 
     return run
 
@@ -372,7 +377,7 @@ def _entries(maps: pa.Array) -> pa.Array:
 class Plan:
     """Conversion of rows of one schema to another, made by `compile_plan` from the same arguments. Picklable."""
 
-    given: pa.Schema
+    source: pa.Schema
     table: pa.Schema
     missing: OnMissing
     rules: Rules
@@ -385,7 +390,7 @@ class Plan:
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
         """Each table column's index in the rows (None if missing) and its step; compiled once, may raise DoesNotFit."""
         compiler = _Compiler(self.missing, self.rules)
-        steps = compiler.columns(self.given, self.table, self.needed)
+        steps = compiler.columns(self.source, self.table, self.needed)
         if compiler.misfits:
             raise self._error(compiler.misfits)
         return steps
@@ -395,15 +400,17 @@ class Plan:
         return Corrupt(f"an old file does not fit the table: {error}") if self.rules is READ else error
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Convert rows; those of another schema than `given` get a plan of their own.
+        """Convert rows; those of another schema than `source` get a plan of their own.
 
         Raises DoesNotFit (with `READ` Corrupt), which names the first value that does not fit, and its row.
         """
-        if rows.schema is not self.given and not rows.schema.equals(self.given, check_metadata=True):
+        if rows.schema is not self.source and not rows.schema.equals(self.source, check_metadata=True):
             return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
         columns = [
-            pa.nulls(rows.num_rows, one.type) if place is None else self._column(rows.column(place), step, one.type)
-            for (place, step), one in zip(self.steps, self.table, strict=True)
+            pa.nulls(rows.num_rows, column.type)
+            if index is None
+            else self._column(rows.column(index), step, column.type)
+            for (index, step), column in zip(self.steps, self.table, strict=True)
         ]
         return pa.Table.from_arrays(columns, schema=self.table)
 
@@ -412,23 +419,23 @@ class Plan:
         if step.run is None:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        found: list[pa.Array] = []
+        converted: list[pa.Array] = []
         start = 0
         for chunk in chunks:
             parts = _applied(step, chunk)
             # Raised outside of the handler: an error with that context could not be pickled.
             if parts is None:
                 raise self._unfit(step, chunk, start)
-            found += parts
+            converted += parts
             start += len(chunk)
-        return pa.chunked_array(found, kind)
+        return pa.chunked_array(converted, kind)
 
     def _unfit(self, step: ColumnStep, chunk: pa.Array, start: int) -> Exception:
         row = _first(step, chunk)
         try:
             step(chunk.slice(row, 1))
         except _Unfit as unfit:
-            return self._error([unfit.found(start + row)])
+            return self._error([unfit.located(start + row)])
         raise AssertionError  # pragma: no cover - it refused the same row
 
 

@@ -40,22 +40,22 @@ def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():
-            found = rows
+            stream = rows
         case pa.RecordBatch():
-            found = pa.Table.from_batches([rows])
+            stream = pa.Table.from_batches([rows])
         case _ if is_of("pandas", rows) and hasattr(rows, "columns"):
-            found = _of_pandas(rows, columns)
+            stream = _of_pandas(rows, columns)
         case _ if is_of("polars", rows) and hasattr(rows, "collect"):
-            found = _of_arrow(rows.collect())
+            stream = _of_arrow(rows.collect())
         case _ if hasattr(rows, "__arrow_c_stream__"):
-            found = _of_arrow(rows)
+            stream = _of_arrow(rows)
         case _:
             raise InvalidRecords(
                 f"{type(rows).__name__} has no rows: give a pandas or polars DataFrame, or a pyarrow Table or reader; "
                 "for Dask use lockprovider.table.engines.dask"
             )
-    _check_names(found.schema.names)
-    return found
+    _check_names(stream.schema.names)
+    return stream
 
 
 def is_of(library: str, value: object) -> bool:
@@ -105,14 +105,14 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
     """Convert a pandas DataFrame, with the table's types for columns of dicts."""
     names = list(frame.columns)
     _check_names(names)
-    known: pa.Schema | None = None
+    table_columns: pa.Schema | None = None
     arrays = []
     for name in names:
-        series, wanted = frame[name], None
+        series, column_type = frame[name], None
         if columns is not None and series.dtype == object and _may_be_maps(series):
-            known = columns() if known is None else known
-            wanted = known.field(name).type if known.get_field_index(name) >= 0 else None
-        arrays.append(_of_series(name, series, wanted))
+            table_columns = columns() if table_columns is None else table_columns
+            column_type = table_columns.field(name).type if table_columns.get_field_index(name) >= 0 else None
+        arrays.append(_of_series(name, series, column_type))
     return pa.table(arrays, names=names)
 
 
@@ -128,10 +128,10 @@ def _is_null(value: Any) -> bool:
 _NULLS = ("NAType", "NaTType")
 
 
-def _of_series(name: str, series: Any, wanted: pa.DataType | None) -> Any:
+def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
     try:
-        if wanted is not None and _has_map(wanted):
-            return _of_objects(list(series), wanted)
+        if column_type is not None and _has_map(column_type):
+            return _of_objects(list(series), column_type)
         return pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, TooLong) as error:
         raise UnsupportedSchema(
@@ -140,29 +140,40 @@ def _of_series(name: str, series: Any, wanted: pa.DataType | None) -> Any:
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    inner = (kind.field(place).type for place in range(kind.num_fields))
+    inner = (kind.field(index).type for index in range(kind.num_fields))
     return bool(types.is_map(kind)) or any(map(_has_map, inner))
 
 
-def _of_objects(values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
-    """Convert Python objects by their own types; `wanted` only tells maps from structs."""
+def _of_objects(values: Sequence[Any], column_type: pa.DataType | None) -> pa.Array:
+    """Convert Python objects by their own types; `column_type` only tells maps from structs."""
     mask = np.array([_is_null(value) for value in values], dtype=np.bool_)
-    given = [value for value, is_null in zip(values, mask, strict=True) if not is_null]
-    if wanted is not None and types.is_map(wanted):
-        entries = [list(value.items() if isinstance(value, dict) else value) for value in given]
-        keys, items = ([pair[place] for pair in chain.from_iterable(entries)] for place in (0, 1))
+    present = [value for value, is_null in zip(values, mask, strict=True) if not is_null]
+    if column_type is not None and types.is_map(column_type):
+        entries = [list(value.items() if isinstance(value, dict) else value) for value in present]
+        keys, items = ([pair[index] for pair in chain.from_iterable(entries)] for index in (0, 1))
         lengths = map(len, entries)
         ends = ends_of([0 if is_null else next(lengths) for is_null in mask])
-        inner = _of_objects(keys, None), _of_objects(items, wanted.item_type)
+        inner = _of_objects(keys, None), _of_objects(items, column_type.item_type)
         return pa.MapArray.from_arrays(ends, *inner, mask=pa.array(mask))
-    if wanted is not None and types.is_struct(wanted) and given and all(isinstance(value, dict) for value in given):
-        names = list(dict.fromkeys(chain.from_iterable(given)))
-        there = {one.name: one.type for one in (wanted.field(place) for place in range(wanted.num_fields))}
-        parts = [_of_objects([(value or {}).get(name) for value in values], there.get(name)) for name in names]
+    if (
+        column_type is not None
+        and types.is_struct(column_type)
+        and present
+        and all(isinstance(value, dict) for value in present)
+    ):
+        names = list(dict.fromkeys(chain.from_iterable(present)))
+        field_types = {
+            field.name: field.type for field in (column_type.field(index) for index in range(column_type.num_fields))
+        }
+        parts = [_of_objects([(value or {}).get(name) for value in values], field_types.get(name)) for name in names]
         return pa.StructArray.from_arrays(parts, names, mask=pa.array(mask))
-    if wanted is not None and types.is_list(wanted) and all(isinstance(value, (list, tuple)) for value in given):
-        inside = _of_objects(list(chain.from_iterable(given)), wanted.value_type)
-        lengths = map(len, given)
+    if (
+        column_type is not None
+        and types.is_list(column_type)
+        and all(isinstance(value, (list, tuple)) for value in present)
+    ):
+        inside = _of_objects(list(chain.from_iterable(present)), column_type.value_type)
+        lengths = map(len, present)
         ends = ends_of([0 if is_null else next(lengths) for is_null in mask])
         return pa.ListArray.from_arrays(ends, inside, mask=pa.array(mask))
     return pa.array(list(values), from_pandas=True)

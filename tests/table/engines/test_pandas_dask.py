@@ -422,7 +422,7 @@ def test_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     assert len(data_files(Path(table.url))) == 2
     txn = Transaction(table)
     pieces = on_dask._split(
-        frame((1, "a", 10), (3, "a", 3)), start_for_tasks(txn, table.schema()), gone=False, valued=False
+        frame((1, "a", 10), (3, "a", 3)), start_for_tasks(txn, table.schema()), is_delete=False, valued=False
     )
     writer, slices = start_for_tasks(txn, table.schema()), txn.snapshot.within(["a"])
     first, second = (on_dask._rewrite([pieces["a"]], writer, slices, "a", 0) for _ in range(2))

@@ -121,7 +121,7 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:
-    asked = HudiWrite.of(options.hudi, overwrite=overwrite)
+    hudi_write = HudiWrite.of(options.hudi, overwrite=overwrite)
     if overwrite and options.if_exists != "append":
         raise InvalidInput(f"if_exists={options.if_exists} contradicts mode('overwrite'): leave one of them out")
-    return WriteJob(options, asked, arrow_schema(schema))
+    return WriteJob(options, hudi_write, arrow_schema(schema))

@@ -46,30 +46,31 @@ def typed_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = translated(str(error)) if type(error).__module__.startswith(_OF_SPARK) else None
-        if found is None:
+        restored = translated(str(error)) if type(error).__module__.startswith(_OF_SPARK) else None
+        if restored is None:
             raise
-        raise found from error
+        raise restored from error
 
 
 def translated(text: str) -> Exception | None:
     """Restore this package's error from Spark's text; None for errors of Spark."""
-    if found := _RAISED.findall(text):
-        kind, sentence = found[-1]
-        return _told(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)
+    if matches := _RAISED.findall(text):
+        kind, sentence = matches[-1]
+        return _does_not_fit(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)
     if lost := _LOST.search(text):
         return WriteConflict(lost[1], lost[2].rstrip(":,"), ())
-    if gone := _NO_FILE.search(text):
-        return HistoryGone.with_file(gone[1])
-    if other := _OTHER_PYTHON.search(text):
+    if missing_file := _NO_FILE.search(text):
+        return HistoryGone.with_file(missing_file[1])
+    if other_python := _OTHER_PYTHON.search(text):
         return InvalidSettings(
-            f"Spark's executors run another Python than {sys.executable} ({other[0]}): set PYSPARK_PYTHON to it before "
-            "the session is made; on a cluster install this package there, or ship an environment by spark.archives"
+            f"Spark's executors run another Python than {sys.executable} ({other_python[0]}): set PYSPARK_PYTHON "
+            "to it before the session is made; on a cluster install this package "
+            "there, or ship an environment by spark.archives"
         )
     return None
 
 
-def _told(sentence: str) -> DoesNotFit:
+def _does_not_fit(sentence: str) -> DoesNotFit:
     return DoesNotFit((Misfit(sentence.partition(":")[0], "", "", sentence),))
 
 
@@ -83,7 +84,7 @@ def in_one_sentence() -> Iterator[None]:
         yield
     except DoesNotFit as error:  # all misfits in one line
         os.environ[_NO_TRACEBACK] = "1"
-        raise _told("; ".join(map(str, error.misfits))) from error
+        raise _does_not_fit("; ".join(map(str, error.misfits))) from error
     except (CasError, CoordinationError, LockError, TableError):
         os.environ[_NO_TRACEBACK] = "1"
         raise

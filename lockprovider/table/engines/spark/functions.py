@@ -87,9 +87,9 @@ def changes(
     Raises:
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
     """
-    found = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
-    rows = jobs.run_over(spark, found.parts, methodcaller("read", table.place), found.schema)
-    return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))
+    changed = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
+    rows = jobs.run_over(spark, changed.parts, methodcaller("read", table.place), changed.schema)
+    return Feed(rows, changed.checkpoint, tuple(commit.begin for commit in changed.commits))
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -203,8 +203,8 @@ def read(
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow passes no rows to Spark without columns
     if isinstance(filter, str):
-        seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
-        sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*needed, *seen.names)))
+        used = jobs.mentioned(filter, hudi_schema.with_meta(schema))
+        sql, where, needed = filter, jobs.pushable(filter, used), list(dict.fromkeys((*needed, *used.names)))
     scan = consistent.plan(table, snapshot, needed, where, partitions, read_optimized=read_optimized)
     folder = folder_for_spark(spark, table.place, native_reads) if filter is None or sql is not None else None
     rows = read_scan(spark, table.place, scan, folder)
@@ -305,19 +305,19 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
         txn.add(jobs.put_new(jobs.Steps(txn, "overwrite", 1), writer, plan.changes, within))
         return
     steps = jobs.Steps(txn, "overwrite", 2)
-    with jobs.computed_once(plan.changes) as held:
-        counts = jobs.counts(held, steps) if has_buckets else {}
-        found = [*counts] if has_buckets else jobs.partitions_of(held, plan.planner, steps)
-        ended = sorted(found) if ended is None else ended
+    with jobs.computed_once(plan.changes) as cached:
+        counts = jobs.counts(cached, steps) if has_buckets else {}
+        row_partitions = [*counts] if has_buckets else jobs.partitions_of(cached, plan.planner, steps)
+        ended = sorted(row_partitions) if ended is None else ended
         if not is_whole:
-            tasks.check_within(found, ended)
+            tasks.check_within(row_partitions, ended)
         txn.end_partitions(ended, operation)
         writer = start_for_tasks(txn, plan.planner.schema)
         if has_buckets:
             numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
-            txn.add(jobs.put(steps, writer, jobs.with_groups(held, numbered, writer, steps), numbered))
+            txn.add(jobs.put(steps, writer, jobs.with_groups(cached, numbered, writer, steps), numbered))
         else:
-            txn.add(jobs.put_new(steps, writer, held, frozenset(ended)))
+            txn.add(jobs.put_new(steps, writer, cached, frozenset(ended)))
 
 
 def delete_where(
@@ -336,13 +336,13 @@ def delete_where(
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
     plan = plan_for_tasks(txn, lambda planner: jobs.mentioned(where, planner.schema))
-    schema, seen = plan.planner.schema, plan.changes
+    schema, used = plan.planner.schema, plan.changes
     _, scan = planned(Scan(txn, filter=jobs.pushable(where, schema), partitions=partitions))
     numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without slices that cannot have such rows
-    locate = tasks.locator(plan.planner, seen)
-    located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
-    gone = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    txn.add(jobs.put(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), gone, numbered))
+    locate = tasks.locator(plan.planner, used)
+    located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(used))
+    deletes = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
+    txn.add(jobs.put(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), deletes, numbered))
 
 
 # -- services ----------------------------------------------------------------------------------------------------------
@@ -383,8 +383,8 @@ def on_executors(spark: SparkSession) -> Runner:
         if not work:
             return iter(())
         with typed_errors(), jobs.described(spark, f"hudi: rewrite {len(work)} file slices"):
-            found = jobs.run_over(spark, list(work), _written, tasks.STATS).collect()
-        return (WriteStat(**row.asDict()) for row in found)
+            rows = jobs.run_over(spark, list(work), _written, tasks.STATS).collect()
+        return (WriteStat(**row.asDict()) for row in rows)
 
     return run
 

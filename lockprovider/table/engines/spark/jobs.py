@@ -75,11 +75,11 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
     The cached frame has a plan of its own, as another thread may unpersist the caller's, which Spark finds by its plan.
     """
-    apart = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
+    cached = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
-        yield apart
+        yield cached
     finally:
-        apart.unpersist()
+        cached.unpersist()
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
@@ -111,11 +111,11 @@ def put(
 ) -> Iterator[WriteStat]:
     """Write grouped changes, as the last step; `valued`: the deletes have ordering values."""
     # Without a number, Spark would merge these tasks into few, as it sees only how small the changes are.
-    apart = changes.repartition(numbered.tasks, tasks.GROUP)
-    grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
+    spread = changes.repartition(numbered.tasks, tasks.GROUP)
+    grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
-    what = f"look up and merge {numbered.changes} changes into {len(numbered.old)} file groups"
-    return written(stats, changes.schema, steps.at(steps.of, what))
+    action = f"look up and merge {numbered.changes} changes into {len(numbered.old)} file groups"
+    return written(stats, changes.schema, steps.at(steps.of, action))
 
 
 def put_new(
@@ -159,11 +159,11 @@ class Steps:
     verb: str
     of: int
 
-    def at(self, number: int, what: str) -> str:
+    def at(self, number: int, action: str) -> str:
         """Report that a step begins, and return its name."""
         done: dict[str, object] = {"done": None, "total": None}
-        self.txn.table.tell("progress", self.txn.begin, step=what, number=number, of=self.of, **done)
-        return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {what}"
+        self.txn.table.tell("progress", self.txn.begin, step=action, number=number, of=self.of, **done)
+        return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {action}"
 
 
 def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
@@ -212,21 +212,23 @@ def keyed(
 
 def counts(keyed: DataFrame, steps: Steps) -> dict[str, int]:
     """Count the changes of each partition, as the first step."""
-    found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
-    return {row[tasks.PARTITION]: row["count"] for row in found}
+    rows = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
+    return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[str]:
     """List the partitions of the rows, as the first step."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
-    found = collected(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
-    return sorted(row[tasks.PARTITION] for row in found)
+    partition_rows = collected(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
+    return sorted(row[tasks.PARTITION] for row in partition_rows)
 
 
-def with_bucket_groups(keyed: DataFrame, old: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
-    """Add to each change the file group of its bucket: its number in `old`, or a new one."""
-    numbers = {(one.partition, buckets.bucket_of(one.file_id)): number for number, one in old.items()}
+def with_bucket_groups(keyed: DataFrame, slices: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
+    """Add to each change the file group of its bucket: its number in `slices`, or a new one."""
+    numbers = {
+        (file_slice.partition, buckets.bucket_of(file_slice.file_id)): number for number, file_slice in slices.items()
+    }
     kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, StringType())
     return keyed.mapInArrow(_grouper(writer.config, numbers), kind)
 
@@ -237,19 +239,21 @@ def _grouper(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             partitions = batch.column(tasks.PARTITION).dictionary_encode()
-            found = of_keys(config, batch.column(tasks.KEY))
-            yield batch.append_column(tasks.GROUP, _names(partitions, found, numbers))
+            row_buckets = of_keys(config, batch.column(tasks.KEY))
+            yield batch.append_column(tasks.GROUP, _names(partitions, row_buckets, numbers))
 
     return run
 
 
-def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tuple[str, int | None], str]) -> pa.Array:
+def _names(
+    partitions: pa.DictionaryArray, row_buckets: pa.Array, numbers: Mapping[tuple[str, int | None], str]
+) -> pa.Array:
     """Name the file group of each row; Python sees only the distinct (partition, bucket) pairs."""
-    pairs = (partitions.indices.to_numpy().astype(np.int64) << _BITS) | found.to_numpy()
-    there, places = np.unique(pairs, return_inverse=True)
+    pairs = (partitions.indices.to_numpy().astype(np.int64) << _BITS) | row_buckets.to_numpy()
+    codes, places = np.unique(pairs, return_inverse=True)
     paths = partitions.dictionary.to_pylist()
-    seen = [(paths[pair >> _BITS], pair & _LOW) for pair in there.tolist()]
-    names = [numbers.get(pair, f"{tasks.NEW}{pair[1]}") for pair in seen]
+    distinct = [(paths[pair >> _BITS], pair & _LOW) for pair in codes.tolist()]
+    names = [numbers.get(pair, f"{tasks.NEW}{pair[1]}") for pair in distinct]
     return pa.array(names, pa.string()).take(pa.array(places))
 
 
@@ -266,15 +270,15 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     misfits: list[Misfit] = []
     for field in schema.fields:
         try:
-            found = to_arrow_schema(
+            column = to_arrow_schema(
                 StructType([field]), error_on_duplicated_field_names_in_struct=True, timezone="UTC"
             ).field(0)
         except (PySparkException, KeyError):  # Arrow has no such type
-            found = None
-        if found is None or _has_variants(field.dataType):
+            column = None
+        if column is None or _has_variants(field.dataType):
             misfits.append(_unheld(field))
         else:
-            columns.append(found.with_metadata(None))
+            columns.append(column.with_metadata(None))
     if misfits:
         raise DoesNotFit(tuple(misfits))
     return pa.schema(columns)

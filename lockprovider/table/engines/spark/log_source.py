@@ -82,14 +82,14 @@ class LogOptions:
     reader: str | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> LogOptions:
+    def of(cls, options: Mapping[str, str]) -> LogOptions:
         """Parse the options; may raise InvalidInput."""
-        known = {key.lower(): value for key, value in given.items()}
-        if strange := sorted(known.keys() - {"path", *_PARSERS}):
+        lowered = {key.lower(): value for key, value in options.items()}
+        if strange := sorted(lowered.keys() - {"path", *_PARSERS}):
             raise InvalidInput(f"options {strange} are not known; there are {sorted({'path', *_PARSERS})}")
-        if not known.get("path"):
+        if not lowered.get("path"):
             raise InvalidInput("no path: say load(url), or the option path")
-        return cls(known["path"], **parsed(known, _PARSERS))
+        return cls(lowered["path"], **parsed(lowered, _PARSERS))
 
     def open(self) -> Wal:
         """Open the log."""
@@ -124,8 +124,8 @@ class LogPart(InputPartition):
                 yield _rows(batch)
                 reached = batch.end.offset
             if reached != self.end.offset:
-                said = f"the records {reached} to {self.end.offset} of {self.options.url!r} are missing"
-                raise MalformedObject(f"{said}: somebody removes its objects")
+                gap = f"the records {reached} to {self.end.offset} of {self.options.url!r} are missing"
+                raise MalformedObject(f"{gap}: somebody removes its objects")
 
 
 def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[LogPart]:
@@ -141,7 +141,7 @@ def _rows(batch: LogBatch) -> pa.RecordBatch:
     at = pa.array([batch.at_ms * 1000] * count, pa.timestamp("us", tz="UTC"))
     offsets = range(batch.start.offset, batch.start.offset + count)
     columns = [[batch.start.slot] * count, offsets, batch.records, [batch.epoch] * count]
-    arrays = [pa.array(one, field.type) for one, field in zip(columns, COLUMNS, strict=False)]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=False)]
     return pa.record_batch([*arrays, at], schema=COLUMNS)
 
 

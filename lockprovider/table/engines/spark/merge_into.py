@@ -123,17 +123,17 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
     )
-    found = jobs.collected(summed, keyed.schema, steps.at(1, "count the source's rows"))
-    for row in found:
+    rows = jobs.collected(summed, keyed.schema, steps.at(1, "count the source's rows"))
+    for row in rows:
         if row[_MOST] > 1:
             raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
-    return {row[tasks.PARTITION]: row["count"] for row in found}
+    return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
 def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[str, FileSlice]]:
     groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
-    found = {row[tasks.GROUP] for row in jobs.collected(groups, grouped.schema, step)}
-    return [(number, one) for number, one in numbered.old.items() if number in found]
+    touched = {row[tasks.GROUP] for row in jobs.collected(groups, grouped.schema, step)}
+    return [(number, file_slice) for number, file_slice in numbered.old.items() if number in touched]
 
 
 def _joined(
@@ -146,32 +146,32 @@ def _joined(
         tasks.locator(writer, writer.schema),
         tasks.grouped_schema(writer.schema),
     )
-    ours, theirs = names
-    same = [F.col(f"{theirs}.{name}") == F.col(f"{ours}.{name}") for name in (tasks.KEY, tasks.PARTITION)]
-    return grouped.alias(theirs).join(located.alias(ours), same, "left")
+    table_alias, source_alias = names
+    same = [F.col(f"{source_alias}.{name}") == F.col(f"{table_alias}.{name}") for name in (tasks.KEY, tasks.PARTITION)]
+    return grouped.alias(source_alias).join(located.alias(table_alias), same, "left")
 
 
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
     """Describe the rows that some clause applies to, with that clause's values; may raise DoesNotFit."""
-    holds = [_holds(one, names[0]) for one in clauses]
+    holds = [_holds(clause, names[0]) for clause in clauses]
     chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))
     chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())
-    values = [None if isinstance(one, MatchedDelete) else f"{_VALUES} {n}" for n, one in enumerate(clauses)]
+    values = [None if isinstance(clause, MatchedDelete) else f"{_VALUES} {n}" for n, clause in enumerate(clauses)]
     structs = [
         F.when(
             F.col(tasks.CLAUSE) == number,
-            F.struct(*(_value(one, column, source, names).alias(column) for column in writer.schema.names)),
+            F.struct(*(_value(clause, column, source, names).alias(column) for column in writer.schema.names)),
         ).alias(name)
-        for number, (one, name) in enumerate(zip(clauses, values, strict=True))
+        for number, (clause, name) in enumerate(zip(clauses, values, strict=True))
         if name is not None
     ]
     tags = [F.col(f"{names[1]}.{name}").alias(name) for name in tasks.KEYS.names]
     handed = chosen.select(tasks.CLAUSE, *tags, *structs)
     for name in filter(None, values):
-        given = cast("StructType", handed.schema[name].dataType)
-        writer.plan(jobs.arrow_schema(given))
+        struct = cast("StructType", handed.schema[name].dataType)
+        writer.plan(jobs.arrow_schema(struct))
     kind = pa.schema([*tasks.change_schema(writer.schema), (tasks.GROUP, pa.string())])
     return handed.mapInArrow(tasks.merger(writer, values), from_arrow_schema(kind))
 
@@ -183,19 +183,19 @@ def _cases(conditions: list[Column], values: list[Any]) -> Column:
     return cases
 
 
-def _holds(clause: Clause, ours: str) -> Column:
-    there = F.col(f"{ours}.{tasks.KEY}")
-    applies = there.isNull() if isinstance(clause, NotMatchedInsert) else there.isNotNull()
+def _holds(clause: Clause, table_alias: str) -> Column:
+    table_key = F.col(f"{table_alias}.{tasks.KEY}")
+    applies = table_key.isNull() if isinstance(clause, NotMatchedInsert) else table_key.isNotNull()
     return applies if clause.where is None else applies & F.expr(clause.where)
 
 
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
-    ours, theirs = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
+    table_column, source_column = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
     match clause:
         case MatchedDelete():
-            return F.col(ours)
+            return F.col(table_column)
         case MatchedUpdate():
-            unnamed = theirs or ours
-            return F.col(unnamed) if clause.values is None else F.expr(clause.values.get(name, ours))
+            unnamed = source_column or table_column
+            return F.col(unnamed) if clause.values is None else F.expr(clause.values.get(name, table_column))
         case NotMatchedInsert():
-            return F.expr((clause.values or {}).get(name, theirs or "null"))
+            return F.expr((clause.values or {}).get(name, source_column or "null"))

@@ -63,12 +63,12 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
     folder = None if any(map(_has_floats_inside, scan.read)) else folder
-    for one in scan.slices:
-        is_alike = folder is not None and is_read_alike(place, one, scan.read, folder)
-        (by_spark if is_alike else by_python).append(one)
+    for file_slice in scan.slices:
+        is_alike = folder is not None and is_read_alike(place, file_slice, scan.read, folder)
+        (by_spark if is_alike else by_python).append(file_slice)
     if not by_spark:
         return jobs.run_over(spark, by_python, partial(read_slice, place, scan), scan.schema)
-    rows = _read_files(spark, [f"{folder}/{one.path}" for one in by_spark], scan.schema)
+    rows = _read_files(spark, [f"{folder}/{file_slice.path}" for file_slice in by_spark], scan.schema)
     if not by_python:
         return rows
     return rows.union(jobs.run_over(spark, by_python, partial(read_slice, place, scan), scan.schema))
@@ -86,13 +86,18 @@ def _by_row(column: pa.Field) -> str:
     return f"nanvl({name}, {name}) as {name}" if types.is_floating(column.type) else name
 
 
-def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder: str) -> bool:
+def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
     """Return whether Spark reads a slice as Python does; False for unreadable files, as Python's error is typed."""
-    path = f"{folder}/{one.path}"
-    if one.logs or not _PLAIN.fullmatch(path) or _GLOB.search(path) or path.rpartition("/")[2].startswith(_HIDDEN):
+    path = f"{folder}/{file_slice.path}"
+    if (
+        file_slice.logs
+        or not _PLAIN.fullmatch(path)
+        or _GLOB.search(path)
+        or path.rpartition("/")[2].startswith(_HIDDEN)
+    ):
         return False
     try:
-        footer = place.footer(one.path)
+        footer = place.footer(file_slice.path)
     except (Corrupt, HistoryGone, UnsupportedTable):
         return False
     return _is_of_this_calendar(footer) and has_alike(footer.schema.to_arrow_schema(), columns)
@@ -100,16 +105,19 @@ def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder:
 
 def _is_of_this_calendar(footer: pq.FileMetaData) -> bool:
     """Return whether a file's dates are of the calendar that Spark uses since version 3.0."""
-    known = footer.metadata or {}
-    return LEGACY_KEY.encode() not in known and known.get(SPARK_KEY.encode(), _THIS_CALENDAR) >= _THIS_CALENDAR
+    metadata = footer.metadata or {}
+    return LEGACY_KEY.encode() not in metadata and metadata.get(SPARK_KEY.encode(), _THIS_CALENDAR) >= _THIS_CALENDAR
 
 
 def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
     """Return whether each column has this type in the file, or is missing in it; Spark ignores case."""
-    there: dict[str, list[tuple[str, pa.DataType]]] = {}
+    stored_fields: dict[str, list[tuple[str, pa.DataType]]] = {}
     for field in stored:
-        there.setdefault(field.name.lower(), []).append((field.name, field.type))
-    return all(there.get(one.name.lower(), [(one.name, one.type)]) == [(one.name, one.type)] for one in columns)
+        stored_fields.setdefault(field.name.lower(), []).append((field.name, field.type))
+    return all(
+        stored_fields.get(column.name.lower(), [(column.name, column.type)]) == [(column.name, column.type)]
+        for column in columns
+    )
 
 
 def _has_floats_inside(column: pa.Field) -> bool:

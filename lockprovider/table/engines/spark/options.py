@@ -36,9 +36,9 @@ _IF_EXISTS = ("append", "error", "ignore")
 Parser = Callable[[str, str], Any]  # takes an option's name and text; raises InvalidInput
 
 
-def parsed(known: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
+def parsed(lowered: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
     """Parse the given options; keys of `known` are in lower case."""
-    return {name: parse(name, known[name.lower()]) for name, parse in parsers.items() if name.lower() in known}
+    return {name: parse(name, lowered[name.lower()]) for name, parse in parsers.items() if name.lower() in lowered}
 
 
 def text_option(name: str, text: str) -> str:
@@ -57,12 +57,12 @@ def count_option(name: str, text: str) -> int:
 def json_option(name: str, text: str) -> dict[str, Any]:
     """Parse a JSON object; may raise InvalidInput."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"{name} is no JSON; write it with json.dumps") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InvalidInput(f"{name} is no JSON object; write it with json.dumps of a dict")
-    return found
+    return value
 
 
 def _names(name: str, text: str) -> tuple[str, ...]:
@@ -147,36 +147,36 @@ class SparkOptions:
     hudi: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> SparkOptions:
+    def of(cls, options: Mapping[str, str]) -> SparkOptions:
         """Parse the options; raise InvalidInput for unknown, missing or invalid ones."""
-        known = {key.lower(): value for key, value in given.items()}
-        if known.keys() >= _OF_CATALOGS:
+        lowered = {key.lower(): value for key, value in options.items()}
+        if lowered.keys() >= _OF_CATALOGS:
             raise InvalidInput(f"a Python source cannot be a table of Spark's catalog: {_INSTEAD}")
-        for key in sorted(known):
+        for key in sorted(lowered):
             if key not in _KNOWN | _OBEYED_BY_READS and not key.startswith(_HUDI):
                 alike = get_close_matches(key, _KNOWN | _OBEYED_BY_READS, n=1)
                 hint = f"did you mean {alike[0]}? There" if alike else "there"
                 raise InvalidInput(f"option {key} is not known; {hint} are {sorted(_KNOWN)} and Hudi's own")
-        known |= _ours(known)
-        if not known.get("path"):
+        lowered |= _ours(lowered)
+        if not lowered.get("path"):
             raise InvalidInput(
                 "no path: say load(url), save(url), or the option path; Spark does not tell a Python source where a "
                 f"table of its catalog is (saveAsTable, CREATE TABLE, insertInto): {_INSTEAD}"
             )
-        if ("begin" in known or "end" in known) and "as_of" in known:
+        if ("begin" in lowered or "end" in lowered) and "as_of" in lowered:
             raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
-        hudi = {key: value for key, value in known.items() if key.startswith(_HUDI)}
-        values = parsed(known, _PARSERS)
-        found = cls(known["path"], hudi=hudi, merge_schema=values.pop("mergeSchema", False), **values)
-        if found.read_optimized:
-            found.refuse("a read of base files only", "begin", "end", "changes")
-        return found
+        hudi = {key: value for key, value in lowered.items() if key.startswith(_HUDI)}
+        values = parsed(lowered, _PARSERS)
+        result = cls(lowered["path"], hudi=hudi, merge_schema=values.pop("mergeSchema", False), **values)
+        if result.read_optimized:
+            result.refuse("a read of base files only", "begin", "end", "changes")
+        return result
 
     def refuse(self, purpose: str, *names: str) -> None:
         """Raise InvalidInput if options among `names` are given, which `purpose` does not use."""
-        given = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
-        if given:
-            raise InvalidInput(f"options {given} mean nothing for {purpose}; leave them out")
+        unused = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
+        if unused:
+            raise InvalidInput(f"options {unused} mean nothing for {purpose}; leave them out")
 
     @property
     def settings(self) -> TableSettings:
@@ -229,16 +229,16 @@ _INSTEAD_OF = {
 _CDC = "its rows would have other columns: use the option changes=true, which says in _operation what became of a row"
 
 
-def _ours(known: Mapping[str, str]) -> dict[str, str]:
+def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
     """Translate Hudi's read options, in lower case, to the data source's; may raise InvalidInput."""
-    found: dict[str, str] = {}
-    kind = known.get(_QUERY_TYPE, "snapshot").strip().lower()
+    translated: dict[str, str] = {}
+    kind = lowered.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
-        raise InvalidInput(f"{_QUERY_TYPE}={known[_QUERY_TYPE]} is none of {', '.join(_QUERY_TYPES)}")
+        raise InvalidInput(f"{_QUERY_TYPE}={lowered[_QUERY_TYPE]} is none of {', '.join(_QUERY_TYPES)}")
     if kind == "read_optimized":
-        found["read_optimized"] = "true"
-    window = [key for key in (_BEGIN, _END, _FORMAT) if key in known]
-    if kind == "incremental" and _AS_OF in known:
+        translated["read_optimized"] = "true"
+    window = [key for key in (_BEGIN, _END, _FORMAT) if key in lowered]
+    if kind == "incremental" and _AS_OF in lowered:
         raise InvalidInput(
             f"{_AS_OF} tells what was there, {_QUERY_TYPE}=incremental what changed: give one or the other"
         )
@@ -246,15 +246,15 @@ def _ours(known: Mapping[str, str]) -> dict[str, str]:
         raise InvalidInput(
             f"{window} mean nothing for {_QUERY_TYPE}={kind}; add {_QUERY_TYPE}=incremental, or leave them out"
         )
-    if known.get(_FORMAT, "latest_state").strip().lower() != "latest_state":
-        raise InvalidInput(f"{_FORMAT}={known[_FORMAT]} cannot be had here: {_CDC}")
+    if lowered.get(_FORMAT, "latest_state").strip().lower() != "latest_state":
+        raise InvalidInput(f"{_FORMAT}={lowered[_FORMAT]} cannot be had here: {_CDC}")
     for key, name in ((_BEGIN, "begin"), (_END, "end"), (_AS_OF, "as_of"), (_OFFSET, "starting")):
-        if key in known:
-            found[name] = _time(known[key])
-    twice = [name for name, value in found.items() if known.get(name, value) != value]
-    if twice:
-        raise InvalidInput(f"options {twice} are given twice, by Hudi's name and by ours: give one of them")
-    return found
+        if key in lowered:
+            translated[name] = _time(lowered[key])
+    conflicting = [name for name, value in translated.items() if lowered.get(name, value) != value]
+    if conflicting:
+        raise InvalidInput(f"options {conflicting} are given twice, by Hudi's name and by ours: give one of them")
+    return translated
 
 
 def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
@@ -275,8 +275,8 @@ def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
 def _check_key(key: str, value: str) -> None:
     """Raise InvalidInput for an option or value of Hudi's that would change what is read."""
     if key in _WITHOUT_EFFECT_ON_READS:
-        if (fine := _WITHOUT_EFFECT_ON_READS[key]) and value not in fine:
-            instead = _INSTEAD_OF.get(key, f"use {' or '.join(fine)}, or leave it out")
+        if (accepted := _WITHOUT_EFFECT_ON_READS[key]) and value not in accepted:
+            instead = _INSTEAD_OF.get(key, f"use {' or '.join(accepted)}, or leave it out")
             raise InvalidInput(f"{key}={value} cannot be had here: {instead}")
     elif key in _INSTEAD_OF:
         raise InvalidInput(f"{key} is not obeyed here: {_INSTEAD_OF[key]}")
@@ -288,15 +288,15 @@ def _check_key(key: str, value: str) -> None:
 
 def _time(text: str) -> str:
     """Convert a time in one of Hudi's forms to a version; return other texts unchanged."""
-    given = text.strip()
-    if given and not given.strip("0"):
+    stripped = text.strip()
+    if stripped and not stripped.strip("0"):
         return ""  # before all commits
-    if found := re.fullmatch(r"(\d{4})0{10}(?:000)?", given):
-        return f"{int(found[1]) - 1:04}1231235959999"  # before all commits of that year
-    if found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(\.\d{1,3})?)?", given):
-        day, clock = "-".join(found.groups()[:3]), ":".join(part or "00" for part in found.groups()[3:6])
-        return f"{day}T{clock}{(found[7] or '.0').ljust(4, '0')}Z"
-    return given
+    if match := re.fullmatch(r"(\d{4})0{10}(?:000)?", stripped):
+        return f"{int(match[1]) - 1:04}1231235959999"  # before all commits of that year
+    if match := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(\.\d{1,3})?)?", stripped):
+        day, clock = "-".join(match.groups()[:3]), ":".join(part or "00" for part in match.groups()[3:6])
+        return f"{day}T{clock}{(match[7] or '.0').ljust(4, '0')}Z"
+    return stripped
 
 
 # -- Hudi's options of a write -----------------------------------------------------------------------------------------
@@ -345,8 +345,8 @@ class HudiWrite:
     @classmethod
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
         """Parse the options; may raise InvalidInput. `overwrite` is Spark's mode."""
-        known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
-        strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
+        supported = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
+        strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in supported)
         if strange:
             # With their common prefix, all names would be alike.
             names = sorted(key.removeprefix(_OF_WRITES) for key in _OBEYED_BY_WRITES if key.startswith(_OF_WRITES))
@@ -392,7 +392,7 @@ class HudiWrite:
 
     def check(self, config: TableConfig) -> None:
         """Raise InvalidInput if the options differ from the existing table."""
-        said = {
+        pairs = {
             KEY_OPTION: (self.record_keys or None, config.record_keys),
             _PARTITIONS[0]: (self.partition_by, config.partition_fields),
             _ORDERING[0]: (None if self.ordering is None else (self.ordering,), config.ordering_fields),
@@ -401,29 +401,29 @@ class HudiWrite:
             _HIVE: (self.hive_style, config.hive_style),
             _ENCODE: (self.url_encode, config.url_encode),
         }
-        for key, (wanted, found) in said.items():
-            if wanted is not None and wanted != found:
+        for key, (option, value) in pairs.items():
+            if option is not None and option != value:
                 raise InvalidInput(
-                    f"{key}={_text(wanted)}, but the table that is there has {_text(found) or 'none'}: leave it out"
+                    f"{key}={_text(option)}, but the table that is there has {_text(value) or 'none'}: leave it out"
                 )
 
 
-def _operation(given: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
+def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
     """Choose the operation by option, Spark's mode, and whether a record key is named."""
-    name = (given or "").strip().lower()
+    name = (option or "").strip().lower()
     if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
         if name == WriteOperation.DELETE.value:
             raise InvalidInput(f"{_OPERATION}=delete deletes keys, mode('overwrite') all rows: use mode('append')")
         return WriteOperation.INSERT_OVERWRITE_TABLE
-    if given is None:
+    if option is None:
         return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
     if name == "bulk_insert":
         return WriteOperation.INSERT
     try:
         return WriteOperation(name)
     except ValueError:
-        known = ", ".join(sorted({one.value for one in WriteOperation} | {"bulk_insert"}))
-        raise InvalidInput(f"{_OPERATION}={given} cannot be had here: use one of {known}") from None
+        names = ", ".join(sorted({operation.value for operation in WriteOperation} | {"bulk_insert"}))
+        raise InvalidInput(f"{_OPERATION}={option} cannot be had here: use one of {names}") from None
 
 
 def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -433,10 +433,10 @@ def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
     """Return the value of an option with several names; raise InvalidInput if values differ."""
-    given = {key: options[key].strip() for key in keys if key in options}
-    if len({*given.values()}) > 1:
-        raise InvalidInput(f"{given} contradict each other: give one of them")
-    return next(iter(given.values()), None)
+    values = {key: options[key].strip() for key in keys if key in options}
+    if len({*values.values()}) > 1:
+        raise InvalidInput(f"{values} contradict each other: give one of them")
+    return next(iter(values.values()), None)
 
 
 def _hudi_flag(options: Mapping[str, str], key: str) -> bool | None:

@@ -55,18 +55,18 @@ class Piece(InputPartition):
 
 def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
     """Split a scan into tasks."""
-    apart = replace(scan, slices=())  # each task has only its own slice
-    return [Piece(partial(read_slice, table.place, apart, one)) for one in scan.slices]
+    template = replace(scan, slices=())  # each task has only its own slice
+    return [Piece(partial(read_slice, table.place, template, file_slice)) for file_slice in scan.slices]
 
 
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> ScanPlan:
     """Plan the files of a snapshot that may have rows for the options and the filter `among`."""
-    seen = consistent.snapshot(table, as_of)
-    asked = _where(options, table.schema(seen.timeline))
-    where = among if asked is None else asked if among is None else both(asked, among)
-    return consistent.plan(table, seen, columns, where, options.partitions, read_optimized=options.read_optimized)
+    snapshot = consistent.snapshot(table, as_of)
+    own_filter = _where(options, table.schema(snapshot.timeline))
+    where = among if own_filter is None else own_filter if among is None else both(own_filter, among)
+    return consistent.plan(table, snapshot, columns, where, options.partitions, read_optimized=options.read_optimized)
 
 
 def changed(
@@ -77,21 +77,26 @@ def changed(
     `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
     """
     if options.changes:
-        wanted = [name for name in columns if name != OPERATION]
+        names = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
-        found = changes_since(table, after, end or None, columns=wanted, partitions=options.partitions)
-        return [Piece(partial(part.read, table.place)) for part in found.parts]
-    now = table.timeline()
-    check_since(table, now, begin, Order.COMPLETION, is_checkpoint=streams)
-    made = [i for i in now.writes if begin < (i.completion or "") <= end]
-    if not made:
+        feed = changes_since(table, after, end or None, columns=names, partitions=options.partitions)
+        return [Piece(partial(part.read, table.place)) for part in feed.parts]
+    timeline = table.timeline()
+    check_since(table, timeline, begin, Order.COMPLETION, is_checkpoint=streams)
+    commits = [i for i in timeline.writes if begin < (i.completion or "") <= end]
+    if not commits:
         return []
     if not begin:
-        return pieces(table, snapshot_scan(table, options, columns, made[-1].completion))  # archived commits, too
-    written = {instant.begin for instant in made}
-    ours = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
-    scan = snapshot_scan(table, options, columns, made[-1].completion, ours)
-    return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if not written.isdisjoint(one.begins))))
+        return pieces(table, snapshot_scan(table, options, columns, commits[-1].completion))  # archived commits, too
+    written = {instant.begin for instant in commits}
+    of_commits = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
+    scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits)
+    return pieces(
+        table,
+        replace(
+            scan, slices=tuple(file_slice for file_slice in scan.slices if not written.isdisjoint(file_slice.begins))
+        ),
+    )
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
@@ -194,14 +199,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Called before the batch is committed, so that a restart reads the batch again.
         """
-        wanted = self._schema.names
-        there = plain_columns(self._opened().schema(), wanted if self._options.columns else None)
-        mine = {one.name: one.dataType.simpleString() for one in self._schema.fields}
-        found = {one.name: one.dataType.simpleString() for one in from_arrow_schema(there).fields}
-        if more := [f"{name} {kind}" for name, kind in found.items() if mine.get(name) != kind]:
+        names = self._schema.names
+        table_columns = plain_columns(self._opened().schema(), names if self._options.columns else None)
+        query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
+        table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}
+        if differing := [f"{name} {kind}" for name, kind in table_types.items() if query_types.get(name) != kind]:
             raise UnsupportedSchema(
-                f"columns {more} of the table are new, or of another type, since the stream was loaded: load it again, "
-                "and start the query with the same checkpoint; or name the columns that you want by the option columns"
+                f"columns {differing} of the table are new, or of another type, since the stream was loaded: load it "
+                "again, and start the query with the same checkpoint; or name the columns that you want by "
+                "the option columns"
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -227,7 +233,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if time < archived:
             return time  # This time is rejected later: what happened since is unknown.
         return max(
-            (one.completion or "" for one in timeline.writes if (one.completion or "") <= time), default=archived
+            (instant.completion or "" for instant in timeline.writes if (instant.completion or "") <= time),
+            default=archived,
         )
 
     def _completed_after(self, start: str) -> list[Instant]:

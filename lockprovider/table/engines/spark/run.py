@@ -69,12 +69,12 @@ class _Run:
             return self._spark.sql(text)
 
     def _column(self, name: str) -> str:
-        found = self._names.get(name.lower())
-        if found is None:
+        spelling = self._names.get(name.lower())
+        if spelling is None:
             raise InvalidInput(
                 f"SQL {self._text!r}: {name!r} is no column of the table, which has {self._schema.names}"
             )
-        return found
+        return spelling
 
     def _named(self, values: tuple[tuple[str, str], ...]) -> dict[str, str]:
         return {self._column(name): text for name, text in values}
@@ -82,62 +82,68 @@ class _Run:
     def _merge(self, statement: MergeStatement) -> None:
         """Run a MERGE; raise InvalidInput unless ON compares exactly the key and partition columns."""
         keys = self._txn.config.identifying
-        on = {self._column(name): theirs for name, theirs in statement.on}
+        on = {self._column(name): source_column for name, source_column in statement.on}
         if {*on} != {*keys}:
             raise InvalidInput(
                 f"SQL {self._text!r}: ON must compare the columns that tell a row's key and partition, {list(keys)}, "
                 f"and no others, {statement.on_place}"
             )
         source = self._query(f"select * from {statement.source}")  # noqa: S608 - the user's own SQL
-        for mine, theirs in on.items():
-            source = self._with_key(source, mine, theirs)
-        clauses = [self._clause(one, source, on, statement) for one in statement.clauses]
+        for key, source_column in on.items():
+            source = self._with_key(source, key, source_column)
+        clauses = [self._clause(clause, source, on, statement) for clause in statement.clauses]
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
-    def _with_key(self, source: DataFrame, mine: str, theirs: str) -> DataFrame:
+    def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
         """Give a source's key column the table's name for it."""
-        there = {name.lower(): name for name in source.columns}
-        found = there.get(theirs.lower())
-        if found is None:
-            raise InvalidInput(f"SQL {self._text!r}: the source has no column {theirs!r}; it has {source.columns}")
-        if found == mine:
-            return source
-        if found.lower() == mine.lower():
-            return source.withColumnRenamed(found, mine)
-        if mine.lower() in there:
+        spellings = {name.lower(): name for name in source.columns}
+        column = spellings.get(source_column.lower())
+        if column is None:
             raise InvalidInput(
-                f"SQL {self._text!r}: the source has {mine!r}, too, which is not what ON compares with {theirs!r}: "
-                "name them apart in a query, USING (select ...) AS s"
+                f"SQL {self._text!r}: the source has no column {source_column!r}; it has {source.columns}"
             )
-        return source.withColumn(mine, source[found])
+        if column == key:
+            return source
+        if column.lower() == key.lower():
+            return source.withColumnRenamed(column, key)
+        if key.lower() in spellings:
+            raise InvalidInput(
+                f"SQL {self._text!r}: the source has {key!r}, too, which is not what ON compares with "
+                f"{source_column!r}: name them apart in a query, USING (select ...) AS s"
+            )
+        return source.withColumn(key, source[column])
 
-    def _clause(self, one: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement) -> Clause:
+    def _clause(
+        self, clause: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement
+    ) -> Clause:
         """Translate a clause; key columns may only be set to their source columns."""
-        if one.verb == "delete":
-            return MatchedDelete(one.where)
-        if one.values is None:
+        if clause.verb == "delete":
+            return MatchedDelete(clause.where)
+        if clause.values is None:
             lacking = sorted({*self._names} - {name.lower() for name in source.columns})
             if lacking:
                 raise InvalidInput(f"SQL {self._text!r}: * needs all columns of the table; the source lacks {lacking}")
-            return MatchedUpdate(None, one.where) if one.verb == "update" else NotMatchedInsert(None, one.where)
-        values = self._named(one.values)
+            return (
+                MatchedUpdate(None, clause.where) if clause.verb == "update" else NotMatchedInsert(None, clause.where)
+            )
+        values = self._named(clause.values)
         alias = statement.source_alias.lower()
-        for mine, theirs in on.items():
-            given = values.pop(mine, None)
-            said = None if given is None else given.replace("`", "").replace(" ", "").lower()
-            if (said is None and one.verb == "insert") or said not in {
+        for key, source_column in on.items():
+            value = values.pop(key, None)
+            normalized = None if value is None else value.replace("`", "").replace(" ", "").lower()
+            if (normalized is None and clause.verb == "insert") or normalized not in {
                 None,
-                f"{alias}.{theirs.lower()}",
-                theirs.lower(),
+                f"{alias}.{source_column.lower()}",
+                source_column.lower(),
             }:
                 raise InvalidInput(
-                    f"SQL {self._text!r}: {mine} tells a row's key or partition, and can only be "
-                    f"{statement.source_alias}.{theirs} here, as in ON"
+                    f"SQL {self._text!r}: {key} tells a row's key or partition, and can only be "
+                    f"{statement.source_alias}.{source_column} here, as in ON"
                 )
-        if one.verb == "update":
-            return MatchedUpdate(values, one.where)
-        others = {name: "null" for name in self._schema.names if name not in on}
-        return NotMatchedInsert({**others, **values}, one.where)
+        if clause.verb == "update":
+            return MatchedUpdate(values, clause.where)
+        nulls = {name: "null" for name in self._schema.names if name not in on}
+        return NotMatchedInsert({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
         """Run an UPDATE: read matching rows, set the values, and upsert them."""
@@ -152,8 +158,8 @@ class _Run:
             rows = functions.read(self._spark, self._txn, filter=pushed, native_reads=self._view.native_reads).alias(
                 alias
             )
-            seen = rows if where is None else rows.where(where)
-            changed = seen.select(
+            matching = rows if where is None else rows.where(where)
+            changed = matching.select(
                 *(F.expr(values.get(name, f"{alias}.`{name}`")).alias(name) for name in self._schema.names)
             )
         functions.write(self._txn, upserts=changed)

@@ -74,35 +74,35 @@ class Stage:
         missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
         is_delete = self.operation is WriteOperation.DELETE
         changes = tasks.keyer(self.writer, delete=is_delete, missing=missing, valued=self.valued)(batches)
-        return [self._put(pa.Table.from_batches(held)) for held in _chunks(changes)]
+        return [self._put(pa.Table.from_batches(chunk)) for chunk in _chunks(changes)]
 
     def _put(self, rows: pa.Table) -> StagedFile:
         sink, path = pa.BufferOutputStream(), f"{self.folder}/{Machine().new_id()}.arrow"
         with pa.ipc.new_file(sink, rows.schema, options=_PACKED) as file:
             file.write_table(rows)
         self.writer.place.store.put_if_absent(path, bytes(sink.getvalue())).unwrap()
-        counts = {one["values"]: one["counts"] for one in pc.value_counts(rows[tasks.PARTITION]).to_pylist()}
+        counts = {count["values"]: count["counts"] for count in pc.value_counts(rows[tasks.PARTITION]).to_pylist()}
         return StagedFile(path, counts)
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Group batches into lists of at least `CHUNK_BYTES`, except the last."""
-    held: list[pa.RecordBatch] = []
+    chunk: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        chunk.append(batch)
         size += batch.nbytes
         if size >= CHUNK_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:
     """Remove the staged `files`, or all in `folder`; files may stay, as store errors are ignored."""
     try:
-        paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [one.path for one in files]
+        paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [file.path for file in files]
         place.store.delete_all(paths)
     except CasError:
         return
@@ -141,14 +141,14 @@ class _Merging:
         planner, counts = planner_of(txn), Counter[str]()
         if not planner.schema.equals(self.stage.writer.schema):
             raise Aborted(_CHANGED)
-        for one in self.files:
-            counts.update(one.counts)
+        for file in self.files:
+            counts.update(file.counts)
         if replaces:
             txn.end_partitions(sorted(counts))
         writer = start_for_tasks(txn, planner.schema, counts if self.stage.valued and txn.may_be_blind else None)
-        old = () if replaces else txn.remaining(counts)
-        numbered = tasks.Numbered.of(old, counts, writer.config.bucket_index)
-        keys = pa.concat_tables([self._read(one, [tasks.KEY, tasks.PARTITION]) for one in self.files] or [_NONE])
+        slices = () if replaces else txn.remaining(counts)
+        numbered = tasks.Numbered.of(slices, counts, writer.config.bucket_index)
+        keys = pa.concat_tables([self._read(file, [tasks.KEY, tasks.PARTITION]) for file in self.files] or [_NONE])
         partitions = keys[tasks.PARTITION].combine_chunks().dictionary_encode()
         names: list[str] = partitions.dictionary.to_pylist()
         if replaces and writer.config.bucket_index is None:
@@ -161,17 +161,17 @@ class _Merging:
         def merge(home: int, group: int, parts: list[tuple[Path, int]]) -> list[WriteStat]:
             rows = pa.Table.from_batches([_opened(path).get_batch(number) for path, number in parts])
             label = str(group) if group >= 0 else f"{tasks.NEW}{-1 - group}"
-            return [WriteStat(**one) for one in rewrite((pa.scalar(names[home]), pa.scalar(label)), rows).to_pylist()]
+            return [WriteStat(**stat) for stat in rewrite((pa.scalar(names[home]), pa.scalar(label)), rows).to_pylist()]
 
         parts = self._sort(homes, *places)
-        jobs = [partial(merge, home, group, mine) for (home, group), mine in sorted(parts.items())]
+        jobs = [partial(merge, home, group, batches) for (home, group), batches in sorted(parts.items())]
         txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
 
-    def _read(self, one: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def _read(self, staged: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a staged file through a copy on this disk."""
-        copy = self.folder / one.path.rpartition("/")[2]
+        copy = self.folder / staged.path.rpartition("/")[2]
         if not copy.exists():
-            copy.write_bytes(self.stage.writer.place.store.read(one.path).data)
+            copy.write_bytes(self.stage.writer.place.store.read(staged.path).data)
         with pa.memory_map(str(copy)) as file:
             names = pa.ipc.open_file(file).schema.names
             if names != tasks.change_schema(self.stage.writer.schema).names:
@@ -186,24 +186,24 @@ class _Merging:
 
         `rows` are row numbers, ascending, and `groups` their groups.
         """
-        found: dict[tuple[int, int], list[tuple[Path, int]]] = {}
+        batches: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0
-        for number, one in enumerate(self.files):
-            given, path = self._read(one), self.folder / f"sorted-{number}.arrow"
-            mine = slice(*np.searchsorted(rows, [start, start + given.num_rows]))
-            pairs = np.stack([homes[rows[mine]], groups[mine]], axis=1)
+        for number, staged in enumerate(self.files):
+            table, path = self._read(staged), self.folder / f"sorted-{number}.arrow"
+            selected = slice(*np.searchsorted(rows, [start, start + table.num_rows]))
+            pairs = np.stack([homes[rows[selected]], groups[selected]], axis=1)
             order = np.lexsort((pairs[:, 1], pairs[:, 0]))
             pairs = pairs[order]
             ends = np.flatnonzero(np.any(np.diff(pairs, axis=0) != 0, axis=1)) + 1
-            taken = given.take(pa.array(rows[mine][order] - start)).combine_chunks()
-            start += given.num_rows
+            taken = table.take(pa.array(rows[selected][order] - start)).combine_chunks()
+            start += table.num_rows
             with pa.ipc.new_file(str(path), taken.schema) as file:
                 for part, (first, last) in enumerate(zip([0, *ends], [*ends, len(order)], strict=True)):
                     (batch,) = taken.slice(first, last - first).to_batches()
                     file.write_batch(batch)
                     home, group = pairs[first].tolist()
-                    found.setdefault((home, group), []).append((path, part))
-        return found
+                    batches.setdefault((home, group), []).append((path, part))
+        return batches
 
 
 _NO_ROWS = np.array([], dtype=np.int64)
@@ -222,41 +222,46 @@ def _groups(
     A key that several groups have goes into each of them.
     """
     if writer.config.bucket_index is not None:
-        there = {(one.partition, buckets.bucket_of(one.file_id)): int(n) for n, one in numbered.old.items()}
+        numbers = {
+            (file_slice.partition, buckets.bucket_of(file_slice.file_id)): int(n)
+            for n, file_slice in numbered.old.items()
+        }
         of: Any = [of_keys(writer.config, chunk).to_numpy().astype(np.int64) for chunk in keys.chunks]
         pairs, places = np.unique(homes << 32 | np.concatenate([_NO_ROWS, *of]), return_inverse=True)
-        mine = [there.get((names[pair >> 32], pair & 0xFFFFFFFF), -1 - (pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
-        return np.arange(len(homes)), np.array(mine, dtype=np.int64)[places]
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        group_numbers = [
+            numbers.get((names[pair >> 32], pair & 0xFFFFFFFF), -1 - (pair & 0xFFFFFFFF)) for pair in pairs.tolist()
+        ]
+        return np.arange(len(homes)), np.array(group_numbers, dtype=np.int64)[places]
+    assigned: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for home, name in enumerate(names):
         rows = np.flatnonzero(homes == home)
-        wanted = keys.take(pa.array(rows))
+        partition_keys = keys.take(pa.array(rows))
         for located in _located(writer, numbered, name):
-            at = pc.index_in(wanted, value_set=located[tasks.KEY].combine_chunks())
+            at = pc.index_in(partition_keys, value_set=located[tasks.KEY].combine_chunks())
             hit = at.is_valid().to_numpy()
-            told = located[tasks.GROUP].take(at.drop_null()).cast(pa.int64())
-            found.append((rows[hit], told.to_numpy()))
+            hit_groups = located[tasks.GROUP].take(at.drop_null()).cast(pa.int64())
+            assigned.append((rows[hit], hit_groups.to_numpy()))
     fresh = np.ones(len(homes), dtype=np.bool_)
-    for rows, _ in found:
+    for rows, _ in assigned:
         fresh[rows] = False
-    new = np.concatenate([_NO_ROWS, *(hashes(chunk).astype(np.int64) for chunk in keys.chunks)])[fresh]
-    found.append((np.flatnonzero(fresh), -1 - new % numbered.buckets))
-    order = np.argsort(np.concatenate([rows for rows, _ in found]), kind="stable")
+    new_buckets = np.concatenate([_NO_ROWS, *(hashes(chunk).astype(np.int64) for chunk in keys.chunks)])[fresh]
+    assigned.append((np.flatnonzero(fresh), -1 - new_buckets % numbered.buckets))
+    order = np.argsort(np.concatenate([rows for rows, _ in assigned]), kind="stable")
     return (
-        np.concatenate([rows for rows, _ in found])[order],
-        np.concatenate([groups for _, groups in found])[order],
+        np.concatenate([rows for rows, _ in assigned])[order],
+        np.concatenate([groups for _, groups in assigned])[order],
     )
 
 
 def _located(writer: GroupWriter, numbered: tasks.Numbered, partition: str) -> Iterator[pa.Table]:
     """Yield the keys of a partition's file groups, some millions at a time, unique within a table."""
-    locate, held = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
-    mine = [(number, one) for number, one in numbered.old.items() if one.partition == partition]
-    for place, slice_ in enumerate(mine, start=1):
-        held.append(locate(slice_))
-        if place < len(mine) and sum(part.num_rows for part in held) < _ROWS_AT_ONCE:
+    locate, tables = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
+    slices = [(number, file_slice) for number, file_slice in numbered.old.items() if file_slice.partition == partition]
+    for position, numbered_slice in enumerate(slices, start=1):
+        tables.append(locate(numbered_slice))
+        if position < len(slices) and sum(part.num_rows for part in tables) < _ROWS_AT_ONCE:
             continue
-        rest, held = pa.concat_tables(held), []
+        rest, tables = pa.concat_tables(tables), []
         while rest.num_rows:
             codes = rest[tasks.KEY].combine_chunks().dictionary_encode().indices.to_numpy()
             first = np.unique(codes, return_index=True)[1]

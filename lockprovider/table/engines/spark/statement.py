@@ -111,7 +111,7 @@ def parse_statement(text: str) -> Statement:
 def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> None:
     """Raise unless sqlglot parses the text as one statement of this kind."""
     try:
-        found = sqlglot.parse(text.rstrip().rstrip(";"), dialect=_DIALECT)
+        statements = sqlglot.parse(text.rstrip().rstrip(";"), dialect=_DIALECT)
     except ParseError as error:
         first = error.errors[0]
         lines = text.split("\n")[: int(first["line"]) - 1]
@@ -120,9 +120,11 @@ def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> Non
             f"SQL {text!r} cannot be understood from {first['highlight']!r} on, at character {at}: "
             f"{first['description']}"
         ) from None
-    if len(found) != 1:
-        raise InvalidInput(f"SQL {text!r} has {len(found)} statements: give them one by one, each is a transaction")
-    if not isinstance(found[0], kind):
+    if len(statements) != 1:
+        raise InvalidInput(
+            f"SQL {text!r} has {len(statements)} statements: give them one by one, each is a transaction"
+        )
+    if not isinstance(statements[0], kind):
         raise reader.wrong(f"a whole {reader.word} statement")
 
 
@@ -151,8 +153,8 @@ class _Reader:
         return f"at character {start + 1}"
 
     def wrong(self, expected: str) -> InvalidInput:
-        found = repr(self.tokens[self.at].text) if not self.is_over else "the end"
-        return InvalidInput(f"SQL {self.text!r}: expected {expected}, not {found}, {self.place()}")
+        actual = repr(self.tokens[self.at].text) if not self.is_over else "the end"
+        return InvalidInput(f"SQL {self.text!r}: expected {expected}, not {actual}, {self.place()}")
 
     def take(self) -> str:
         """Consume the next token and return its text."""
@@ -213,11 +215,11 @@ class _Reader:
         return "" if self.is_over or self.word in reserved else self.plain_name()
 
     def plain_name(self) -> str:
-        found = self.name()
-        if not found.replace("_", "a").isalnum():
+        name = self.name()
+        if not name.replace("_", "a").isalnum():
             self.at -= 1
             raise self.wrong("a name of letters, digits and underscores")
-        return found
+        return name
 
     def column_of(self, target: Target) -> str:
         """Consume a column of the target, which may be qualified."""
@@ -227,36 +229,36 @@ class _Reader:
         if first.lower() != target.alias.lower():
             self.at -= 2
             raise self.wrong(f"a column of {target.alias}")
-        found = self.name()
+        column = self.name()
         if self.word == ".":
             raise self.wrong("=: a field of a struct cannot be set, give the whole column")
-        return found
+        return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
         """Consume `a = 1, b = b + 1`."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         while True:
             start, column = self.at, self.column_of(target)
             self.need("=")
-            if column.lower() in map(str.lower, found):
+            if column.lower() in map(str.lower, values):
                 self.at = start
                 raise self.wrong("each column once")
-            found[column] = self.until(",", *ends)
+            values[column] = self.until(",", *ends)
             if not self.took(","):
-                return tuple(found.items())
+                return tuple(values.items())
 
     def names(self) -> tuple[str, ...]:
         """Consume `(a, b)`."""
         self.need("(")
-        found = [self.plain_or_quoted()]
+        columns = [self.plain_or_quoted()]
         while self.took(","):
-            found.append(self.plain_or_quoted())
+            columns.append(self.plain_or_quoted())
         self.need(")")
-        return tuple(found)
+        return tuple(columns)
 
     def plain_or_quoted(self) -> str:
-        found = self.name()
-        return self.name() if self.took(".") else found
+        name = self.name()
+        return self.name() if self.took(".") else name
 
 
 def _merge(reader: _Reader) -> MergeStatement:
@@ -295,7 +297,7 @@ def _source(reader: _Reader) -> tuple[str, str]:
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
     """Parse `t.id = s.id and t.city = s.city`; other conditions are errors."""
     tree = sqlglot.parse_one(text, dialect=_DIALECT)
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
         sides = {}
         for column in (part.this, part.expression) if isinstance(part, exp.EQ) else ():
@@ -307,33 +309,33 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
                 f"SQL {reader.text!r}: ON must be {target.alias}.KEY = {source_alias}.KEY for each key column, "
                 f"joined by AND, not {part.sql(_DIALECT)!r}, {reader.place()}"
             )
-        found[sides[target.alias.lower()]] = sides[source_alias.lower()]
-    return tuple(found.items())
+        pairs[sides[target.alias.lower()]] = sides[source_alias.lower()]
+    return tuple(pairs.items())
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
     """Parse one WHEN clause of a MERGE."""
     reader.need("WHEN")
-    start, new = reader.at, reader.took("NOT")
+    start, is_insert = reader.at, reader.took("NOT")
     reader.need("MATCHED")
     if reader.took("BY", "SOURCE"):
         reader.at = start
         raise reader.wrong(
             "MATCHED or NOT MATCHED: rows that the source lacks are not looked at; delete them by DELETE"
         )
-    if new:
+    if is_insert:
         reader.took("BY", "TARGET")
     where = reader.until("THEN") if reader.took("AND") else None
     reader.need("THEN")
-    if not new and reader.took("DELETE"):
+    if not is_insert and reader.took("DELETE"):
         return WhenClause("delete", where, None)
-    if not new and reader.took("UPDATE"):
+    if not is_insert and reader.took("UPDATE"):
         reader.need("SET")
         values = None if reader.took("*") else reader.assignments(target, "WHEN")
         return WhenClause("update", where, values)
-    if new and reader.took("INSERT"):
+    if is_insert and reader.took("INSERT"):
         return WhenClause("insert", where, None if reader.took("*") else _inserted(reader))
-    raise reader.wrong("INSERT" if new else "UPDATE or DELETE")
+    raise reader.wrong("INSERT" if is_insert else "UPDATE or DELETE")
 
 
 def _inserted(reader: _Reader) -> tuple[tuple[str, str], ...]:

@@ -135,17 +135,17 @@ class _Writes:
                 "give a stream_id, one for each query"
             )
         with self._lock:
-            mine = self._tries.get((table.url, stream))
-            if mine is None or name is None or mine.name != (name, batch):
-                mine = self._tries[table.url, stream] = _Try((name, batch))
-            if mine.is_writing:
+            attempt = self._tries.get((table.url, stream))
+            if attempt is None or name is None or attempt.name != (name, batch):
+                attempt = self._tries[table.url, stream] = _Try((name, batch))
+            if attempt.is_writing:
                 raise InvalidInput(f"batch {batch} of stream {stream} is being written: make its writes one by one")
-            mine.is_writing, mine.writes = True, mine.writes + 1
+            attempt.is_writing, attempt.writes = True, attempt.writes + 1
         try:
             # A stream named after its query has no other runs.
-            yield BatchId.of(stream, batch, "" if stream_id is None else query or "", mine.writes)
+            yield BatchId.of(stream, batch, "" if stream_id is None else query or "", attempt.writes)
         finally:
-            mine.is_writing = False
+            attempt.is_writing = False
 
 
 _WRITES = _Writes()

@@ -61,10 +61,10 @@ class Sketch:
     @classmethod
     def of(cls, parts: Iterable[bytes]) -> Sketch:
         """Build the sketch of keys from the bytes of their `hashes`."""
-        found = np.frombuffer(b"".join(parts), dtype=np.uint32)
-        size = 1 << max(_LEAST_BITS, (len(found) * _BITS_PER_KEY - 1).bit_length())
+        hashed = np.frombuffer(b"".join(parts), dtype=np.uint32)
+        size = 1 << max(_LEAST_BITS, (len(hashed) * _BITS_PER_KEY - 1).bit_length())
         bits: NDArray[np.bool_] = np.zeros(min(size, _MOST_BITS), dtype=np.bool_)
-        bits[found % np.uint32(len(bits))] = True
+        bits[hashed % np.uint32(len(bits))] = True
         return cls(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), level=1))
 
     @cached_property
@@ -114,22 +114,22 @@ def locator(
     """
 
     def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
-        number, one = numbered
-        found = _rows(writer, one, _with_key(schema))
+        number, file_slice = numbered
+        table = _rows(writer, file_slice, _with_key(schema))
         if sketch is not None:
-            found = found.filter(sketch.may_have(found.column(0)))
-        partition, group = (pa.repeat(pa.scalar(text), found.num_rows) for text in (one.partition, number))
-        return pa.table([*found.columns[1:], found.column(0), partition, group], schema=grouped_schema(schema))
+            table = table.filter(sketch.may_have(table.column(0)))
+        partition, group = (pa.repeat(pa.scalar(text), table.num_rows) for text in (file_slice.partition, number))
+        return pa.table([*table.columns[1:], table.column(0), partition, group], schema=grouped_schema(schema))
 
     return rows
 
 
-def _rows(writer: GroupWriter, one: FileSlice, columns: pa.Schema) -> pa.Table:
-    if not one.logs:
-        return read_as(writer.place.read(one.path, columns.names), columns)
+def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.Table:
+    if not file_slice.logs:
+        return read_as(writer.place.read(file_slice.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
-    more = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), columns.names)]
-    merged = merged_rows(writer.place, one, pa.schema([*columns, *more]), rule)
+    merge_columns = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), columns.names)]
+    merged = merged_rows(writer.place, file_slice, pa.schema([*columns, *merge_columns]), rule)
     return pa.concat_tables(list(merged)).select(columns.names)
 
 
@@ -151,13 +151,13 @@ def keyer(
     def run(batches: Batches) -> Batches:
         """Yield the changes of each batch."""
         for batch in batches:
-            given = pa.Table.from_batches([batch])
+            table = pa.Table.from_batches([batch])
             if delete:
-                rows, keys, partitions = writer.keyed_deletes(given, valued=valued)
+                rows, keys, partitions = writer.keyed_deletes(table, valued=valued)
                 if valued:
                     values_of_deletes(writer.config, rows)
             else:
-                rows, keys, partitions = writer.keyed(given, missing)
+                rows, keys, partitions = writer.keyed(table, missing)
                 refuse_unordered(writer.config, rows)
             yield from _changes(writer.schema, rows, (keys, partitions), pa.repeat(pa.scalar(delete), len(keys)))
 
@@ -165,8 +165,10 @@ def keyer(
 
 
 def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: Any) -> Iterator[pa.RecordBatch]:
-    given = dict(zip(rows.column_names, rows.columns, strict=True))
-    columns = [given[one.name] if one.name in given else pa.nulls(len(deletes), one.type) for one in schema]
+    by_name = dict(zip(rows.column_names, rows.columns, strict=True))
+    columns = [
+        by_name[column.name] if column.name in by_name else pa.nulls(len(deletes), column.type) for column in schema
+    ]
     yield from pa.table([*columns, *tags, deletes], schema=change_schema(schema)).to_batches()
 
 
@@ -180,16 +182,18 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
         """Yield the changes of each batch and clause."""
         for batch in batches:
             for number, name in enumerate(values):
-                mine = batch.filter(pc.equal(batch.column(CLAUSE), number))
-                if not mine.num_rows:
+                selected = batch.filter(pc.equal(batch.column(CLAUSE), number))
+                if not selected.num_rows:
                     continue
-                tags = [mine.column(tag) for tag in (KEY, PARTITION)]
+                tags = [selected.column(tag) for tag in (KEY, PARTITION)]
                 rows = pa.table({})
                 if name is not None:
-                    given = pa.Table.from_struct_array(mine.column(name))
-                    rows = writer.plan(given.schema)(given)
-                for change in _changes(writer.schema, rows, tags, pa.repeat(pa.scalar(name is None), mine.num_rows)):
-                    yield change.append_column(GROUP, mine.column(GROUP))
+                    table = pa.Table.from_struct_array(selected.column(name))
+                    rows = writer.plan(table.schema)(table)
+                for change in _changes(
+                    writer.schema, rows, tags, pa.repeat(pa.scalar(name is None), selected.num_rows)
+                ):
+                    yield change.append_column(GROUP, selected.column(GROUP))
 
     return run
 
@@ -217,8 +221,8 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
-            found = pc.unique(writer.keyed_deletes(pa.Table.from_batches([batch]))[2])
-            yield from pa.table([found], schema=PARTITIONS).to_batches()
+            partitions = pc.unique(writer.keyed_deletes(pa.Table.from_batches([batch]))[2])
+            yield from pa.table([partitions], schema=PARTITIONS).to_batches()
 
     return run
 
@@ -244,8 +248,8 @@ class Numbered:
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
             bucket_groups(slices, index)  # raises before anything is written
-        new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
-        old = {str(number): one for number, one in enumerate(slices)}
+        new = {partition: len(slices) + position * buckets for position, partition in enumerate(sorted(counts))}
+        old = {str(number): file_slice for number, file_slice in enumerate(slices)}
         return cls(old, new, buckets, sum(counts.values()))
 
     @property
@@ -269,30 +273,30 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     Not split further: a split by the rows' order would differ between attempts. Raises InvalidRecords for rows outside
     of `within` (None: any), or a repeated key.
     """
-    if not (held := list(batches)):
+    if not (collected := list(batches)):
         return []
     task = _task_number()
-    rows, keys, partitions = writer.keyed(pa.Table.from_batches(held))
-    found: list[str] = sorted(pc.unique(partitions).to_pylist())
+    rows, keys, partitions = writer.keyed(pa.Table.from_batches(collected))
+    names: list[str] = sorted(pc.unique(partitions).to_pylist())
     if within is not None:
-        check_within(found, within)
-    mine = {partition: pc.equal(partitions, partition) for partition in found if len(found) > 1}
+        check_within(names, within)
+    masks = {partition: pc.equal(partitions, partition) for partition in names if len(names) > 1}
 
     def of(partition: str, values: Any) -> Any:
-        return values.filter(mine[partition]) if mine else values
+        return values.filter(masks[partition]) if masks else values
 
-    for partition in found:
+    for partition in names:
         check_unique(pa.chunked_array([of(partition, keys)]), partition)
     stats: list[WriteStat] = []
-    for partition in found:
+    for partition in names:
         file_id = group_id(writer.begin, "insert", partition, task)
         stats.append(writer.insert(partition, of(partition, rows), of(partition, keys), _token(task), file_id))
     return stats
 
 
-def check_within(found: Iterable[str], within: Iterable[str]) -> None:
+def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
     """Raise InvalidRecords if rows are for partitions that are not overwritten."""
-    if strange := sorted({*found} - {*within}):
+    if strange := sorted({*partitions} - {*within}):
         raise InvalidRecords(
             f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
         )
@@ -307,8 +311,8 @@ def rewriter(
         """Convert rows that came back from Spark with other nested names and zones."""
         if not changes.num_rows:
             return writer.schema.empty_table()  # deletes by a condition have no columns
-        given = changes.select(writer.schema.names)
-        return writer.plan(given.schema)(given)
+        columns = changes.select(writer.schema.names)
+        return writer.plan(columns.schema)(columns)
 
     def ordered(changes: pa.Table) -> pa.Table:
         return writer.deletes(changes, valued=True)
@@ -319,30 +323,32 @@ def rewriter(
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)
         rows, keys = stored(changes.filter(upserts)), keys.filter(upserts)
-        found = numbered.old.get(group)
-        if found is not None:
+        file_slice = numbered.old.get(group)
+        if file_slice is not None:
             values = None
             if valued:
                 values = values_of_deletes(writer.config, ordered(changes.filter(deletes)))
-            stat = writer.rewrite(found, rows, keys, deleted, _token(int(group)), delete_values=values)
+            stat = writer.rewrite(file_slice, rows, keys, deleted, _token(int(group)), delete_values=values)
         else:
-            kept = pc.invert(pc.is_in(keys, value_set=deleted))
+            is_kept = pc.invert(pc.is_in(keys, value_set=deleted))
             bucket = int(group.removeprefix(NEW))
             token = _token(numbered.new[partition] + bucket)
-            stat = _new_group(writer, (partition, bucket), rows.filter(kept), keys.filter(kept), token)
+            stat = _new_group(writer, (partition, bucket), rows.filter(is_kept), keys.filter(is_kept), token)
         return stats_table([stat] if stat is not None else [])
 
     return run
 
 
 def _new_group(
-    writer: GroupWriter, place: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
+    writer: GroupWriter, partition_bucket: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
 ) -> WriteStat | None:
     if not len(keys):
         return None  # only deletes of unknown keys
-    partition, bucket = place
+    partition, bucket = partition_bucket
     bucketed = writer.config.bucket_index is not None
-    file_id = bucket_id(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *place)
+    file_id = (
+        bucket_id(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *partition_bucket)
+    )
     return writer.insert(partition, rows, keys, token, file_id)
 
 

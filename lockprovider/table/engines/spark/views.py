@@ -97,13 +97,13 @@ def sql(
 def writable_view(spark: SparkSession, name: str) -> RegisteredView:
     """Return the registered view of this name; raise InvalidInput for an unknown or partial one."""
     views = _VIEWS.get(spark, {})
-    found = views.get(name.lower())
-    if found is None:
-        known = sorted(one.name for one in views.values())
+    view = views.get(name.lower())
+    if view is None:
+        names = sorted(registered.name for registered in views.values())
         raise InvalidInput(
-            f"no table is registered as {name!r} in this session, which has {known}: "
+            f"no table is registered as {name!r} in this session, which has {names}: "
             f"register(spark, url, {name!r}) first"
         )
-    if not found.is_whole:
+    if not view.is_whole:
         raise InvalidInput(f"view {name!r} is a part of its table, or of the past: register it whole to change it")
-    return found
+    return view

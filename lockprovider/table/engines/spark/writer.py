@@ -45,7 +45,7 @@ _PLANNED_S = 600.0
 _RETRIES = 5
 
 
-def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
+def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
     """Open or create the table for these rows, and add columns if asked; None if `if_exists=ignore` leaves it alone.
 
     Raises TableNotFound, TableExists, InvalidInput, InvalidRecords or UnsupportedSchema.
@@ -53,27 +53,27 @@ def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> Tab
     try:
         table = options.open()
     except TableNotFound:
-        return _make(options, asked, rows)
+        return _make(options, hudi_write, rows)
     if options.if_exists == "ignore":
         return None
     if options.if_exists == "error":
         raise TableExists(f"there is a table at {options.url!r} already, which if_exists=error refuses to write to")
-    asked.check(table.config())
-    there = table.schema()
-    more = new_fields(there, rows)
-    if more.names and options.merge_schema:
-        add_columns(table, more, retries=_RETRIES)
-    elif more.names:
+    hudi_write.check(table.config())
+    table_columns = table.schema()
+    new_columns = new_fields(table_columns, rows)
+    if new_columns.names and options.merge_schema:
+        add_columns(table, new_columns, retries=_RETRIES)
+    elif new_columns.names:
         raise InvalidInput(
-            f"columns {more.names} are not in the table, which has {there.names}: drop them, or add them by the option "
-            "mergeSchema=true"
+            f"columns {new_columns.names} are not in the table, which has {table_columns.names}: drop them, or "
+            "add them by the option mergeSchema=true"
         )
     return table
 
 
-def _make(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
+def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
     """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`."""
-    if not asked.record_keys:
+    if not hudi_write.record_keys:
         raise TableNotFound(
             f"there is no table at {options.url!r}: name the columns of its record key by {KEY_OPTION}, and this write "
             "makes it, or create it with Table.create"
@@ -83,7 +83,7 @@ def _make(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableCont
         return create_table(
             TableContext,
             options.url,
-            asked.spec(rows),
+            hudi_write.spec(rows),
             storage_options=options.storage_options,
             settings=options.settings,
             exist_ok=exist_ok,
@@ -144,7 +144,7 @@ class WriteJob:
 
     def _check(self, table: TableContext) -> None:
         """Raise for rows that cannot be written to this table; prepare the stage of a gathering write."""
-        config, asked = table.config(), self.asked.operation
+        config, operation = table.config(), self.asked.operation
         if config.bucket_index is not None and not self.asked.gathers:
             raise InvalidInput(
                 "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
@@ -152,13 +152,13 @@ class WriteJob:
             )
         planner = GroupWriter(table.place, "", config, table.schema())
         valued = self.asked.gathers and Transaction(table).may_be_blind
-        if asked is WriteOperation.DELETE:
+        if operation is WriteOperation.DELETE:
             valued = valued and config.ordering_field in self.rows.names
             planner.deletes(self.rows.empty_table(), valued=valued)
         else:
-            planner.plan(self.rows, "refuse" if asked is WriteOperation.UPSERT else "null")
+            planner.plan(self.rows, "refuse" if operation is WriteOperation.UPSERT else "null")
         if self.asked.gathers and self.stage is None:
-            self.stage = Stage(planner, asked, valued)
+            self.stage = Stage(planner, operation, valued)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write or stage the rows of a task."""
@@ -186,7 +186,7 @@ class WriteJob:
     def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult | None:
         """Commit the files of all tasks, or the gathered rows; an error rolls the instant back."""
         if self.asked.gathers:
-            files = [file for one in written for file in one.staged]
+            files = [file for result in written for file in result.staged]
             if self.stage is None or (batch_id is not None and not files):
                 return None
             try:
@@ -194,7 +194,7 @@ class WriteJob:
             finally:
                 remove_staged(table.place, files)
         begin = written[0].begin if self.group is None else self.group.begin
-        stats = [stat for one in written for stat in one.stats]
+        stats = [stat for result in written for stat in result.stats]
         txn = Transaction.resume(table, begin)
         try:
             txn.operation = "INSERT_OVERWRITE_TABLE" if self.overwrite else "INSERT"
@@ -213,7 +213,7 @@ class WriteJob:
         """Remove the write, unless it is committed: the response to a commit may have been lost."""
         if self.stage is not None:
             remove_staged(self.stage.writer.place, (), self.stage.folder)
-        begun = {one.begin for one in written} | {"" if self.group is None else self.group.begin}
+        begun = {result.begin for result in written} | {"" if self.group is None else self.group.begin}
         for begin in begun - {""}:
             rollback.roll_back(self.options.open(), begin)
 
@@ -298,4 +298,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
-    return [one for one in messages if isinstance(one, Written)]
+    return [message for message in messages if isinstance(message, Written)]

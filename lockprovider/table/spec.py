@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lockprovider.table.convert.columns import canonical
+from lockprovider.table.convert.columns import new_table_schema
 from lockprovider.table.convert.rows import as_stream
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format import schema as hudi_schema
@@ -108,7 +108,7 @@ class TableSpec:
         >>> spec.config().partition_fields
         ('city',)
         """
-        schema = canonical(self.schema)
+        schema = new_table_schema(self.schema)
         named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
         missing = hudi_schema.absent(named, schema.names)
         if missing or not self.record_keys:

@@ -21,15 +21,15 @@ from lockprovider.table.format.schema import META_COLUMNS
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def canonical(schema: pa.Schema) -> pa.Schema:
+def new_table_schema(schema: pa.Schema) -> pa.Schema:
     """Return a new table's schema: nullable fields, widened to supported types, without Hudi's meta columns.
 
     Raises UnsupportedSchema with the column, its type and what to cast to.
     """
-    return pa.schema(_stored_fields(without_own(schema), ""))
+    return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 
-def without_own(schema: pa.Schema) -> list[pa.Field]:
+def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
     """Return the columns of a schema without Hudi's meta columns; warn if it has any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
@@ -90,7 +90,7 @@ def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
         InvalidInput: a path names no existing field.
     """
     evolved = list(table)
-    for column in without_own(added):
+    for column in without_meta_columns(added):
         addition = _placed(column, evolved) if "." in column.name else column
         evolved = _merged(evolved, _stored_fields([addition], ""), "")
     return pa.schema(evolved)
@@ -178,7 +178,7 @@ def _new_inside(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[
 # -- leaf fields ---------------------------------------------------------------------------------------------------
 
 
-def outline(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
+def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
     """Return the path and type of each leaf field, without nullability, in which engines differ."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 

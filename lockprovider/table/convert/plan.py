@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from lockprovider.table.convert.columns import without_own
+from lockprovider.table.convert.columns import without_meta_columns
 from lockprovider.table.convert.kernels import (
     ARRAY_BYTES,
     Kernel,
@@ -48,8 +48,8 @@ def compile_plan(
     """Compile a plan that converts rows of `source` to rows of `table`, from the schemas alone.
 
     Hudi's meta columns that `table` lacks are left out, with a warning. `missing`: a column or inner field that
-    `source` lacks becomes null (`null`) or a misfit (`refuse`); a column in `needed` always is one. With rules `READ` missing
-    columns become null, and columns that `table` lacks are left out.
+    `source` lacks becomes null (`null`) or a misfit (`refuse`); a column in `needed` always is one. With rules `READ`
+    missing columns become null, and columns that `table` lacks are left out.
 
     Raises:
         DoesNotFit: the message names every field that does not fit.
@@ -130,7 +130,7 @@ class _Compiler:
     ) -> list[tuple[int | None, ColumnStep]]:
         """Return each table column's index in the rows (None if missing) and its step; records misfits."""
         if self.rules is not READ:
-            without_own(source)
+            without_meta_columns(source)
         return self._fields(list(source), list(table), "", set(needed))
 
     def _fields(

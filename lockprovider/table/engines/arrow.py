@@ -17,7 +17,7 @@ from lockprovider.table.engines.changes import (
     announce_buckets,
     changes_by_partition,
     check_unique,
-    in_parts,
+    file_sized_tables,
     new_groups,
     rewrite_partition,
 )
@@ -114,7 +114,7 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
         if isinstance(rows, pa.Table):
             return [changes_by_partition(planner, rows, None)]
         planner.plan(rows.schema)
-        return (changes_by_partition(planner, part, None) for part in in_parts(rows))
+        return (changes_by_partition(planner, part, None) for part in file_sized_tables(rows))
 
     return plan_write(txn, split)
 

@@ -76,7 +76,7 @@ def changes_by_partition(
     values = values_of_deletes(writer.config, delete_table) if valued else None
     if not writer.config.partition_fields:
         return {"": PartitionChanges(rows, keys, deleted_keys, values)} if len(keys) or len(deleted_keys) else {}
-    upsert_rows, delete_rows = _apart(homes), _apart(delete_homes)
+    upsert_rows, delete_rows = _rows_by_partition(homes), _rows_by_partition(delete_homes)
     paths = sorted({*upsert_rows, *delete_rows})
     if len(paths) == 1:
         return {paths[0]: PartitionChanges(rows, keys, deleted_keys, values)}
@@ -91,7 +91,7 @@ def changes_by_partition(
     return by_partition
 
 
-def _apart(homes: pa.Array) -> dict[str, pa.Array]:
+def _rows_by_partition(homes: pa.Array) -> dict[str, pa.Array]:
     """Return the row numbers of each partition, ascending."""
     encoded = homes.dictionary_encode()
     if len(encoded.dictionary) == 1:
@@ -128,7 +128,7 @@ def new_groups(
         yield NewGroup(partition, rows[part], keys[part], task[0], name)
 
 
-def in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Yield tables of about the size of one file, by rows and bytes."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:

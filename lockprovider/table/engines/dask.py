@@ -39,7 +39,7 @@ from lockprovider.table.engines.changes import (
     new_groups,
     rewrite_partition,
 )
-from lockprovider.table.engines.scan import Scan, planned, to_pandas
+from lockprovider.table.engines.scan import Scan, plan_scan, to_pandas
 from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -143,7 +143,7 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
     Raises:
         HistoryGone: that moment cannot be read (any more); at compute time: a file was cleaned since.
     """
-    place, scan = planned(source if isinstance(source, Scan) else Scan(source))
+    place, scan = plan_scan(source if isinstance(source, Scan) else Scan(source))
     empty = to_pandas(scan.schema.empty_table(), plain=False)
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)

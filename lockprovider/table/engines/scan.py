@@ -65,7 +65,7 @@ class Scan:
         [{'id': 2}]
         """
         if not isinstance(self.source, TableContext):
-            return to_table(*planned(self))
+            return to_table(*plan_scan(self))
         arguments = self.columns, self.filter, self.partitions, self.as_of
         return consistent.rows(self.source, *arguments, read_optimized=self.read_optimized)
 
@@ -80,7 +80,7 @@ class Scan:
         >>> sum(batch.num_rows for batch in scan.to_reader())
         1
         """
-        return to_reader(*planned(self))
+        return to_reader(*plan_scan(self))
 
     def to_pandas(self) -> Any:
         """Read the rows as a pandas DataFrame.
@@ -98,7 +98,7 @@ class Scan:
 
         >>> frame = scan.to_polars()  # with the extra `polars`
         """
-        with importing("polars"):
+        with optional_import("polars"):
             polars = import_module("polars")
         return polars.from_arrow(self.to_arrow())
 
@@ -109,7 +109,7 @@ class Scan:
 
         >>> relation = scan.to_duckdb()  # with the extra `duckdb`
         """
-        with importing("duckdb"):
+        with optional_import("duckdb"):
             duckdb = import_module("duckdb")
         return (connection or duckdb).from_arrow(self.to_arrow())
 
@@ -121,7 +121,7 @@ class Scan:
 
         >>> frame = scan.to_dask()  # with the extra `dask`
         """
-        with importing("dask"):
+        with optional_import("dask"):
             from lockprovider.table.engines import dask  # noqa: PLC0415 - imported when it is asked for
         return dask.read(self)
 
@@ -141,19 +141,19 @@ class Scan:
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']
         """
-        return planned(self)[1].slices
+        return plan_scan(self)[1].slices
 
 
-def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
+def plan_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
     """Plan a scan: return the table's place and the files with the scan's rows; raises as `Table.scan`."""
-    table, snapshot = seen_by(scan.source, scan.as_of)
+    table, snapshot = source_snapshot(scan.source, scan.as_of)
     arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
     plan = consistent.plan(table, snapshot, *arguments, read_optimized=scan.read_optimized, config=config)
     return table.place, plan
 
 
-def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
+def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
     """Return the table and the snapshot to read; a transaction has its own, so `as_of` with it raises InvalidInput."""
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
@@ -185,7 +185,7 @@ def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
     Nullable types keep integers with nulls from becoming floats. `plain`: dates, decimals and bytes are Python objects,
     which Dask would turn into texts.
     """
-    with importing("pandas"):
+    with optional_import("pandas"):
         pandas = import_module("pandas")
     nullable = {pa.bool_(): pandas.BooleanDtype(), pa.int32(): pandas.Int32Dtype(), pa.int64(): pandas.Int64Dtype()}
 
@@ -199,7 +199,7 @@ def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
 
 
 @contextmanager
-def importing(name: str) -> Iterator[None]:
+def optional_import(name: str) -> Iterator[None]:
     """Wrap the import of an optional library; raise NotSupported, with its extra, if the library is missing."""
     try:
         yield

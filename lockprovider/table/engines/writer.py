@@ -33,21 +33,21 @@ class WritePlan(Generic[Changes]):
     changes: Changes
 
 
-def planner_by(txn: Transaction, schema: pa.Schema) -> GroupWriter:
+def planner_for(txn: Transaction, schema: pa.Schema) -> GroupWriter:
     """Make a writer without an instant, which only computes the keys and partitions of rows."""
     return GroupWriter(txn.table.place, "", txn.config, schema)
 
 
 def planner_of(txn: Transaction) -> GroupWriter:
-    """Make the planner for the transaction's table columns; see `planner_by`."""
-    return planner_by(txn, txn.table.schema(txn.timeline))
+    """Make the planner for the transaction's table columns; see `planner_for`."""
+    return planner_for(txn, txn.table.schema(txn.timeline))
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
     """Check and split rows by the table's cached columns, or by its current ones if they do not fit those."""
     if (cached := txn.expected_schema) is not None:
         with suppress(TableError):  # the table may have a new column
-            return _planned(planner_by(txn, cached), split)
+            return _planned(planner_for(txn, cached), split)
     return plan_for_tasks(txn, split)
 
 
@@ -71,8 +71,8 @@ def start_here(
         txn.write_blindly(blindly)
     schema, changes = txn.begin_to_write(), plan.changes
     if not schema.equals(plan.planner.schema):
-        changes = plan.split(planner_by(txn, schema))
-    _check_marked(txn)
+        changes = plan.split(planner_for(txn, schema))
+    _refuse_unmarked_buckets(txn)
     return _writer(txn, schema, txn.start_here()), changes
 
 
@@ -85,7 +85,7 @@ def start_append(txn: Transaction, plan: WritePlan[Changes]) -> tuple[GroupWrite
     if not txn.may_start_early:
         return start_here(txn, plan)
     schema = plan.planner.schema
-    return _writer(txn, schema, txn.start_early(schema, partial(_check_marked, txn))), plan.changes
+    return _writer(txn, schema, txn.start_early(schema, partial(_refuse_unmarked_buckets, txn))), plan.changes
 
 
 def _writer(txn: Transaction, schema: pa.Schema, here: WritesHere | None = None) -> GroupWriter:
@@ -98,7 +98,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     Raises:
         WriteConflict: another writer has added columns since the plan.
     """
-    _check_marked(txn)
+    _refuse_unmarked_buckets(txn)
     if blindly is not None:
         txn.write_blindly(blindly)
     if not txn.begin_to_write().equals(schema):
@@ -107,7 +107,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     return _writer(txn, schema)
 
 
-def _check_marked(txn: Transaction) -> None:
+def _refuse_unmarked_buckets(txn: Transaction) -> None:
     """Raise UnsupportedTable if a JVM writer made buckets here, which it does not record in the properties."""
     if txn.config.bucket_index is not None:
         return

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from lockprovider.table.convert import read_as
-from lockprovider.table.convert.columns import outline
+from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
 from lockprovider.table.files.merge_log import comparable, mask_of
@@ -151,8 +151,8 @@ def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
 
 
 def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
-    there = {path for path, _ in outline(target)}
-    missing = [path for path, _ in outline(schema.without_meta(file.schema_arrow)) if path not in there]
+    there = {path for path, _ in leaf_types(target)}
+    missing = [path for path, _ in leaf_types(schema.without_meta(file.schema_arrow)) if path not in there]
     if missing:
         raise UnsupportedSchema(f"columns {missing} of the table are missing; add them, with nulls if need be")
 

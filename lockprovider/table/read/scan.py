@@ -24,7 +24,7 @@ from pyarrow import types
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import several
 from lockprovider.table.convert import read_as
-from lockprovider.table.convert.columns import outline
+from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.files import footers
 from lockprovider.table.files.base_file import check_footer
@@ -295,10 +295,10 @@ def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
     """Return whether a column's statistics apply now: not if a number became text."""
-    before = dict(outline(pa.schema([stored])))
+    before = dict(leaf_types(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
-        for path, kind in outline(pa.schema([now]))
+        for path, kind in leaf_types(pa.schema([now]))
     )
 
 

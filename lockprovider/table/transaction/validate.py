@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import ObjectNotFound
-from lockprovider.table.convert.columns import outline
+from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import ARCHIVED, Aborted, InvalidRecords, WriteConflict
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format import schema as hudi_schema
@@ -265,7 +265,7 @@ def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
 
 def columns_digest(columns: pa.Schema) -> str:
     """Return a digest that changes if columns are added."""
-    return short_digest(repr(outline(columns)))
+    return short_digest(repr(leaf_types(columns)))
 
 
 def short_digest(text: str) -> str:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.convert.columns import canonical, new_fields, outline, with_columns
+from lockprovider.table.convert.columns import leaf_types, new_fields, new_table_schema, with_columns
 from lockprovider.table.errors import UnsupportedSchema
 
 UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -27,7 +27,7 @@ UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
     ],
 )  # fmt: skip
 def test_types_are_widened_to_those_in_use(given_type: pa.DataType, stored: pa.DataType) -> None:
-    assert canonical(pa.schema([pa.field("c", given_type, nullable=False)])) == pa.schema([("c", stored)])
+    assert new_table_schema(pa.schema([pa.field("c", given_type, nullable=False)])) == pa.schema([("c", stored)])
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_types_are_widened_to_those_in_use(given_type: pa.DataType, stored: pa.D
 )
 def test_value_that_cannot_be_stored_is_named_with_a_way_out(kind: pa.DataType, advice: str) -> None:
     with pytest.raises(UnsupportedSchema, match=advice):
-        canonical(pa.schema([("c", kind)]))
+        new_table_schema(pa.schema([("c", kind)]))
 
 
 @pytest.mark.parametrize("columns", [["a b"], ["é"], ["1a"], [""], ["a", "A"], ["a", "a"]])
 def test_column_names_that_engines_cannot_handle_are_refused(columns: list[str]) -> None:
     with pytest.raises(UnsupportedSchema, match="rename"):
-        canonical(pa.schema([pa.field(name, pa.int32()) for name in columns]))
+        new_table_schema(pa.schema([pa.field(name, pa.int32()) for name in columns]))
 
 
 def test_hudis_own_columns_are_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="_hoodie_record_key.*left out"):
-        found = canonical(pa.schema([("_hoodie_record_key", pa.string()), ("id", pa.int64())]))
+        found = new_table_schema(pa.schema([("_hoodie_record_key", pa.string()), ("id", pa.int64())]))
     assert found.names == ["id"]
 
 
@@ -84,7 +84,7 @@ DEEP = pa.schema(
 def test_path_adds_one_field_inside_a_column(path: str, column: str, kind: str) -> None:
     found = with_columns(DEEP, pa.schema([(path, pa.large_string())]))
     assert str(found.field(column).type) == kind
-    assert outline(found) != outline(DEEP)
+    assert leaf_types(found) != leaf_types(DEEP)
     assert with_columns(found, pa.schema([(path, pa.string())])) == found, "again changes nothing"
     assert all(found.field(one.name) == one for one in DEEP if one.name != column)
 
@@ -121,8 +121,8 @@ def test_fields_that_cannot_be_added_are_refused(
 
 def test_outline_shows_fields_and_types_without_nullability() -> None:
     required = pa.schema([pa.field("st", pa.struct([pa.field("x", pa.int64(), nullable=False)]))])
-    assert outline(required) == outline(pa.schema([("st", pa.struct([("x", pa.int64())]))]))
-    assert outline(required) != outline(pa.schema([("st", pa.struct([("x", pa.int32())]))]))
+    assert leaf_types(required) == leaf_types(pa.schema([("st", pa.struct([("x", pa.int64())]))]))
+    assert leaf_types(required) != leaf_types(pa.schema([("st", pa.struct([("x", pa.int32())]))]))
 
 
 def test_new_fields_of_rows_are_found_at_every_depth() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from table.key_texts import path_for
 
-from lockprovider.table.convert.columns import canonical
+from lockprovider.table.convert.columns import new_table_schema
 from lockprovider.table.files import base_file, merge, write_base_file
 from lockprovider.table.format import layout, metadata, properties, schema
 from lockprovider.table.format.instant import Action, Instant, InstantState
@@ -25,7 +25,7 @@ hudi = pytest.importorskip("hudi")
 
 FIRST, FIRST_DONE = "20250713010535797", "20250713010536200"
 SECOND, SECOND_DONE = "20250713010536861", "20250713010537206"
-COLUMNS = canonical(
+COLUMNS = new_table_schema(
     pa.schema(
         [
             ("id", pa.int64()), ("city", pa.large_string()), ("ts", pa.int64()), ("fare", pa.decimal128(10, 2)),

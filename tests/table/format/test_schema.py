@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 
-from lockprovider.table.convert.columns import canonical
+from lockprovider.table.convert.columns import new_table_schema
 from lockprovider.table.errors import Corrupt, UnsupportedSchema
 from lockprovider.table.format import schema
 from lockprovider.table.format.properties import parse_properties
@@ -61,7 +61,7 @@ def test_schemas_survive_an_avro_round_trip(wanted: pa.Schema) -> None:
 
 @given(schemas)
 def test_canonical_schema_stays_unchanged(wanted: pa.Schema) -> None:
-    assert canonical(wanted) == wanted
+    assert new_table_schema(wanted) == wanted
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -85,7 +85,7 @@ def null_first(avro: object) -> object:
 def test_stored_schema_matches_the_files(table: str, path: str) -> None:
     in_file = pq.read_schema(io.BytesIO(contents(table)[path])).remove_metadata()
     assert tuple(in_file.names[:5]) == schema.META_COLUMNS
-    data = canonical(schema.without_meta(in_file))
+    data = new_table_schema(schema.without_meta(in_file))
     assert data == schema.from_avro(stored_schema(table))
     assert schema.with_meta(data).names == in_file.names
 

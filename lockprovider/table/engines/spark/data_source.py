@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.jobs import arrow_schema
 from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation, check_read
 from lockprovider.table.engines.spark.reader import (
@@ -63,7 +63,7 @@ class HudiCas(DataSource):
         """Return the name in `format`."""
         return NAME
 
-    @in_one_sentence()
+    @without_traceback()
     def schema(self) -> StructType:
         """Return the columns to read, and pin the table's current version."""
         options = SparkOptions.of(self.options)
@@ -75,7 +75,7 @@ class HudiCas(DataSource):
         schema = plain_columns(table.schema(timeline), columns)
         return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)
 
-    @in_one_sentence()
+    @without_traceback()
     def reader(self, schema: StructType) -> BatchReader:
         """Make the reader of a batch."""
         options = SparkOptions.of(self.options)
@@ -83,7 +83,7 @@ class HudiCas(DataSource):
         check_read(options.hudi, of_stream=False)
         return BatchReader(options, self._pinned or options.as_of, schema)
 
-    @in_one_sentence()
+    @without_traceback()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Make the reader of a stream."""
         options = SparkOptions.of(self.options)
@@ -91,7 +91,7 @@ class HudiCas(DataSource):
         options.refuse("a stream", *_OF_WRITES, "as_of", "begin", "end", "stream_id", "read_optimized")
         return StreamReader(options, schema)
 
-    @in_one_sentence()
+    @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Begin the write, and make the writer of a batch."""
         options = SparkOptions.of(self.options)
@@ -100,7 +100,7 @@ class HudiCas(DataSource):
         job.begin()
         return BatchWriter(job)
 
-    @in_one_sentence()
+    @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
         """Check the write, and make the writer of a stream."""
         if overwrite:
@@ -108,7 +108,7 @@ class HudiCas(DataSource):
         options = SparkOptions.of(self.options)
         options.refuse("a streaming write", *_OF_READS, "if_exists")
         job = _job(options, schema, overwrite=False)
-        if job.overwrite or job.asked.operation is WriteOperation.INSERT_OVERWRITE:
+        if job.overwrite or job.hudi_write.operation is WriteOperation.INSERT_OVERWRITE:
             raise InvalidInput("each batch of a stream would replace those before it: use insert, upsert or delete")
         job.check()
         return StreamWriter(job)

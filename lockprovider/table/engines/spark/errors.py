@@ -75,7 +75,7 @@ def _does_not_fit(sentence: str) -> DoesNotFit:
 
 
 @contextmanager
-def in_one_sentence() -> Iterator[None]:
+def without_traceback() -> Iterator[None]:
     """Wrap a call in a Python worker: the driver gets errors of this package without their traceback.
 
     Sets a variable of the worker's environment. Source: `pyspark.util.handle_worker_exception`.

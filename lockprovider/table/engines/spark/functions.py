@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.scan import Scan, planned, seen_by
+from lockprovider.table.engines.scan import Scan, plan_scan, source_snapshot
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
@@ -88,7 +88,7 @@ def changes(
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
     """
     changed = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
-    rows = jobs.run_over(spark, changed.parts, methodcaller("read", table.place), changed.schema)
+    rows = jobs.run_per_piece(spark, changed.parts, methodcaller("read", table.place), changed.schema)
     return Feed(rows, changed.checkpoint, tuple(commit.begin for commit in changed.commits))
 
 
@@ -198,13 +198,13 @@ def read(
         InvalidInput: a column or time does not exist, or the filter does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
-    spark, (table, snapshot) = jobs.session(spark), seen_by(source, as_of)
+    spark, (table, snapshot) = jobs.session(spark), source_snapshot(source, as_of)
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow passes no rows to Spark without columns
     if isinstance(filter, str):
-        used = jobs.mentioned(filter, hudi_schema.with_meta(schema))
-        sql, where, needed = filter, jobs.pushable(filter, used), list(dict.fromkeys((*needed, *used.names)))
+        used = jobs.mentioned_columns(filter, hudi_schema.with_meta(schema))
+        sql, where, needed = filter, jobs.pushable_filter(filter, used), list(dict.fromkeys((*needed, *used.names)))
     scan = consistent.plan(table, snapshot, needed, where, partitions, read_optimized=read_optimized)
     folder = folder_for_spark(spark, table.place, native_reads) if filter is None or sql is not None else None
     rows = read_scan(spark, table.place, scan, folder)
@@ -227,7 +227,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
-    plan = plan_for_tasks(txn, lambda planner: jobs.keyed(planner, upserts, deletes, valued=is_blind))
+    plan = plan_for_tasks(txn, lambda planner: jobs.keyed_changes(planner, upserts, deletes, valued=is_blind))
     _change(txn, plan, blindly=is_blind)
 
 
@@ -235,11 +235,11 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
     """Find the file group of each change, and write the changes into `txn`."""
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
-        counts = jobs.counts(keyed, steps)
+        counts = jobs.count_changes(keyed, steps)
         writer = start_for_tasks(txn, plan.planner.schema, counts if blindly else None)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         grouped = jobs.with_groups(keyed, numbered, writer, steps)
-        txn.add(jobs.put(steps, writer, grouped, numbered, valued=blindly))
+        txn.add(jobs.write_changes(steps, writer, grouped, numbered, valued=blindly))
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
@@ -261,7 +261,7 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
         _change(txn, plan, blindly=is_blind)
         return
     writer = start_for_tasks(txn, plan.planner.schema)
-    txn.add(jobs.put_new(jobs.Steps(txn, "append", 1), writer, rows))
+    txn.add(jobs.write_new_groups(jobs.Steps(txn, "append", 1), writer, rows))
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
@@ -269,8 +269,8 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
 
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
-            return jobs.keyed(planner, rows, None, whole=False)
-        jobs.refuse_unfit(planner, rows, "new")
+            return jobs.keyed_changes(planner, rows, None, whole=False)
+        jobs.check_frame(planner, rows, "new")
         return rows
 
     return plan_for_tasks(txn, split)
@@ -302,11 +302,11 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
         txn.end_partitions(ended, operation)
         writer = start_for_tasks(txn, plan.planner.schema)
         within = None if is_whole else frozenset(ended)
-        txn.add(jobs.put_new(jobs.Steps(txn, "overwrite", 1), writer, plan.changes, within))
+        txn.add(jobs.write_new_groups(jobs.Steps(txn, "overwrite", 1), writer, plan.changes, within))
         return
     steps = jobs.Steps(txn, "overwrite", 2)
     with jobs.computed_once(plan.changes) as cached:
-        counts = jobs.counts(cached, steps) if has_buckets else {}
+        counts = jobs.count_changes(cached, steps) if has_buckets else {}
         row_partitions = [*counts] if has_buckets else jobs.partitions_of(cached, plan.planner, steps)
         ended = sorted(row_partitions) if ended is None else ended
         if not is_whole:
@@ -315,9 +315,9 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
         writer = start_for_tasks(txn, plan.planner.schema)
         if has_buckets:
             numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
-            txn.add(jobs.put(steps, writer, jobs.with_groups(cached, numbered, writer, steps), numbered))
+            txn.add(jobs.write_changes(steps, writer, jobs.with_groups(cached, numbered, writer, steps), numbered))
         else:
-            txn.add(jobs.put_new(steps, writer, cached, frozenset(ended)))
+            txn.add(jobs.write_new_groups(steps, writer, cached, frozenset(ended)))
 
 
 def delete_where(
@@ -335,14 +335,14 @@ def delete_where(
     spark, txn.operation = jobs.session(spark), "DELETE"
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
-    plan = plan_for_tasks(txn, lambda planner: jobs.mentioned(where, planner.schema))
+    plan = plan_for_tasks(txn, lambda planner: jobs.mentioned_columns(where, planner.schema))
     schema, used = plan.planner.schema, plan.changes
-    _, scan = planned(Scan(txn, filter=jobs.pushable(where, schema), partitions=partitions))
+    _, scan = plan_scan(Scan(txn, filter=jobs.pushable_filter(where, schema), partitions=partitions))
     numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without slices that cannot have such rows
     locate = tasks.locator(plan.planner, used)
-    located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(used))
+    located = jobs.run_per_piece(spark, list(numbered.old.items()), locate, tasks.grouped_schema(used))
     deletes = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    txn.add(jobs.put(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), deletes, numbered))
+    txn.add(jobs.write_changes(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), deletes, numbered))
 
 
 # -- services ----------------------------------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ def on_executors(spark: SparkSession) -> Runner:
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:
             return iter(())
-        with typed_errors(), jobs.described(spark, f"hudi: rewrite {len(work)} file slices"):
-            rows = jobs.run_over(spark, list(work), _written, tasks.STATS).collect()
+        with typed_errors(), jobs.describe_jobs(spark, f"hudi: rewrite {len(work)} file slices"):
+            rows = jobs.run_per_piece(spark, list(work), _written, tasks.STATS).collect()
         return (WriteStat(**row.asDict()) for row in rows)
 
     return run

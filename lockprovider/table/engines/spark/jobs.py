@@ -53,7 +53,7 @@ _BITS = 32  # enough for a bucket's number
 _LOW = (1 << _BITS) - 1
 
 
-def run_over(
+def run_per_piece(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
     """Describe the results of `each` per piece of work as a DataFrame, one partition per piece.
@@ -94,7 +94,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
     # With a sketch, Spark does not receive the table's other keys, which are far more.
     sketch = _sketch(keyed, steps.at(2, "gather the keys of changes")) if numbered.changes <= SKETCHED_KEYS else None
     locate = tasks.locator(writer, _NO_COLUMNS, sketch)
-    index = run_over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
+    index = run_per_piece(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
 
@@ -103,10 +103,10 @@ def _sketch(keyed: DataFrame, step: str) -> Sketch:
     """Compute the sketch of all changed keys; four bytes per key come to the driver."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
-    return Sketch.of([row[0] for row in collected(hashed, keys.schema, step)])
+    return Sketch.of([row[0] for row in collect_rows(hashed, keys.schema, step)])
 
 
-def put(
+def write_changes(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
     """Write grouped changes, as the last step; `valued`: the deletes have ordering values."""
@@ -115,30 +115,30 @@ def put(
     grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
     action = f"look up and merge {numbered.changes} changes into {len(numbered.old)} file groups"
-    return written(stats, changes.schema, steps.at(steps.of, action))
+    return collect_stats(stats, changes.schema, steps.at(steps.of, action))
 
 
-def put_new(
+def write_new_groups(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
     """Write rows into new file groups, as the last step; rows outside of `within` (None: no limit) are an error."""
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
-    return written(stats, rows.schema, steps.at(steps.of, "write files"))
+    return collect_stats(stats, rows.schema, steps.at(steps.of, "write files"))
 
 
-def written(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
+def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
     """Run a writing job exactly once, and return its statistics."""
-    return (WriteStat(**row.asDict()) for row in collected(stats, handed, step))
+    return (WriteStat(**row.asDict()) for row in collect_rows(stats, handed, step))
 
 
-def collected(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
+def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
     """Run a job that passes rows of the schema `handed` to Python, and name it in Spark's UI."""
-    with typed_errors(), ended_by_rows(frame.sparkSession, handed), described(frame.sparkSession, step):
+    with typed_errors(), ended_by_rows(frame.sparkSession, handed), describe_jobs(frame.sparkSession, step):
         return frame.collect()
 
 
 @contextmanager
-def described(spark: SparkSession, step: str) -> Iterator[None]:
+def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
     """Name the jobs in the block in Spark's UI; Connect has no names."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
@@ -166,7 +166,7 @@ class Steps:
         return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {action}"
 
 
-def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
+def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
     """Select the columns whose names occur in an SQL text, the only ones it can use."""
     if "*" in where:
         return schema  # a `*` may stand for all columns
@@ -175,7 +175,7 @@ def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema(named)
 
 
-def pushable(where: str, schema: pa.Schema) -> Any:
+def pushable_filter(where: str, schema: pa.Schema) -> Any:
     """Parse Spark SQL as an Arrow expression, or return None unless both surely mean the same."""
     if any(mark in where for mark in ("\\", "''", '"')):
         return None  # Spark's settings decide what these mean; it uses double quotes for texts
@@ -185,7 +185,7 @@ def pushable(where: str, schema: pa.Schema) -> Any:
         return None
 
 
-def keyed(
+def keyed_changes(
     writer: GroupWriter,
     upserts: DataFrame | None,
     deletes: DataFrame | None,
@@ -201,18 +201,18 @@ def keyed(
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
     if upserts is not None:
-        refuse_unfit(writer, upserts, "whole" if whole else "new")
+        check_frame(writer, upserts, "whole" if whole else "new")
         run = tasks.keyer(writer, delete=False, missing="refuse" if whole else "null")
         parts.append(upserts.mapInArrow(run, kind))
     if deletes is not None:
-        refuse_unfit(writer, deletes, "valued deletes" if valued else "deletes", "deletes")
+        check_frame(writer, deletes, "valued deletes" if valued else "deletes", "deletes")
         parts.append(deletes.mapInArrow(tasks.keyer(writer, delete=True, valued=valued), kind))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
-def counts(keyed: DataFrame, steps: Steps) -> dict[str, int]:
+def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
     """Count the changes of each partition, as the first step."""
-    rows = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
+    rows = collect_rows(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
@@ -220,7 +220,7 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
     """List the partitions of the rows, as the first step."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
-    partition_rows = collected(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
+    partition_rows = collect_rows(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
     return sorted(row[tasks.PARTITION] for row in partition_rows)
 
 
@@ -261,7 +261,7 @@ def _names(
 
 # The driver checks a frame by its schema alone. Tasks convert rows by the same plan, and reject single values.
 
-RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # the purpose of rows; see `refuse_unfit`
+RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # the purpose of rows; see `check_frame`
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -301,7 +301,7 @@ def _has_variants(kind: DataType) -> bool:
     return kind.typeName() == "variant"
 
 
-def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
+def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
     """Return a frame's columns; raise InvalidInput or DoesNotFit, which calls it `name`, if it cannot be written.
 
     `new` rows may lack columns, `whole` rows may not. Of `deletes` only the key and partition columns count, of `valued

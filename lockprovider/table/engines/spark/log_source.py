@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import Parser, count_option, json_option, parsed, text_option
 from lockprovider.wal import LogBatch, LogReader, MalformedObject, Position, Wal
 
@@ -116,7 +116,7 @@ class LogPart(InputPartition):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records, slot by slot; may raise Trimmed or MalformedObject."""
-        with in_one_sentence():
+        with without_traceback():
             reached = self.start.offset
             for batch in self.options.open().read(self.start):
                 if batch.start.slot >= self.end.slot:
@@ -153,13 +153,13 @@ class LogSource(DataSource):
         """The name in `format`."""
         return LOG_NAME
 
-    @in_one_sentence()
+    @without_traceback()
     def schema(self) -> StructType:
         """Return the columns."""
         LogOptions.of(self.options)
         return from_arrow_schema(COLUMNS)
 
-    @in_one_sentence()
+    @without_traceback()
     def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 - Spark's signature
         """Make the reader of a batch."""
         options = LogOptions.of(self.options)
@@ -167,7 +167,7 @@ class LogSource(DataSource):
             raise InvalidInput("options reader and max_slots mean nothing for a batch read; leave them out")
         return LogBatchReader(options)
 
-    @in_one_sentence()
+    @without_traceback()
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002, N802 - Spark's
         """Make the reader of a stream."""
         return LogStreamReader(LogOptions.of(self.options))
@@ -179,7 +179,7 @@ class LogBatchReader(DataSourceReader):
     def __init__(self, options: LogOptions) -> None:
         self._options = options
 
-    @in_one_sentence()
+    @without_traceback()
     def partitions(self) -> list[LogPart]:
         """Plan tasks of some slots each."""
         log = self._options.open()
@@ -200,7 +200,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader: LogReader | None = None
         self._target: Position | None = None
 
-    @in_one_sentence()
+    @without_traceback()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return a new query's offset, and open the log's named reader there."""
         begins = self._options.begins(self._opened())
@@ -213,12 +213,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
-    @in_one_sentence()
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Stop at the present end of the log."""
         self._target = self._opened().end()
 
-    @in_one_sentence()
+    @without_traceback()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the position at which the next batch ends."""
         begins, end = _position(start), self._target or self._opened().end()
@@ -226,7 +226,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._opened().position(begins.slot + limit.max_files)
         return _offset(max(begins, end))
 
-    @in_one_sentence()
+    @without_traceback()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LogPart]:
         """Plan tasks of some slots each, the same for equal offsets while the log keeps the records."""
         return log_parts(self._options, self._opened(), _position(start), _position(end))
@@ -235,7 +235,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the records of some slots."""
         return partition.batches() if isinstance(partition, LogPart) else iter(())
 
-    @in_one_sentence()
+    @without_traceback()
     def commit(self, end: dict[str, int]) -> None:
         """Commit this position for the option `reader`."""
         if self._options.reader is not None:

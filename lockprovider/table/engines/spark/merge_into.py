@@ -87,7 +87,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         raise InvalidRecords("nothing to merge: give at least one clause")
 
     def split(planner: GroupWriter) -> DataFrame:
-        jobs.refuse_unfit(planner, source, "deletes", "source")
+        jobs.check_frame(planner, source, "deletes", "source")
         for clause in clauses:
             _check(clause, planner)
         return source.mapInArrow(tasks.tagger(planner), _tagged_type(source))
@@ -100,7 +100,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         with jobs.computed_once(jobs.with_groups(keyed, numbered, writer, steps)) as grouped:
             touched = _touched(grouped, numbered, steps)
             changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
-            txn.add(jobs.put(steps, writer, changes, numbered))
+            txn.add(jobs.write_changes(steps, writer, changes, numbered))
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
@@ -123,7 +123,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
     )
-    rows = jobs.collected(summed, keyed.schema, steps.at(1, "count the source's rows"))
+    rows = jobs.collect_rows(summed, keyed.schema, steps.at(1, "count the source's rows"))
     for row in rows:
         if row[_MOST] > 1:
             raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
@@ -132,7 +132,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 
 def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[str, FileSlice]]:
     groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
-    touched = {row[tasks.GROUP] for row in jobs.collected(groups, grouped.schema, step)}
+    touched = {row[tasks.GROUP] for row in jobs.collect_rows(groups, grouped.schema, step)}
     return [(number, file_slice) for number, file_slice in numbered.old.items() if number in touched]
 
 
@@ -140,7 +140,7 @@ def _joined(
     grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
     """Join each source row with the table's row of its key, if any."""
-    located = jobs.run_over(
+    located = jobs.run_per_piece(
         grouped.sparkSession,
         touched,
         tasks.locator(writer, writer.schema),

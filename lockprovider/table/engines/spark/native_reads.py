@@ -67,11 +67,11 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
         is_alike = folder is not None and is_read_alike(place, file_slice, scan.read, folder)
         (by_spark if is_alike else by_python).append(file_slice)
     if not by_spark:
-        return jobs.run_over(spark, by_python, partial(read_slice, place, scan), scan.schema)
+        return jobs.run_per_piece(spark, by_python, partial(read_slice, place, scan), scan.schema)
     rows = _read_files(spark, [f"{folder}/{file_slice.path}" for file_slice in by_spark], scan.schema)
     if not by_python:
         return rows
-    return rows.union(jobs.run_over(spark, by_python, partial(read_slice, place, scan), scan.schema))
+    return rows.union(jobs.run_per_piece(spark, by_python, partial(read_slice, place, scan), scan.schema))
 
 
 def _read_files(spark: SparkSession, paths: Sequence[str], columns: pa.Schema) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.convert import read_as
-from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
@@ -48,7 +48,7 @@ class Piece(InputPartition):
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
         """Yield the rows with exactly the types that Spark expects."""
-        with in_one_sentence():
+        with without_traceback():
             target = to_arrow_schema(schema, timezone="UTC")
             yield from read_as(self.read(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
@@ -131,7 +131,7 @@ class BatchReader(DataSourceReader):
         self._pinned = pinned
         self._schema = schema
 
-    @in_one_sentence()
+    @without_traceback()
     def partitions(self) -> list[Piece]:
         """Plan one task per file."""
         options, table, columns = self._options, self._options.open(), self._schema.names
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table: TableContext | None = None
         self._target: str | None = None
 
-    @in_one_sentence()
+    @without_traceback()
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Return the offset of a new query; later starts use its checkpoint."""
         match self._options.starting:
@@ -173,12 +173,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
-    @in_one_sentence()
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Stop at the commits that are complete now."""
         self._target = latest_completion(self._opened().timeline())
 
-    @in_one_sentence()
+    @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Return the completion time at which the next batch ends."""
         done = self._completed_after(start[_OFFSET])
@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             done = done[: limit.max_files]
         return {_OFFSET: done[-1].completion or _START} if done else start
 
-    @in_one_sentence()
+    @without_traceback()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
         """Plan one task per file, the same for equal offsets while the files exist."""
         self._check_columns()

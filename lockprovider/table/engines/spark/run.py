@@ -153,7 +153,7 @@ class _Run:
                 f"{fixed} tell a row's key and partition, and cannot be set; delete and insert instead"
             )
         where, alias = statement.where, statement.target.alias
-        pushed = where if where is not None and jobs.pushable(where, self._schema) is not None else None
+        pushed = where if where is not None and jobs.pushable_filter(where, self._schema) is not None else None
         with self._shown(statement.where, *values.values()):
             rows = functions.read(self._spark, self._txn, filter=pushed, native_reads=self._view.native_reads).alias(
                 alias

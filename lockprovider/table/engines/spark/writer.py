@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.convert.columns import new_fields
-from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import KEY_OPTION, HudiWrite, SparkOptions, WriteOperation
 from lockprovider.table.engines.spark.staged import Stage, StagedFile, commit_staged, remove_staged
 from lockprovider.table.engines.spark.tasks import insert_all
@@ -95,7 +95,7 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """Result of one task: its files, instant and stream."""
 
     begin: str
@@ -109,25 +109,25 @@ class WriteJob:
     """A write of the data source, which Spark pickles for its tasks."""
 
     options: SparkOptions
-    asked: HudiWrite
+    hudi_write: HudiWrite
     rows: pa.Schema
     group: GroupWriter | None = None
     stage: Stage | None = None
-    is_left_out: bool = False
+    is_ignored: bool = False
 
     def check(self) -> None:
         """Create a missing table, and raise InvalidInput for rows that do not fit; see `open_target`."""
-        table = open_target(self.options, self.asked, self.rows)
-        self.is_left_out = table is None
+        table = open_target(self.options, self.hudi_write, self.rows)
+        self.is_ignored = table is None
         if table is not None:
             self._check(table)
 
     def begin(self) -> Transaction | None:
         """Check the write, and take an instant, unless the job has one or gathers all rows."""
-        if self.group is not None or self.is_left_out:
+        if self.group is not None or self.is_ignored:
             return None
         self.check()
-        if self.is_left_out or self.asked.gathers:
+        if self.is_ignored or self.hudi_write.gathers:
             return None
         table = self.options.open()
         txn = Transaction(table)
@@ -140,52 +140,52 @@ class WriteJob:
     @property
     def overwrite(self) -> bool:
         """Whether the write replaces all rows of the table."""
-        return self.asked.operation is WriteOperation.INSERT_OVERWRITE_TABLE
+        return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def _check(self, table: TableContext) -> None:
         """Raise for rows that cannot be written to this table; prepare the stage of a gathering write."""
-        config, operation = table.config(), self.asked.operation
-        if config.bucket_index is not None and not self.asked.gathers:
+        config, operation = table.config(), self.hudi_write.operation
+        if config.bucket_index is not None and not self.hudi_write.gathers:
             raise InvalidInput(
                 "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
                 "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
             )
         planner = GroupWriter(table.place, "", config, table.schema())
-        valued = self.asked.gathers and Transaction(table).may_be_blind
+        valued = self.hudi_write.gathers and Transaction(table).may_be_blind
         if operation is WriteOperation.DELETE:
             valued = valued and config.ordering_field in self.rows.names
             planner.deletes(self.rows.empty_table(), valued=valued)
         else:
             planner.plan(self.rows, "refuse" if operation is WriteOperation.UPSERT else "null")
-        if self.asked.gathers and self.stage is None:
+        if self.hudi_write.gathers and self.stage is None:
             self.stage = Stage(planner, operation, valued)
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write or stage the rows of a task."""
         group, context = self.group, TaskContext.get()
-        if context is not None and (self.is_left_out or self.asked.gathers):
-            staged = [] if self.stage is None or self.is_left_out else self.stage.write(batches)
-            return Written("", [], context.getLocalProperty(_QUERY), staged)
+        if context is not None and (self.is_ignored or self.hudi_write.gathers):
+            staged = [] if self.stage is None or self.is_ignored else self.stage.write(batches)
+            return TaskResult("", [], context.getLocalProperty(_QUERY), staged)
         if group is None or context is None:
             raise RuntimeError("a data source's rows are written in Spark tasks only")
         with self._beating(group):
-            return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
+            return TaskResult(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
-    def commit(self, written: list[Written], batch_id: BatchId | None = None) -> CommitResult | None:
+    def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> CommitResult | None:
         """Make the write visible, then archive, compact and cluster as Hudi's keys say; None if nothing was written.
 
         Raises as `Transaction.commit` or, for gathered rows, `commit_staged`.
         """
-        if self.is_left_out:
+        if self.is_ignored:
             return None
         table = self.options.open()
         done = self._commit(table, written, batch_id)
         inline.run_due(table)
         return done
 
-    def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult | None:
+    def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
         """Commit the files of all tasks, or the gathered rows; an error rolls the instant back."""
-        if self.asked.gathers:
+        if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]
             if self.stage is None or (batch_id is not None and not files):
                 return None
@@ -209,7 +209,7 @@ class WriteJob:
             txn.rollback()
             raise
 
-    def abort(self, written: Sequence[Written]) -> None:
+    def abort(self, written: Sequence[TaskResult]) -> None:
         """Remove the write, unless it is committed: the response to a commit may have been lost."""
         if self.stage is not None:
             remove_staged(self.stage.writer.place, (), self.stage.folder)
@@ -233,17 +233,17 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
-    @in_one_sentence()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    @without_traceback()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of a task."""
         return self.job.write(iterator)
 
-    @in_one_sentence()
+    @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit after all tasks, in a separate process."""
         self.job.commit(_written(messages))
 
-    @in_one_sentence()
+    @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll back after a failure, in a separate process; running tasks remove their own files."""
         self.job.abort(_written(messages))
@@ -255,12 +255,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
-    @in_one_sentence()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    @without_traceback()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of a task."""
         return self.job.write(iterator)
 
-    @in_one_sentence()
+    @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit after all tasks of a batch, in a separate process."""
         written = _written(messages)
@@ -276,10 +276,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             done, why = None, str(error)
         else:
             why = "it has no rows"
-        if done is None and not self.job.is_left_out:
+        if done is None and not self.job.is_ignored:
             self.job.options.open().tell("left_out", "", batch=str(batch_id), why=why)
 
-    @in_one_sentence()
+    @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Roll back after a failure; if no task finished, the next writer cleans up."""
         del batchId
@@ -297,5 +297,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.job = state
 
 
-def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
-    return [message for message in messages if isinstance(message, Written)]
+def _written(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
+    return [message for message in messages if isinstance(message, TaskResult)]

@@ -91,13 +91,13 @@ def slowed(folder: Path, count: str) -> Callable[[Iterator[Any]], Iterator[Any]]
 def main(url: str, folder: str) -> None:
     spark, attempts = session(Path(folder) / "home"), Path(folder) / "attempts"
     attempts.mkdir()
-    written = jobs.written
+    collect_stats = jobs.collect_stats
 
     def slowly(stats: Any, handed: Any, step: str) -> Any:
         count = "num_inserts" if step.startswith("hudi append") else "num_updates"
-        return written(stats.mapInArrow(slowed(attempts, count), stats.schema), handed, step)
+        return collect_stats(stats.mapInArrow(slowed(attempts, count), stats.schema), handed, step)
 
-    jobs.written = slowly
+    jobs.collect_stats = slowly
     table = Table.open(url)
 
     def frame(first: int, value: int) -> Any:

@@ -41,7 +41,7 @@ def test_rows_of_a_task_retried_after_writing_exist_once(spark: Any, table: Tabl
         writer = start_for_tasks(txn, table.schema())
         stats = frame.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
         failing = stats.mapInArrow(fail_the_first_attempt, stats.schema)
-        txn.add(jobs.written(failing, frame.schema, "the write of the test"))
+        txn.add(jobs.collect_stats(failing, frame.schema, "the write of the test"))
 
     before = data_files(Path(table.url))
     result = transact(table, write)

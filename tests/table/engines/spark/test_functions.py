@@ -122,7 +122,7 @@ def test_read_can_be_narrowed_to_columns_rows_partitions_and_versions(spark: Any
     ],
 )
 def test_only_conditions_with_the_same_meaning_in_arrow_are_pushed_down(where: str, pushed: bool) -> None:
-    assert (jobs.pushable(where, SCHEMA) is not None) == pushed
+    assert (jobs.pushable_filter(where, SCHEMA) is not None) == pushed
 
 
 def test_error_of_a_task_keeps_its_type(spark: Any, table: Table) -> None:

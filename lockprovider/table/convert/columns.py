@@ -33,7 +33,7 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
     """Return the columns of a schema without Hudi's meta columns; warn if it has any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
-        warnings.warn(f"columns {own} are Hudi's own and are left out: the table makes them", stacklevel=3)
+        warnings.warn(f"columns {own} are Hudi's meta columns and are left out: the table writes its own", stacklevel=3)
     return [column for column in schema if column.name not in own]
 
 
@@ -49,10 +49,10 @@ def _check_names(names: Sequence[str]) -> None:
     spellings: dict[str, str] = {}
     for name in names:
         if name in META_COLUMNS or not _NAME.fullmatch(name):
-            raise UnsupportedSchema(f"column name {name!r} cannot be used; rename it to letters, digits and _")
+            raise UnsupportedSchema(f"column name {name!r} cannot be used: rename it, with letters, digits and _ only")
         if name.lower() in spellings:
             raise UnsupportedSchema(
-                f"columns {spellings[name.lower()]!r} and {name!r} are one to SQL engines; rename one"
+                f"columns {spellings[name.lower()]!r} and {name!r} are one to SQL engines: rename one"
             )
         spellings[name.lower()] = name
 
@@ -101,7 +101,7 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
     name, _, rest = column.name.partition(".")
     owner = next((field for field in fields if field.name == name), None)
     if owner is None:
-        raise InvalidInput(f"there is no {name!r} to add {rest!r} to; there are {[field.name for field in fields]}")
+        raise InvalidInput(f"there is no {name!r} to add {rest!r} to: use one of {[field.name for field in fields]}")
     return pa.field(name, _around(owner.type, rest, column.type, name))
 
 
@@ -116,7 +116,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
     if deeper and types.is_map(owner) and name == "value":
         return pa.map_(pa.string(), _around(owner.item_type, deeper, kind, f"{path}.value"))
     raise InvalidInput(
-        f"{path} is {owner} and has no {name!r} to add a field to; name a struct, `.element` or `.value`"
+        f"{path} is {owner} and has no {name!r} to add to: name a struct, `.element` of a list or `.value` of a map"
     )
 
 
@@ -146,7 +146,7 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
         inner = _merged_type(old.value_type, new.value_type, f"{path}.element")
         return pa.list_(old.value_field.with_type(inner))
     if new != old and WRITE.rule(new, old) != LOSSLESS:
-        raise UnsupportedSchema(f"column {path!r} is {old} in the table, not {new}; cast it")
+        raise UnsupportedSchema(f"column {path!r} is {old} in the table, not {new}: cast it")
     return old
 
 

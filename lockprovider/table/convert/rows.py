@@ -20,7 +20,7 @@ from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 Rows = Any  # The name needs neither pandas nor polars.
 
 _NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to something else.
-    "Object": "it holds Python objects, which Arrow gets as pointers; make it a type of its own",
+    "Object": "polars passes Python objects to Arrow as pointers; cast it to another type",
     "Int128": "cast to Decimal(38, 0)",
     "UInt128": "cast to Decimal(38, 0)",
 }
@@ -67,7 +67,7 @@ def _check_names(names: list[Any]) -> None:
     counts = Counter(names)
     bad = [name for name in names if not isinstance(name, str) or counts[name] > 1]
     if bad:
-        raise InvalidRecords(f"columns {bad} need names of their own, each a string; rename them")
+        raise InvalidRecords(f"columns {bad} need names that are strings, each used once: rename them")
 
 
 # -- polars, DuckDB, and other libraries with Arrow streams ------------------------------------------------------------
@@ -135,7 +135,7 @@ def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
         return pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, TooLong) as error:
         raise UnsupportedSchema(
-            f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; make its values of one type"
+            f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; convert its values to one type"
         ) from error
 
 

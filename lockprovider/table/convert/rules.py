@@ -109,20 +109,20 @@ def is_list(kind: pa.DataType) -> bool:
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
     """Return what to do about a type that does not fit `column`, or that no column holds."""
     if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
-        return _NAIVE if kind.tz is None else "take its zone away"
+        return _NAIVE if kind.tz is None else "remove its time zone"
     if types.is_map(kind) and column is None:
         return "cast its keys to string"
     advised = next((text for applies, text in _ADVICE if applies(kind)), "")
     return advised or ("cast it first" if column is not None else "cast it to string or binary")
 
 
-_NAIVE = "say which zone's time it is: a time gets no zone by itself"
+_NAIVE = "give it a time zone, as none is assumed"
 _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
-    (types.is_null, "cast it to the type it is going to have"),
+    (types.is_null, "cast it to the type that the column will have"),
     (types.is_uint64, "cast it to int64 or decimal128(20, 0)"),
     (types.is_decimal, "cast it to a decimal128 of at most 38 digits and a scale within them"),
-    (types.is_duration, "cast it to int64 (and say the unit in the name)"),
-    (types.is_time, "cast it to int64 (and say the unit in the name)"),
+    (types.is_duration, "cast it to int64 (and put the unit into the column's name)"),
+    (types.is_time, "cast it to int64 (and put the unit into the column's name)"),
 )
 
 

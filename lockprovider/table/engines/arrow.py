@@ -94,7 +94,8 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
     if partitions is not None:
         if other_partitions := sorted({path for part in plan.changes for path in part} - {*partitions}):
             raise InvalidRecords(
-                f"rows are for the partitions {other_partitions}, which are not overwritten: name them, or drop them"
+                f"rows are for the partitions {other_partitions}, but only {sorted({*partitions})} are overwritten: "
+                "name these partitions, too, or drop the rows"
             )
         if not rows.num_rows:
             operation = "DELETE_PARTITION"

@@ -215,7 +215,7 @@ def _frame(frame: Any, name: str) -> Frame:
     if not isinstance(frame, _DASK.dataframe.DataFrame):
         raise InvalidInput(
             f"{name} is a {type(frame).__module__}.{type(frame).__name__}, and must be a DataFrame of Dask: make one "
-            "by dask.dataframe.from_pandas, or give it to the verbs of Table"
+            "with dask.dataframe.from_pandas, or pass it to Table.append, upsert or delete"
         )
     return frame
 

@@ -118,6 +118,6 @@ def _refuse_unmarked_buckets(txn: Transaction) -> None:
         if look_like_buckets(ids) and look_like_buckets(file_slice.file_id for file_slice in txn.snapshot.slices):
             raise UnsupportedTable(
                 f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
-                f"say so by `lockprovider table adopt-buckets` (Table.adopt_bucket_index), with that writer's {BUCKETS}"
+                f"run `lockprovider table adopt-buckets` (Table.adopt_bucket_index) with that writer's {BUCKETS}"
             )
         return

@@ -38,7 +38,7 @@ def test_types_are_widened_to_those_in_use(given_type: pa.DataType, stored: pa.D
         (pa.decimal128(5, -2), "a scale within them"),
         (pa.duration("us"), "int64"),
         (pa.time64("us"), "int64"),
-        (pa.null(), "the type it is going to have"),
+        (pa.null(), "the type that the column will have"),
         (pa.map_(pa.int32(), pa.int32()), "keys to string"),
         (pa.month_day_nano_interval(), "string or binary"),
         (pa.list_(pa.uint64()), r"'c\.element'.*decimal128"),

@@ -104,12 +104,16 @@ class HudiCas(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
         """Check the write, and make the writer of a stream."""
         if overwrite:
-            raise InvalidInput("outputMode complete would replace the table with each batch: use append")
+            raise InvalidInput(
+                "outputMode('complete') would replace the table with each batch: use outputMode('append')"
+            )
         options = SparkOptions.of(self.options)
         options.refuse("a streaming write", *_OF_READS, "if_exists")
         job = _job(options, schema, overwrite=False)
         if job.overwrite or job.hudi_write.operation is WriteOperation.INSERT_OVERWRITE:
-            raise InvalidInput("each batch of a stream would replace those before it: use insert, upsert or delete")
+            raise InvalidInput(
+                "each batch of this stream would replace those before it: set the operation insert, upsert or delete"
+            )
         job.check()
         return StreamWriter(job)
 
@@ -123,5 +127,7 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:
     hudi_write = HudiWrite.of(options.hudi, overwrite=overwrite)
     if overwrite and options.if_exists != "append":
-        raise InvalidInput(f"if_exists={options.if_exists} contradicts mode('overwrite'): leave one of them out")
+        raise InvalidInput(
+            f"if_exists={options.if_exists} cannot be used with mode('overwrite'): leave one of them out"
+        )
     return WriteJob(options, hudi_write, arrow_schema(schema))

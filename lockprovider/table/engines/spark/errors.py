@@ -64,8 +64,8 @@ def translated(text: str) -> Exception | None:
     if other_python := _OTHER_PYTHON.search(text):
         return InvalidSettings(
             f"Spark's executors run another Python than {sys.executable} ({other_python[0]}): set PYSPARK_PYTHON "
-            "to it before the session is made; on a cluster install this package "
-            "there, or ship an environment by spark.archives"
+            "to it before you create the session; on a cluster, install this package on the executors, or ship an "
+            "environment with spark.archives"
         )
     return None
 

@@ -286,7 +286,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def _unheld(field: StructField) -> Misfit:
     kind = field.dataType.simpleString()
-    return Misfit(field.name, kind, "", f"{field.name}: Spark's {kind} fits no column of a table; cast it first")
+    return Misfit(field.name, kind, "", f"{field.name}: Spark's {kind} fits no column of a table: cast it first")
 
 
 def _has_variants(kind: DataType) -> bool:
@@ -308,7 +308,7 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
     deletes` also the ordering column.
     """
     if not isinstance(rows, DataFrame):
-        raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a DataFrame of Spark")
+        raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a Spark DataFrame")
     if use in {"deletes", "valued deletes"}:
         names = {*writer.config.identifying, *([writer.config.ordering_field] if use == "valued deletes" else [])}
         schema = arrow_schema(StructType([field for field in rows.schema.fields if field.name in names]))

@@ -86,9 +86,9 @@ class LogOptions:
         """Parse the options; may raise InvalidInput."""
         lowered = {key.lower(): value for key, value in options.items()}
         if strange := sorted(lowered.keys() - {"path", *_PARSERS}):
-            raise InvalidInput(f"options {strange} are not known; there are {sorted({'path', *_PARSERS})}")
+            raise InvalidInput(f"options {strange} are not known: use some of {sorted({'path', *_PARSERS})}")
         if not lowered.get("path"):
-            raise InvalidInput("no path: say load(url), or the option path")
+            raise InvalidInput("no path: call load(url), or set the option path")
         return cls(lowered["path"], **parsed(lowered, _PARSERS))
 
     def open(self) -> Wal:
@@ -125,7 +125,7 @@ class LogPart(InputPartition):
                 reached = batch.end.offset
             if reached != self.end.offset:
                 gap = f"the records {reached} to {self.end.offset} of {self.options.url!r} are missing"
-                raise MalformedObject(f"{gap}: somebody removes its objects")
+                raise MalformedObject(f"{gap}: another program removes objects of this log")
 
 
 def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[LogPart]:
@@ -164,7 +164,7 @@ class LogSource(DataSource):
         """Make the reader of a batch."""
         options = LogOptions.of(self.options)
         if options.reader is not None or options.max_slots is not None:
-            raise InvalidInput("options reader and max_slots mean nothing for a batch read; leave them out")
+            raise InvalidInput("options reader and max_slots cannot be used with a batch read: leave them out")
         return LogBatchReader(options)
 
     @without_traceback()

@@ -108,9 +108,12 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())
     if strange := sorted(columns - set(writer.schema.names)):
-        raise InvalidRecords(f"{clause} sets {strange}, which are not in the table; it has {writer.schema.names}")
+        raise InvalidRecords(f"{clause} sets {strange}, which are not in the table: use some of {writer.schema.names}")
     if fixed := sorted(columns & {*writer.config.identifying}):
-        raise InvalidRecords(f"{clause} sets {fixed}, which tell a row's key and partition; delete and insert instead")
+        raise InvalidRecords(
+            f"{clause} sets the key or partition columns {fixed}, which always come from the source: leave them out; "
+            "to change a key, delete and insert the row"
+        )
 
 
 def _tagged_type(source: DataFrame) -> StructType:
@@ -126,7 +129,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     rows = jobs.collect_rows(summed, keyed.schema, steps.at(1, "count the source's rows"))
     for row in rows:
         if row[_MOST] > 1:
-            raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
+            raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times: keep one row per key")
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 

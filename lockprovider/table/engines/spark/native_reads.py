@@ -49,7 +49,7 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
     if isinstance(native_reads, str):
         if "://" not in native_reads:
             raise InvalidInput(
-                f"native_reads={native_reads!r} is no URL; give True, False, 'auto', or Spark's URL of the table"
+                f"native_reads={native_reads!r} is not a URL: pass True, False, 'auto', or the table's URL for Spark"
             )
         return native_reads.rstrip("/")
     return (local or place.url.rstrip("/")) if native_reads else None

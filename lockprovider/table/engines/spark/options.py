@@ -30,7 +30,10 @@ from lockprovider.table.state.fence import Fence
 
 _HUDI = "hoodie."
 _OF_CATALOGS = frozenset({"provider", "location"})  # options that CREATE TABLE passes
-_INSTEAD = "use save(url), and for a name in SQL a temporary view or register of lockprovider.table.engines.spark"
+_INSTEAD = (
+    "use save(url); for a table name in SQL, make a temporary view, or call register of "
+    "lockprovider.table.engines.spark"
+)
 _IF_EXISTS = ("append", "error", "ignore")
 
 Parser = Callable[[str, str], Any]  # takes an option's name and text; raises InvalidInput
@@ -50,7 +53,7 @@ def text_option(name: str, text: str) -> str:
 def count_option(name: str, text: str) -> int:
     """Parse a count from 1 on; may raise InvalidInput."""
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidInput(f"{name}={text} is no count: give a number from 1 on")
+        raise InvalidInput(f"{name}={text} is not a positive whole number: give 1 or more")
     return int(text)
 
 
@@ -59,9 +62,9 @@ def json_option(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidInput(f"{name} is no JSON; write it with json.dumps") from error
+        raise InvalidInput(f"{name} is not valid JSON: write it with json.dumps") from error
     if not isinstance(value, dict):
-        raise InvalidInput(f"{name} is no JSON object; write it with json.dumps of a dict")
+        raise InvalidInput(f"{name} is not a JSON object: write it with json.dumps of a dict")
     return value
 
 
@@ -151,20 +154,22 @@ class SparkOptions:
         """Parse the options; raise InvalidInput for unknown, missing or invalid ones."""
         lowered = {key.lower(): value for key, value in options.items()}
         if lowered.keys() >= _OF_CATALOGS:
-            raise InvalidInput(f"a Python source cannot be a table of Spark's catalog: {_INSTEAD}")
+            raise InvalidInput(f"a Python data source cannot be a table of Spark's catalog: {_INSTEAD}")
         for key in sorted(lowered):
             if key not in _KNOWN | _OBEYED_BY_READS and not key.startswith(_HUDI):
                 alike = get_close_matches(key, _KNOWN | _OBEYED_BY_READS, n=1)
-                hint = f"did you mean {alike[0]}? There" if alike else "there"
-                raise InvalidInput(f"option {key} is not known; {hint} are {sorted(_KNOWN)} and Hudi's own")
+                hint = f"did you mean {alike[0]}? Use" if alike else "use"
+                raise InvalidInput(f"option {key} is not known: {hint} one of {sorted(_KNOWN)}, or hoodie.*")
         lowered |= _ours(lowered)
         if not lowered.get("path"):
             raise InvalidInput(
-                "no path: say load(url), save(url), or the option path; Spark does not tell a Python source where a "
-                f"table of its catalog is (saveAsTable, CREATE TABLE, insertInto): {_INSTEAD}"
+                "no path: call load(url) or save(url), or set the option path. Spark does not pass the path of a table "
+                f"of its catalog to a Python source (saveAsTable, CREATE TABLE, insertInto): {_INSTEAD}"
             )
         if ("begin" in lowered or "end" in lowered) and "as_of" in lowered:
-            raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
+            raise InvalidInput(
+                "begin and end read changes, as_of reads the table at one moment: set begin and end, or only as_of"
+            )
         hudi = {key: value for key, value in lowered.items() if key.startswith(_HUDI)}
         values = parsed(lowered, _PARSERS)
         result = cls(lowered["path"], hudi=hudi, merge_schema=values.pop("mergeSchema", False), **values)
@@ -176,7 +181,7 @@ class SparkOptions:
         """Raise InvalidInput if options among `names` are given, which `purpose` does not use."""
         unused = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if unused:
-            raise InvalidInput(f"options {unused} mean nothing for {purpose}; leave them out")
+            raise InvalidInput(f"options {unused} cannot be used with {purpose}: leave them out")
 
     @property
     def settings(self) -> TableSettings:
@@ -224,9 +229,9 @@ _INSTEAD_OF = {
     "hoodie.datasource.read.incr.filters": "use the option filter",
     "hoodie.datasource.read.incr.path.glob": "use the option partitions",
     "hoodie.datasource.read.paths": "give the table's URL as path",
-    "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "read the whole table after HistoryGone",
+    "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "catch HistoryGone, then read the whole table",
 }
-_CDC = "its rows would have other columns: use the option changes=true, which says in _operation what became of a row"
+_CDC = "set changes=true instead, which adds the column _operation with the kind of each row's change"
 
 
 def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
@@ -240,33 +245,39 @@ def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
     window = [key for key in (_BEGIN, _END, _FORMAT) if key in lowered]
     if kind == "incremental" and _AS_OF in lowered:
         raise InvalidInput(
-            f"{_AS_OF} tells what was there, {_QUERY_TYPE}=incremental what changed: give one or the other"
+            f"{_AS_OF} reads the table at one moment, {_QUERY_TYPE}=incremental reads changes: set one of them"
         )
     if kind != "incremental" and window:
         raise InvalidInput(
-            f"{window} mean nothing for {_QUERY_TYPE}={kind}; add {_QUERY_TYPE}=incremental, or leave them out"
+            f"{window} cannot be used with {_QUERY_TYPE}={kind}: set {_QUERY_TYPE}=incremental, or leave them out"
         )
     if lowered.get(_FORMAT, "latest_state").strip().lower() != "latest_state":
-        raise InvalidInput(f"{_FORMAT}={lowered[_FORMAT]} cannot be had here: {_CDC}")
+        raise InvalidInput(f"{_FORMAT}={lowered[_FORMAT]} is not supported: {_CDC}")
     for key, name in ((_BEGIN, "begin"), (_END, "end"), (_AS_OF, "as_of"), (_OFFSET, "starting")):
         if key in lowered:
             translated[name] = _time(lowered[key])
     conflicting = [name for name, value in translated.items() if lowered.get(name, value) != value]
     if conflicting:
-        raise InvalidInput(f"options {conflicting} are given twice, by Hudi's name and by ours: give one of them")
+        raise InvalidInput(
+            f"options {conflicting} are given twice, by two names, with different values: give one of them"
+        )
     return translated
 
 
 def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
     """Raise InvalidInput for Hudi's options that a read would not obey."""
     if hudi.get(_QUERY_TYPE, "").strip().lower() == "incremental" and _BEGIN not in hudi and not of_stream:
-        raise InvalidInput(f"{_QUERY_TYPE}=incremental needs {_BEGIN}: a version after which to read, or 000")
+        raise InvalidInput(
+            f"{_QUERY_TYPE}=incremental needs {_BEGIN}: set a version to read after, or 000 to read all commits"
+        )
     if of_stream and hudi.get(_QUERY_TYPE, "incremental").strip().lower() != "incremental":
-        raise InvalidInput(f"{_QUERY_TYPE}={hudi[_QUERY_TYPE]} is no stream, which is incremental; leave it out")
+        raise InvalidInput(
+            f"{_QUERY_TYPE}={hudi[_QUERY_TYPE]} cannot be used with a stream, which is incremental: leave it out"
+        )
     misplaced = [key for key in ((_BEGIN, _END) if of_stream else (_OFFSET,)) if key in hudi]
     if misplaced:
         instead = f"use {_OFFSET}, or the option starting" if of_stream else f"use {_BEGIN}"
-        raise InvalidInput(f"{misplaced} mean nothing for a {'stream' if of_stream else 'batch read'}; {instead}")
+        raise InvalidInput(f"{misplaced} cannot be used with a {'stream' if of_stream else 'batch read'}: {instead}")
     for key, value in hudi.items():
         if key not in _OBEYED_BY_READS:
             _check_key(key, value.strip().lower())
@@ -277,13 +288,13 @@ def _check_key(key: str, value: str) -> None:
     if key in _WITHOUT_EFFECT_ON_READS:
         if (accepted := _WITHOUT_EFFECT_ON_READS[key]) and value not in accepted:
             instead = _INSTEAD_OF.get(key, f"use {' or '.join(accepted)}, or leave it out")
-            raise InvalidInput(f"{key}={value} cannot be had here: {instead}")
+            raise InvalidInput(f"{key}={value} is not supported: {instead}")
     elif key in _INSTEAD_OF:
-        raise InvalidInput(f"{key} is not obeyed here: {_INSTEAD_OF[key]}")
+        raise InvalidInput(f"{key} is not supported: {_INSTEAD_OF[key]}")
     elif not (key in hudi_keys.HONOURED or key.startswith((*hudi_keys.OWNED, *_INSIDE))):
         alike = get_close_matches(key, sorted(_OBEYED_BY_READS | set(_WITHOUT_EFFECT_ON_READS)), n=1)
         hint = f"did you mean {alike[0]}?" if alike else "leave it out"
-        raise InvalidInput(f"{key} is no option of a read that is known here; {hint}")
+        raise InvalidInput(f"{key} is not a known option of a read: {hint}")
 
 
 def _time(text: str) -> str:
@@ -355,9 +366,13 @@ class HudiWrite:
             raise InvalidInput(f"options {strange} would have no effect here: {hint}")
         keys, partitions, ordering = (_list(options, names) for names in (_KEYS, _PARTITIONS, _ORDERING))
         if ordering is not None and len(ordering) > 1:
-            raise InvalidInput(f"{_ORDERING[0]}={','.join(ordering)} has several columns, only one can be written")
+            raise InvalidInput(
+                f"{_ORDERING[0]}={','.join(ordering)} has several columns, and only one is supported: give one"
+            )
         if mixed := [name for name in (*(keys or ()), *(partitions or ())) if ":" in name]:
-            raise InvalidInput(f"{mixed} are no names of columns: give them without a key generator's type")
+            raise InvalidInput(
+                f"{mixed} are not column names: leave out the key generator's type (write city, not city:SIMPLE)"
+            )
         kind = _first(options, _TABLE_TYPE)
         return cls(
             _operation(options.get(_OPERATION), overwrite=overwrite, keyed=bool(keys)),
@@ -378,7 +393,7 @@ class HudiWrite:
     def spec(self, schema: pa.Schema) -> TableSpec:
         """Build the spec of a new table; may raise InvalidInput or InvalidRecords."""
         if not self.name:
-            raise InvalidInput(f"{_NAME} is missing: a new table needs a name")
+            raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
         return TableSpec(
             self.name,
             schema,
@@ -404,7 +419,7 @@ class HudiWrite:
         for key, (option, value) in pairs.items():
             if option is not None and option != value:
                 raise InvalidInput(
-                    f"{key}={_text(option)}, but the table that is there has {_text(value) or 'none'}: leave it out"
+                    f"{key}={_text(option)}, but the existing table has {_text(value) or 'none'}: leave the option out"
                 )
 
 
@@ -413,7 +428,9 @@ def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOper
     name = (option or "").strip().lower()
     if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
         if name == WriteOperation.DELETE.value:
-            raise InvalidInput(f"{_OPERATION}=delete deletes keys, mode('overwrite') all rows: use mode('append')")
+            raise InvalidInput(
+                f"{_OPERATION}=delete deletes rows by key, mode('overwrite') replaces all: use mode('append')"
+            )
         return WriteOperation.INSERT_OVERWRITE_TABLE
     if option is None:
         return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
@@ -423,7 +440,7 @@ def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOper
         return WriteOperation(name)
     except ValueError:
         names = ", ".join(sorted({operation.value for operation in WriteOperation} | {"bulk_insert"}))
-        raise InvalidInput(f"{_OPERATION}={option} cannot be had here: use one of {names}") from None
+        raise InvalidInput(f"{_OPERATION}={option} is not supported: use one of {names}") from None
 
 
 def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -106,7 +106,7 @@ def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
     full = hudi_schema.with_meta(schema)
     missing = hudi_schema.absent(columns, full.names)
     if missing:
-        raise InvalidRecords(f"columns {missing} are not in the table, which has {schema.names}")
+        raise InvalidRecords(f"columns {missing} are not in the table: use some of {schema.names}")
     return pa.schema([full.field(name) for name in columns])
 
 
@@ -205,9 +205,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}
         if differing := [f"{name} {kind}" for name, kind in table_types.items() if query_types.get(name) != kind]:
             raise UnsupportedSchema(
-                f"columns {differing} of the table are new, or of another type, since the stream was loaded: load it "
-                "again, and start the query with the same checkpoint; or name the columns that you want by "
-                "the option columns"
+                f"columns {differing} of the table are new, or have another type, since the stream was loaded: load "
+                "the stream again, and start the query with the same checkpoint; or name the columns to read in the "
+                "option columns"
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -251,7 +251,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
     """Raise InvalidInput for invalid times, or `changes` of one moment."""
     if options.changes and (options.as_of is not None or options.filter is not None):
-        raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")
+        raise InvalidInput(
+            "changes=true cannot be used with as_of or filter: set begin and end, and call where on the DataFrame"
+        )
     begin, end, _ = (_time(table, timeline, v) if v else None for v in (options.begin, options.end, options.as_of))
     if begin is not None and end is not None and end < begin:
-        raise InvalidInput(f"end {end} is before begin {begin}; give the earlier one as begin")
+        raise InvalidInput(f"end {end} is before begin {begin}: set the earlier one as begin")

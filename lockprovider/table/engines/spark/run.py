@@ -85,8 +85,8 @@ class _Run:
         on = {self._column(name): source_column for name, source_column in statement.on}
         if {*on} != {*keys}:
             raise InvalidInput(
-                f"SQL {self._text!r}: ON must compare the columns that tell a row's key and partition, {list(keys)}, "
-                f"and no others, {statement.on_place}"
+                f"SQL {self._text!r}: ON must compare the key and partition columns, {list(keys)}, and no others, "
+                f"{statement.on_place}"
             )
         source = self._query(f"select * from {statement.source}")  # noqa: S608 - the user's own SQL
         for key, source_column in on.items():
@@ -108,8 +108,8 @@ class _Run:
             return source.withColumnRenamed(column, key)
         if key.lower() in spellings:
             raise InvalidInput(
-                f"SQL {self._text!r}: the source has {key!r}, too, which is not what ON compares with "
-                f"{source_column!r}: name them apart in a query, USING (select ...) AS s"
+                f"SQL {self._text!r}: the source has {key!r}, too, but ON compares its {source_column!r} with the "
+                f"table's {key!r}: rename or drop the source's {key!r} in a query, USING (select ...) AS s"
             )
         return source.withColumn(key, source[column])
 
@@ -122,7 +122,10 @@ class _Run:
         if clause.values is None:
             lacking = sorted({*self._names} - {name.lower() for name in source.columns})
             if lacking:
-                raise InvalidInput(f"SQL {self._text!r}: * needs all columns of the table; the source lacks {lacking}")
+                raise InvalidInput(
+                    f"SQL {self._text!r}: * needs all columns of the table, and the source lacks "
+                    f"{lacking}: add them, or name columns"
+                )
             return (
                 MatchedUpdate(None, clause.where) if clause.verb == "update" else NotMatchedInsert(None, clause.where)
             )
@@ -137,8 +140,8 @@ class _Run:
                 source_column.lower(),
             }:
                 raise InvalidInput(
-                    f"SQL {self._text!r}: {key} tells a row's key or partition, and can only be "
-                    f"{statement.source_alias}.{source_column} here, as in ON"
+                    f"SQL {self._text!r}: {key} is a key or partition column, and can only be set to "
+                    f"{statement.source_alias}.{source_column}, as in ON"
                 )
         if clause.verb == "update":
             return MatchedUpdate(values, clause.where)
@@ -150,7 +153,7 @@ class _Run:
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
             raise InvalidRecords(
-                f"{fixed} tell a row's key and partition, and cannot be set; delete and insert instead"
+                f"{fixed} are key or partition columns, and cannot be updated: delete and insert the rows instead"
             )
         where, alias = statement.where, statement.target.alias
         pushed = where if where is not None and jobs.pushable_filter(where, self._schema) is not None else None
@@ -186,7 +189,7 @@ class _Run:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names
             if len(rows.columns) != len(names) or len({*names}) != len(names):
                 raise InvalidInput(
-                    f"SQL {self._text!r}: the query has {len(rows.columns)} columns for {names}: give one for each"
+                    f"SQL {self._text!r}: the query has {len(rows.columns)} columns for {names}: select one for each"
                 )
             rows = rows.toDF(*names)
         else:

@@ -46,7 +46,7 @@ CHUNK_BYTES = 64 << 20
 _ROWS_AT_ONCE = 4_000_000  # keys of the table that are compared at a time
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 _NO_COLUMNS = pa.schema([])
-_CHANGED = "the table's columns were changed while the rows were staged; write them again"
+_CHANGED = "the table's columns changed while the rows were staged: run the write again"
 
 
 @dataclass(frozen=True)

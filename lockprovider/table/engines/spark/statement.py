@@ -122,7 +122,7 @@ def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> Non
         ) from None
     if len(statements) != 1:
         raise InvalidInput(
-            f"SQL {text!r} has {len(statements)} statements: give them one by one, each is a transaction"
+            f"SQL {text!r} has {len(statements)} statements: pass one per call, as each is a transaction"
         )
     if not isinstance(statements[0], kind):
         raise reader.wrong(f"a whole {reader.word} statement")
@@ -205,7 +205,7 @@ class _Reader:
         """Consume the name of a view, and its alias."""
         name = self.name()
         if self.word == ".":
-            raise self.wrong("the name of a registered view, which has no parts")
+            raise self.wrong("the name of a registered view (without a dot)")
         return Target(name, self.alias("SET", "WHERE", "USING") or name if aliased else name)
 
     def alias(self, *reserved: str) -> str:
@@ -231,7 +231,7 @@ class _Reader:
             raise self.wrong(f"a column of {target.alias}")
         column = self.name()
         if self.word == ".":
-            raise self.wrong("=: a field of a struct cannot be set, give the whole column")
+            raise self.wrong("= (a field of a struct cannot be set: set the whole column)")
         return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
@@ -321,7 +321,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
     if reader.took("BY", "SOURCE"):
         reader.at = start
         raise reader.wrong(
-            "MATCHED or NOT MATCHED: rows that the source lacks are not looked at; delete them by DELETE"
+            "MATCHED or NOT MATCHED (BY SOURCE is not supported: change those rows with UPDATE or DELETE)"
         )
     if is_insert:
         reader.took("BY", "TARGET")
@@ -378,7 +378,7 @@ def _insert(reader: _Reader) -> InsertStatement:
     reader.took("TABLE")
     target = reader.target(aliased=False)
     if reader.word in {"PARTITION", "REPLACE", "IF"}:
-        raise reader.wrong("a query: partitions are replaced by insert_overwrite(table, rows, partitions)")
+        raise reader.wrong("a query (to replace partitions, call insert_overwrite(table, rows, partitions))")
     by_name = reader.took("BY", "NAME")
     columns = reader.names() if not by_name and _is_list_of_names(reader) else None
     query = reader.until()

@@ -37,8 +37,8 @@ RETRIES = 20
 _QUERY = "sql.streaming.queryId"
 _CONNECT = "connect"
 _UNTOLD = (
-    "if the query has a new checkpoint, give it a new stream_id; Spark Connect does not tell whether it has, so a new "
-    "stream_id is needed also where a crash came before Spark noted this batch"
+    "if the query has a new checkpoint, give it a new stream_id. Spark Connect does not report the checkpoint: a query "
+    "that crashed before Spark recorded this batch needs a new stream_id, too"
 )
 _EXECUTION = "spark.sql.execution.id"  # Spark gives each attempt of a batch its own id
 
@@ -131,15 +131,17 @@ class _Writes:
         query, name = _query(rows)
         if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
             raise InvalidInput(
-                "Spark does not tell the id of this query (no batch of a stream, or one of Spark Connect): "
-                "give a stream_id, one for each query"
+                "Spark does not report the id of this query (the rows are no batch of a stream, or come from Spark "
+                "Connect): pass stream_id, another name for each query"
             )
         with self._lock:
             attempt = self._tries.get((table.url, stream))
             if attempt is None or name is None or attempt.name != (name, batch):
                 attempt = self._tries[table.url, stream] = _Try((name, batch))
             if attempt.is_writing:
-                raise InvalidInput(f"batch {batch} of stream {stream} is being written: make its writes one by one")
+                raise InvalidInput(
+                    f"another write of batch {batch} of stream {stream} is in progress: write one after the other"
+                )
             attempt.is_writing, attempt.writes = True, attempt.writes + 1
         try:
             # A stream named after its query has no other runs.

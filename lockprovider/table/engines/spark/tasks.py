@@ -298,7 +298,8 @@ def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
     """Raise InvalidRecords if rows are for partitions that are not overwritten."""
     if strange := sorted({*partitions} - {*within}):
         raise InvalidRecords(
-            f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
+            f"rows are for the partitions {strange}, but only {sorted(within)} are overwritten: "
+            "name these partitions, too, or drop the rows"
         )
 
 

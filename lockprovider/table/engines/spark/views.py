@@ -102,8 +102,11 @@ def writable_view(spark: SparkSession, name: str) -> RegisteredView:
         names = sorted(registered.name for registered in views.values())
         raise InvalidInput(
             f"no table is registered as {name!r} in this session, which has {names}: "
-            f"register(spark, url, {name!r}) first"
+            f"call register(spark, url, {name!r}) first"
         )
     if not view.is_whole:
-        raise InvalidInput(f"view {name!r} is a part of its table, or of the past: register it whole to change it")
+        raise InvalidInput(
+            f"view {name!r} is a part of its table, or shows the past: to change the table, "
+            "register it without columns, filter and as_of"
+        )
     return view

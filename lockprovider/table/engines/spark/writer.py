@@ -57,7 +57,9 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
     if options.if_exists == "ignore":
         return None
     if options.if_exists == "error":
-        raise TableExists(f"there is a table at {options.url!r} already, which if_exists=error refuses to write to")
+        raise TableExists(
+            f"a table exists at {options.url!r}, and if_exists=error forbids to write to it: set if_exists=append"
+        )
     hudi_write.check(table.config())
     table_columns = table.schema()
     new_columns = new_fields(table_columns, rows)
@@ -66,7 +68,7 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
     elif new_columns.names:
         raise InvalidInput(
             f"columns {new_columns.names} are not in the table, which has {table_columns.names}: drop them, or "
-            "add them by the option mergeSchema=true"
+            "set mergeSchema=true to add them"
         )
     return table
 
@@ -75,8 +77,8 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
     """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`."""
     if not hudi_write.record_keys:
         raise TableNotFound(
-            f"there is no table at {options.url!r}: name the columns of its record key by {KEY_OPTION}, and this write "
-            "makes it, or create it with Table.create"
+            f"there is no table at {options.url!r}: set {KEY_OPTION} to the columns of its record key, so that this "
+            "write creates it, or call Table.create first"
         ) from None
     exist_ok = options.if_exists == "append"
     try:
@@ -147,8 +149,8 @@ class WriteJob:
         config, operation = table.config(), self.hudi_write.operation
         if config.bucket_index is not None and not self.hudi_write.gathers:
             raise InvalidInput(
-                "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
-                "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
+                "this table has a bucket index, and a data source cannot insert rows by bucket: use append, upsert or "
+                "insert_overwrite of lockprovider.table.engines.spark (in foreachBatch for a stream)"
             )
         planner = GroupWriter(table.place, "", config, table.schema())
         valued = self.hudi_write.gathers and Transaction(table).may_be_blind
@@ -268,7 +270,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return
         named, query = self.job.options.stream_id, written[0].stream
         if named is None and query is None:
-            raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
+            raise InvalidInput(
+                "Spark did not pass the id of this query: set the option stream_id, to another name for each query"
+            )
         batch_id = BatchId.of(named or query, batchId, "" if named is None else query or "")
         try:
             done = self.job.commit(written, batch_id)

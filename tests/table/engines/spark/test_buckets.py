@@ -69,7 +69,7 @@ def test_overwrite_starts_new_file_groups_of_the_same_buckets(spark: Any, table:
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 7), (8, "z", 8), (3, "b", 3), (4, "c", 4)}
     assert groups(table).keys() <= before.keys() | {("z", bucket) for bucket in range(4)}
     assert not {file_id for (part, _), file_id in groups(table).items() if part == "a"} & set(before.values())
-    with pytest.raises(InvalidRecords, match=r"partitions \['z'\], which are not to be overwritten"):
+    with pytest.raises(InvalidRecords, match=r"partitions \['z'\], but only .* are overwritten"):
         engine.insert_overwrite(table, frame(spark, (9, "z", 9)), partitions=["a"])
     engine.insert_overwrite(table, frame(spark, (9, "b", 9)), partitions=["a", "b"])
     engine.upsert(table, frame(spark, (10, "a", 10), (9, "b", 90)))
@@ -91,7 +91,7 @@ def test_spark_and_arrow_that_insert_the_same_new_key_conflict(spark: Any, table
 def test_data_source_refuses_writes_to_tables_with_buckets(spark: Any, table: Table) -> None:
     register(spark)
     before = content(table)
-    with pytest.raises(Exception, match=r"bucket index asks for"):
+    with pytest.raises(Exception, match="cannot insert rows by bucket"):
         frame(spark, (5, "a", 5)).write.format("hudi_cas").mode("append").save(table.url)
     assert content(table) == before
     assert table.timeline().pending_writes == ()

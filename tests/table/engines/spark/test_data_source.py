@@ -127,7 +127,7 @@ def test_write_that_is_refused_says_so_in_one_sentence_with_its_type(spark: Any,
             good,
             nowhere,
             TableNotFound,
-            f"there is no table at {nowhere!r}: name the columns of its record",
+            f"there is no table at {nowhere!r}: set hoodie.datasource.write.recordkey.field",
         ),
         (
             good.withColumnRenamed("value", "more"),

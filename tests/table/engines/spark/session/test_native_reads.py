@@ -270,7 +270,7 @@ def test_reader_can_be_chosen(spark: Any, tmp_path: Path) -> None:
         assert all(path.startswith(f"file://{folder}/") for path in found.inputFiles())
         assert {tuple(row) for row in found.collect()} == content(table)
     assert engine.read(spark, table, native_reads=False).inputFiles() == []
-    with pytest.raises(InvalidInput, match="native_reads='yes' is no URL"):
+    with pytest.raises(InvalidInput, match="native_reads='yes' is not a URL"):
         engine.read(spark, table, native_reads="yes")
 
 

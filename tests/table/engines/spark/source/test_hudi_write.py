@@ -71,7 +71,7 @@ def test_option_chooses_the_write_operation(
         ({f"{W}insert.drop.duplicates": "true"}, "would have no effect here: leave them out"),
         ({f"{W}record.merge.mode": "COMMIT_TIME_ORDERING"}, "would have no effect here: leave them out"),
         ({f"{W}qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq": "1"}, "would have no effect here: leave them out"),
-        ({f"{W}partitionpath.field": "part:SIMPLE"}, "['part:SIMPLE'] are no names of columns"),
+        ({f"{W}partitionpath.field": "part:SIMPLE"}, "['part:SIMPLE'] are not column names"),
         ({"hoodie.table.ordering.fields": "ts,id"}, "has several columns"),
         ({f"{W}precombine.field": "ts", "hoodie.table.ordering.fields": "id"}, "contradict each other"),
         ({f"{W}hive_style_partitioning": "yes"}, "is neither true nor false"),
@@ -80,7 +80,7 @@ def test_option_chooses_the_write_operation(
 def test_option_without_effect_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         HudiWrite.of(options)
-    with pytest.raises(InvalidInput, match="deletes keys"):
+    with pytest.raises(InvalidInput, match="deletes rows by key"):
         HudiWrite.of({f"{W}operation": "delete"}, overwrite=True)
 
 
@@ -100,7 +100,7 @@ def test_options_that_contradict_an_existing_table_are_refused(key: str, value: 
     config = HudiWrite.of(WHOLE).spec(SCHEMA).config()
     HudiWrite.of(WHOLE).check(config)
     HudiWrite.of({}).check(replace(config, name="any"))
-    with pytest.raises(InvalidInput, match=re.escape(f"{key}={value}, but the table that is there has {found}:")):
+    with pytest.raises(InvalidInput, match=re.escape(f"{key}={value}, but the existing table has {found}:")):
         HudiWrite.of({**said, key: value}).check(config)
 
 

@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[Save, str]] = {
     "saveAsTable, no path": (lambda df, url: by(df).saveAsTable("saved_2"), "no path: .* a table of its catalog"),
     "saveAsTable, if_exists": (
         lambda df, url: by(df).options(path=url, if_exists="error").saveAsTable("saved_3"),
-        "if_exists=error refuses",
+        "if_exists=error forbids",
     ),
     "create table": (into_catalog, "cannot be a table of Spark's catalog"),
 }

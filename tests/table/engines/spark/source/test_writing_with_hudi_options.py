@@ -103,7 +103,7 @@ def test_save_mode_decides_what_happens_to_an_existing_table(spark: Any, url: st
     save(frame(spark, (2, "a", 2)), url, if_exists="ignore", **operation("insert"))
     table = Table.open(url, settings=SETTINGS)
     assert content(table) == by_hudi_rs(url) == {(1, "a", 1)}
-    with pytest.raises(InvalidInput, match="hoodie.table.name=others, but the table that is there has counters"):
+    with pytest.raises(InvalidInput, match="hoodie.table.name=others, but the existing table has counters"):
         save(frame(spark, (2, "a", 2)), url, hoodie__table__name="others")
     with pytest.raises(InvalidRecords, match="null or empty"):
         save(frame(spark, (None, "a", 2)), url)

@@ -92,12 +92,16 @@ def test_statement_that_does_not_fit_the_table_is_refused(spark: Any, table: Tab
     both = f"{merge} and t.part = s.part"
     refused: list[tuple[str, type[Exception], str]] = [
         ("delete from other", InvalidInput, "no table is registered as 'other' in this session, which has ['"),
-        (f"{merge} when matched then delete", InvalidInput, "ON must compare the columns that tell a row's key"),
+        (f"{merge} when matched then delete", InvalidInput, "ON must compare the key and partition columns"),
         (f"{both} when matched then update set *", InvalidInput, "the source lacks ['value']"),
-        (f"{both} when not matched then insert (id, value) values (s.id, 1)", InvalidInput, "part tells a row's key"),  # noqa: S608
-        (f"{both} when matched then update set id = s.n", InvalidInput, "can only be s.id here"),
+        (
+            f"{both} when not matched then insert (id, value) values (s.id, 1)",  # noqa: S608
+            InvalidInput,
+            "part is a key or partition column",
+        ),
+        (f"{both} when matched then update set id = s.n", InvalidInput, "can only be set to s.id, as in ON"),
         (f"{both} when matched then update set colour = 1", InvalidInput, "'colour' is no column of the table"),
-        ("update trips set part = 'z'", InvalidRecords, "['part'] tell a row's key and partition"),
+        ("update trips set part = 'z'", InvalidRecords, "['part'] are key or partition columns"),
         ("insert into trips select 1, 'a'", InvalidInput, "the query has 2 columns for ['id', 'part', 'value']"),
         ("insert into trips (id, colour) values (1, 2)", InvalidInput, "'colour' is no column"),
         ("insert into trips values (cast(null as long), 'a', 1)", InvalidRecords, "null or empty"),

@@ -111,8 +111,8 @@ MERGE = "merge into trips t using late s on t.id = s.id "
         ("update trips set a = 1, a = 2", "expected each column once, not 'a', at character 25"),
         ("update trips t set u.a = 1", "expected a column of t, not 'u', at character 20"),
         ("update trips t set t.a.b = 1", "a field of a struct cannot be set"),
-        ("delete from db.trips", "which has no parts, not '.', at character 15"),
-        (MERGE + "when not matched by source then delete", "rows that the source lacks are not looked at"),
+        ("delete from db.trips", "(without a dot), not '.', at character 15"),
+        (MERGE + "when not matched by source then delete", "BY SOURCE is not supported"),
         (MERGE + "when not matched by source then delete", "not 'not', at character 53"),
         (MERGE + "when not matched then insert (id, part) values (s.id)", "one value for each of ['id', 'part']"),  # noqa: S608
         (

@@ -54,7 +54,7 @@ def _demo(chosen: Any) -> int:
 
 
 def _run_demo(chosen: Any) -> int:
-    """Check the options, run the demo on the chosen store, and print its report; returns the exit code."""
+    """Check the options, run the demo, and print its report; return the exit code."""
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:
@@ -80,7 +80,7 @@ def _run_demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
-    """Report on stderr whether the server ends now, and let it run until Ctrl-C if `keep`."""
+    """Report on stderr whether the server ends now; if `keep`, wait for Ctrl-C."""
     if not keep:
         complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return

@@ -29,9 +29,6 @@ from lockprovider.words import moment
 _URL = "the election's object: s3://bucket/jobs/compactor.json"
 
 
-# -- elect -------------------------------------------------------------------------------------------------------------
-
-
 _ELECT_CODES = codes(
     "not elected: others led for --timeout seconds; the command was not started",
     "lost, with --once: the term was lost before the command ended by itself; the command was ended",
@@ -67,7 +64,7 @@ def _elect(arguments: argparse.Namespace) -> int:
 
 
 def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
-    """Stand in the election, run the command while elected, and stand again after a lost term, unless `--once`."""
+    """Run the command while elected, and stand again after a lost term unless `--once`."""
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('elect')}")
     election = Election.open(
@@ -107,9 +104,6 @@ def _value(text: str | None) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"--value {text!r} is not JSON ({error}): write text as '\"text\"'") from error
-
-
-# -- leader ------------------------------------------------------------------------------------------------------------
 
 
 _LEADER_MORE = """The exit code is 1 if there is no leader. The command only reads. The store's clock decides whether a

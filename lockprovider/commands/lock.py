@@ -112,15 +112,7 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _place(arguments: Any) -> LockPlace:
-    """Locate the lock that the arguments name.
-
-    Raises:
-        CasError, InvalidSettings: the URL or an option is invalid.
-    """
     return locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
-
-
-# -- status ------------------------------------------------------------------------------------------------------------
 
 
 def _status(arguments: Any) -> None:
@@ -133,15 +125,12 @@ def _status(arguments: Any) -> None:
     )
 
 
-# -- watch -------------------------------------------------------------------------------------------------------------
-
-
 _WATCH_MORE = """The command reads the lock every --every seconds. While nothing changes, the store sends no body (304).
 A change that is undone between two reads is not shown. The command ends at Ctrl-C, or after --for seconds."""
 
 
 def _watch(arguments: Any) -> int:
-    """Read the record every `--every` seconds, and print each change, until `--for` seconds have passed."""
+    """Print each change of the record, read every `--every` seconds, for `--for` seconds."""
     at, world = _place(arguments), Machine()
     watcher = _Watcher(at.store, at.path, world, arguments.timeout)
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
@@ -168,7 +157,7 @@ def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
 
 
 class _Watcher:
-    """Reads a lock record repeatedly, and remembers the last state."""
+    """Reads a lock record repeatedly, and caches the last state."""
 
     def __init__(self, store: Store, path: str, world: World, timeout_s: float) -> None:
         self._store, self._path, self._world, self._timeout_s = store, path, world, timeout_s
@@ -177,7 +166,7 @@ class _Watcher:
         self._state: RecordState | None = None
 
     def look(self) -> list[Change]:
-        """Read the record and return the changes since the last call; the first call returns the present state."""
+        """Read the record; return the changes since the last call, or first the present state."""
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data, self._path)
         before, state = self._state, state_at(after, self._world.now_ms())
@@ -186,9 +175,6 @@ class _Watcher:
             found.append(Change("lapsed", after))
         self._seen, self._record, self._state = content, after, state
         return found
-
-
-# -- break -------------------------------------------------------------------------------------------------------------
 
 
 _BREAK_MORE = """The command shows the lock record, asks, and marks that record as released by a conditional write. If
@@ -202,7 +188,7 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Read the record, ask for confirmation if needed, and break the lock; returns the exit code."""
+    """Ask for confirmation if needed, and break the lock; return the exit code."""
     at = _place(arguments)
     seen = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = seen.record
@@ -218,7 +204,7 @@ def _break(arguments: Any) -> int:
 
 
 def _break_seen(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
-    """Break the lock if its record is still the one in `seen`; print the outcome and return the exit code."""
+    """Break the lock if its record is still `seen`, and print the outcome."""
     done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
     match done.outcome:
         case Won():
@@ -269,9 +255,6 @@ def _say_seen(arguments: Any, outcome: str, seen: LockStatus, plain: str, done: 
         say(arguments, {"outcome": outcome, "seen": status_fields(seen), **more}, plain)
 
 
-# -- audit -------------------------------------------------------------------------------------------------------------
-
-
 _AUDIT_MORE = """The command reads the audit records of all writers, JVM Hudi included. --enable and --disable switch
 the records on and off for all writers. A Python writer notices at an acquisition, at most a minute late. A JVM writer
 begins at its next acquisition, and stops at its next start.
@@ -289,7 +272,7 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit on or off, or print its records; exit code 1 if two owners held the lock at once."""
+    """Switch the audit, or print its records; exit code 1 if two owners overlapped."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         return _set(arguments, at)
@@ -343,7 +326,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """Draw the SVG: a lane for each owner; beyond 40 owners the last lane is shared."""
+    """Draw the SVG, with a lane for each of 40 owners at most."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}
@@ -357,9 +340,6 @@ def draw_audit(audit: Audit, title: str) -> str:
     legend.append(Box(0, 0, RED, "held by two owners at once", opacity=0.35))
     lanes = [Lane(name, boxes) for name, boxes in of_owner.items()]
     return draw_lanes(title, _totals(audit), lanes, legend=legend, stripes=stripes, is_wrong=bool(audit.overlaps))
-
-
-# -- run ---------------------------------------------------------------------------------------------------------------
 
 
 _FIRST_LOOK_S = 5.0
@@ -407,11 +387,7 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
-    """Read the record once, to report a wrong place before the whole wait; a silent store is only reported.
-
-    Raises:
-        CasError: no such bucket, no access, or another error that waiting does not fix.
-    """
+    """Read the record once, to raise errors that waiting does not fix."""
     if settings.timeout <= _FIRST_LOOK_S:
         return  # the acquisition reports errors as soon
     try:
@@ -421,7 +397,6 @@ def _look_first(at: LockPlace, settings: LockSettings) -> None:
 
 
 def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:
-    """Apply the options over the URL's settings, and these over the defaults."""
     if arguments.validity is not None:
         given = replace(given, validity=arguments.validity, renew=arguments.validity / 10)
     if arguments.renew is not None:
@@ -430,7 +405,7 @@ def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSetting
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:
-    """Release the lock if an interrupted acquisition has acquired it all the same."""
+    """Release the lock if an interrupted acquisition has acquired it."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
         if record is not None and record.owner == lock.owner and not record.is_free:

@@ -1,4 +1,4 @@
-"""Arguments and output that all commands share: URL, storage options, answers as text or JSON."""
+"""Arguments and output that all commands share."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ def add_command(
     codes: str = CODES,
     more: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command about an object at a URL, which `url` describes.
+    """Add a command about an object at a URL, which the text `url` describes.
 
-    `run` takes the parsed arguments and returns the exit code; None means `DONE`. The help begins with the sentence
-    `text` and with `more`, and ends with the exit codes.
+    `run` returns the exit code, or None for `DONE`. The help has `text`, `more` and the exit codes.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -67,5 +66,5 @@ def add_command(
 
 
 def say(arguments: Any, said: dict[str, Any], plain: str) -> None:
-    """Print an answer on stdout in the requested form, and flush it, as the output may be a pipe."""
+    """Print an answer as text or JSON on stdout, and flush it for pipes."""
     print(json.dumps(said) if arguments.json else plain, flush=True)

@@ -124,7 +124,7 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put the messages of the arguments or of stdin, a line each, and print how many were new."""
+    """Put the arguments or stdin's lines as messages, and print how many were new."""
     if arguments.producer is not None and (arguments.key or arguments.priority or arguments.delay):
         raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")
     bodies = _bodies(arguments)
@@ -192,9 +192,6 @@ def _clean(arguments: Any) -> None:
     say(arguments, {"outcome": "cleaned", "segments": done}, f"removed unused segments: {done}")
 
 
-# -- work --------------------------------------------------------------------------------------------------------------
-
-
 LATER = 75  # sysexits' EX_TEMPFAIL
 _FORM = "write -- between the options and the command: lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
 _LOOK_S = 0.2
@@ -214,7 +211,7 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message, until a signal stops the queue or it is empty with `--until-empty`."""
+    """Run the command for each message, until a signal or `--until-empty` ends it."""
     words: list[str] = arguments.words
     if not words:
         raise InvalidInput(f"no command was given: {_FORM}")
@@ -235,15 +232,13 @@ def _work(arguments: Any) -> None:
 
 def _stop(queue: Queue, frame: FrameType | None) -> None:
     del frame
-    Worker(queue.stop, "queue-stop").start()  # The main thread may hold what `stop` needs, so another thread calls it.
+    Worker(queue.stop, "queue-stop").start()  # the main thread may hold what `stop` needs
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command for one message, and end it if the claim is lost.
+    """Run the command for one message, ending it if the claim is lost.
 
-    Raises:
-        RuntimeError: the command failed.
-        ClaimLost: the claim was lost.
+    Raises RuntimeError if the command failed, ClaimLost if the claim was lost.
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}

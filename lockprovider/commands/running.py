@@ -1,10 +1,9 @@
-"""Runs a command only while a lease or term is held: the common part of `run`, `elect` and others.
+"""Runs a command only while a lease or term is held.
 
-The command leads its own process group, so that signals reach the processes that it starts. If it shares a terminal it
-stays in the terminal's group, to be able to read from it, and gets signals alone. A small guard shell ends the command
-if this process dies suddenly (kill -9).
+The command leads its own process group, so that signals reach its children. On a terminal it stays in the terminal's
+group, to read from it, and gets signals alone. A guard shell ends the command if this process dies suddenly (kill -9).
 
-Not promised: that anything ends the command while this process is only stopped (SIGSTOP), or on a machine that freezes.
+Not promised: that the command ends while this process is only stopped (SIGSTOP), or its machine freezes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
 
 
 def form(command: str) -> str:
-    """Explain how to write such a command."""
+    """Return the usage of a command that runs a command."""
     return (
         f"write -- between the options and the command: lockprovider {command} URL [options] -- COMMAND [ARGUMENT ...]"
     )
@@ -65,11 +64,7 @@ def add_grace(parser: argparse.ArgumentParser) -> None:
 
 
 def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
-    """Seconds between TERM and KILL.
-
-    Raises:
-        InvalidInput: `--grace` is not a number of seconds from 0 on.
-    """
+    """Return the seconds between TERM and KILL, or raise InvalidInput."""
     if arguments.grace is None:
         return margin_s
     if not 0 <= arguments.grace < math.inf:
@@ -79,7 +74,7 @@ def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
 
 @dataclass(slots=True)
 class CommandResult:
-    """Result of such a command, for --json."""
+    """Result of such a command, for --json; `reason`: why the lease was lost."""
 
     outcome: str
     code: int
@@ -90,7 +85,7 @@ class CommandResult:
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Run `work`, report its result, and return the exit code."""
+    """Run `work`, print its result, and return the exit code."""
     said = CommandResult("failed", FAILED)
     try:
         said = work(arguments, said)
@@ -123,7 +118,7 @@ class LeaseOrTerm(Protocol):
 
     @property
     def deadline_s(self) -> float:
-        """The monotonic time, in seconds, until which the holder may rely on it."""
+        """Monotonic time, in seconds, until which the holder may rely on it."""
 
     def check(self) -> None:
         """Raise `LeaseLost` or `TermLost` if it is over."""
@@ -131,7 +126,7 @@ class LeaseOrTerm(Protocol):
 
 @dataclass(slots=True)
 class CommandOrder:
-    """A command with its grace, its signals and the event that wakes its watcher."""
+    """A command with its grace, signals, and the event that wakes its watcher."""
 
     words: list[str]
     grace_s: float
@@ -139,11 +134,11 @@ class CommandOrder:
     signals: Signals
 
     def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], said: CommandResult) -> CommandResult:
-        """Run the command while `held` lasts, end it if `held` is lost, and call `give_back`."""
+        """Run the command, end it if `held` is lost, and call `give_back`."""
         world = Machine()
         began_s = world.monotonic_s()
         said.epoch = held.epoch
-        self.signals.hold()  # signals are kept until the started command can get them
+        self.signals.hold()
         try:
             epoch = {"LOCKPROVIDER_EPOCH": str(held.epoch)}
             child = Child(self.words, epoch, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
@@ -171,10 +166,10 @@ class CommandOrder:
 
 
 def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait until the command ends; if the lease is lost before, end the command and return the loss."""
+    """Wait until the command ends; end it and return the loss if the lease is lost."""
     world = Machine()
     while True:
-        # Read before the check: if the lease is held after it, it was held when the command ended.
+        # Read before the check: a lease held after it was held when the command ended.
         ended = child.ended.is_set()
         try:
             held.check()
@@ -184,7 +179,7 @@ def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost 
         if ended:
             return None
         news.wait(min(_CHECK_S, max(0.01, held.deadline_s - world.monotonic_s())))
-        news.clear()  # the next round reads what the event announced
+        news.clear()
 
 
 class Stopped(KeyboardInterrupt):
@@ -196,12 +191,12 @@ class Stopped(KeyboardInterrupt):
 
 
 class Signals:
-    """Passes signals to the command while it runs, and raises `Stopped` for them at other times."""
+    """Passes signals to the running command, and raises `Stopped` for them at other times."""
 
     def __init__(self) -> None:
         self._send: Callable[[int], None] = self._stop
         self._held: list[int] = []
-        self._before = 0  # number of signals that came before the command started
+        self._before = 0  # signals before the command started
         self._ignored: frozenset[int] = frozenset()
         self.asked_to_end = 0  # the last signal that asked for the end
 
@@ -214,7 +209,7 @@ class Signals:
             self._send(number)
 
     def hold(self) -> None:
-        """Keep the signals that come, for `pass_to`."""
+        """Keep signals for `pass_to`."""
         self._send = self._held.append
 
     def started(self) -> None:
@@ -224,7 +219,7 @@ class Signals:
     def pass_to(self, child: Child) -> None:
         """Pass signals to the command, kept ones first.
 
-        The terminal sends its own signals to a running command in the same group; these are not passed again.
+        Signals that the terminal sends to a running command itself are not passed again.
         """
         names = () if child.own_group else _FROM_TERMINAL
         self._ignored = frozenset(getattr(signal, name) for name in names)
@@ -236,7 +231,7 @@ class Signals:
             self._before -= 1
 
     def stop(self) -> None:
-        """Let the next signal raise `Stopped`; kept ones are too late and stay unused."""
+        """Let the next signal raise `Stopped`, and drop kept ones."""
         self._ignored, self._send = frozenset(), self._stop
 
     @staticmethod
@@ -246,7 +241,7 @@ class Signals:
 
 @contextlib.contextmanager
 def passed_signals() -> Iterator[Signals]:
-    """Handle signals while the block runs; ignored ones (nohup) stay ignored, also for the command."""
+    """Handle signals while the block runs; ignored ones (nohup) stay ignored."""
     signals = Signals()
     numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -260,19 +255,13 @@ def passed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-# -- the child ---------------------------------------------------------------------------------------------------------
-
-
-# The first line names a process, or a group by its negative number; $1 is the seconds between TERM and KILL. End of
-# file means that this process has died; a second line means that all is well.
+# The first line names a process or (negative) group; $1 is the seconds between TERM and KILL. End of file: this process
+# has died; a second line: all is well.
 _GUARD = 'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; sleep "$1"; kill -s KILL -- "$it" 2>&-'
 
 
 class Child:
-    """A running command.
-
-    `on_start` is called right after the start, `on_end` from another thread as soon as the command has ended.
-    """
+    """A running command; calls `on_start` once started, `on_end` on another thread once ended."""
 
     def __init__(
         self,
@@ -286,7 +275,7 @@ class Child:
         self._grace_s = grace_s
         self._on_end = on_end
         self._own_group = not sys.stdin.isatty()
-        self._guard = self._start_guard()  # The guard starts first: only the next line runs unguarded.
+        self._guard = self._start_guard()  # first, so that only the next line runs unguarded
         try:
             self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
                 words, env={**os.environ, **environment}, start_new_session=self._own_group
@@ -301,7 +290,7 @@ class Child:
 
     @property
     def own_group(self) -> bool:
-        """Whether the terminal's signals do not reach the command by themselves."""
+        """Whether the terminal's signals miss the command."""
         return self._own_group
 
     def send(self, number: int) -> None:
@@ -316,11 +305,11 @@ class Child:
         """Send TERM, and KILL after the grace, and wait for the end."""
         self.send(signal.SIGTERM)
         self.ended.wait(self._grace_s)
-        self.send(signal.SIGKILL)  # KILL also ends processes that the command left behind.
+        self.send(signal.SIGKILL)  # also ends processes that the command left behind
         self.ended.wait()
 
     def code(self) -> int:
-        """Wait for the end, reap the process, and end the guard; return the exit code, or 128 + N after signal N."""
+        """Wait for the end, end the guard, and return the exit code (128 + N for signal N)."""
         self.ended.wait()
         self._tell_guard(b"\n")
         status = self._process.wait()
@@ -357,7 +346,7 @@ class Child:
 
 
 def run_child(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command without a lease to its end, and return its exit code; TERM and HUP are passed on."""
+    """Run a command without a lease, passing on TERM and HUP; return its exit code."""
     child: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:

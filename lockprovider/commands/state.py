@@ -1,4 +1,4 @@
-"""Commands of state files: `lockprovider state` reads, changes and edits one, and serves it to Terraform."""
+"""Commands of state files: `lockprovider state`."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _add_terraform(state: Commands) -> None:
 
 
 class _Stored:
-    """Codec that returns stored values unchanged: bytes as bytes, all others as JSON values."""
+    """Codec that returns stored values unchanged: bytes or JSON."""
 
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
@@ -127,7 +127,7 @@ def _opened(arguments: Any, codec: Any = None) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
-    """Print the value of the state, or of the revision `--serial`; exit code 1 without a state."""
+    """Print the state, or revision `--serial`; exit code 1 if missing."""
     state = _opened(arguments)
     found = state.read() if arguments.serial is None else state.at(arguments.serial)
     if found.serial == 0 or found.value is None:
@@ -162,6 +162,7 @@ def _edit(arguments: Any) -> None:
 
 
 def _by_hand(old: bytes, editor: str) -> bytes:
+    """Open the bytes in an editor, and return the saved ones."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(old)
@@ -211,10 +212,7 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """Break the edit lock of the state, or remove Terraform's lock file (`--style tflock`), after confirmation.
-
-    Returns None, or the exit code if the user did not confirm. A state that is not being edited stays as it is.
-    """
+    """Break the edit lock, or remove Terraform's lock file, after confirmation."""
     if arguments.style == _STYLE:
         return _unlock_file(arguments, lambda words: _refused(arguments, words))
     if arguments.id is not None:
@@ -233,7 +231,7 @@ def _unlock(arguments: Any) -> int | None:
 
 
 def _refused(arguments: Any, words: str) -> int | None:
-    """Ask for confirmation; None if it was given, else the exit code."""
+    """Ask for confirmation; return None if given, else the exit code."""
     if arguments.yes:
         return None
     if not sys.stdin.isatty():
@@ -268,9 +266,6 @@ def _behind(reason: str) -> str:
     return f"  {lock_in_words(reason)}" if reason else ""
 
 
-# -- Terraform and OpenTofu --------------------------------------------------------------------------------------------
-
-
 _RUN_FORM = "write -- between the options and the command: lockprovider state run URL [options] -- terraform apply"
 _RUN_MORE = """Configure Terraform with `terraform { backend "http" {} }` alone: address and password come from the
 environment. The lock lapses if this process dies. The write of an overtaken run is refused, and Terraform leaves its
@@ -289,7 +284,7 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run(arguments: Any) -> int:
-    """Serve the state on a free port while the command runs; returns the command's exit code."""
+    """Serve the state while the command runs; return its exit code."""
     words = arguments.words
     if not words:
         raise InvalidInput(f"no command was given: {_RUN_FORM}")
@@ -311,9 +306,6 @@ def _serve(arguments: Any) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()
-
-
-# -- Terraform's own lock file -----------------------------------------------------------------------------------------
 
 
 _STYLE = "tflock"
@@ -346,7 +338,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int | None:
-    """Remove the lock file that was shown, after confirmation, or the one with the ID that was given."""
+    """Remove the shown lock file after confirmation, or the one of `--id`."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -370,7 +362,7 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
-    """Hold Terraform's lock file while the command runs; the outcome is `lost` if the file was removed."""
+    """Hold Terraform's lock file while the command runs; `lost` if it was removed."""
     lock = _file_lock(arguments)
     with passed_signals():
         try:
@@ -391,7 +383,6 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
 
 
 def _given_back(lock: TfLock, held: TfLockFile) -> bool:
-    """Release the lock; returns whether its file still existed."""
     try:
         return lock.unlock(held)
     except StateConflict as conflict:

@@ -1,14 +1,12 @@
 """HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
 
-aiohttp parses the requests (s3fs, gcsfs and adlfs depend on it, so most users have it). A connection takes no thread
-until its password is checked: a client that sends nothing, or a wrong password, delays no other client.
-
-The server checks in this order: the headers come in time, the password, the length, the whole body comes in time, its
-`Content-MD5`. Only then `TerraformBackend` handles the request, on one of a few threads. A connection serves one
+aiohttp parses the requests (s3fs, gcsfs and adlfs depend on it). The server checks, in this order: timely headers,
+password, length, the whole body in time, its `Content-MD5`. Only then `TerraformBackend` handles the request, on one of
+a few threads: a client that sends nothing, or a wrong password, delays no other client. A connection serves one
 request.
 
-Requests must carry the password (HTTP basic authentication): other users of the machine reach loopback, too, and states
-hold secrets. No TLS.
+Requests need the password (HTTP basic authentication): other users of the machine reach loopback, too, and states hold
+secrets. No TLS.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a request: seconds for the headers, the next bytes of a body, and all of it; bytes of a body."""
+    """Seconds for the headers, the next bytes of a body, and all of it; bytes of a body."""
 
     headers_s: float = 10.0
     next_s: float = 30.0
@@ -52,10 +50,9 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1; it calls `told` with a sentence for each rejected request.
+    """The backend on a port of 127.0.0.1; calls `told` with a sentence for each rejected request.
 
-    Raises:
-        InvalidInput: aiohttp is not installed, or the port is taken.
+    Raises InvalidInput if aiohttp is not installed, or the port is taken.
     """
 
     def __init__(
@@ -87,17 +84,17 @@ class StateServer:
 
     @property
     def port(self) -> int:
-        """The port on 127.0.0.1."""
+        """Port on 127.0.0.1."""
         port: int = self._socket.getsockname()[1]
         return port
 
     @property
     def address(self) -> str:
-        """The URL of the state."""
+        """URL of the state."""
         return f"http://127.0.0.1:{self.port}/state"
 
     def environment(self, *, force: bool = False) -> dict[str, str]:
-        """The variables that Terraform and OpenTofu read for `backend "http" {}`; `force`: accept any state."""
+        """Return Terraform's variables for `backend "http" {}`; `force`: accept any state."""
         return {
             "TF_HTTP_ADDRESS": f"{self.address}?force=true" if force else self.address,
             "TF_HTTP_LOCK_ADDRESS": self.address,
@@ -107,7 +104,7 @@ class StateServer:
         }
 
     def serve(self) -> None:
-        """Handle requests until `shutdown` or an exception; then release the locks that are still held."""
+        """Handle requests until `shutdown`, then release held locks and close the socket."""
         try:
             asyncio.run(self._serve())
         finally:
@@ -116,19 +113,19 @@ class StateServer:
             self._socket.close()
 
     def shutdown(self) -> None:
-        """Let `serve`, which runs in another thread, return after the requests in progress."""
+        """Let `serve`, on another thread, return after the requests in progress."""
         self._serving.wait()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
-        """Serve connections until `shutdown`, then close those with incomplete requests, and wait for the others."""
+        """Serve connections until `shutdown`; then drop incomplete requests, and finish the others."""
         self._loop = asyncio.get_running_loop()
         answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
         self._loop.set_default_executor(answering)
         quiet = logging.getLogger(f"{__name__}.aiohttp")
         quiet.addHandler(logging.NullHandler())
-        quiet.propagate = False  # a client's bad request is not logged, as stderr belongs to the command
+        quiet.propagate = False  # stderr belongs to the command
         requests = self._web.Server(
             self._handled, access_log=None, logger=quiet, auto_decompress=False, lingering_time=1.0
         )
@@ -138,13 +135,13 @@ class StateServer:
             await self._end.wait()
         finally:
             listening.close()
-            for reading in self._reading:  # an incomplete request at this time belongs to a run that has died
+            for reading in self._reading:  # an incomplete request belongs to a dead run
                 reading.cancel()
             requests.pre_shutdown()
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Make the protocol of a new connection, which is closed unless it sends its password in time."""
+        """Return the protocol of a new connection, closed unless its password comes in time."""
         assert self._loop is not None  # noqa: S101 - the loop calls this
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))
@@ -162,7 +159,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request, report a rejected one to `told`, and close the connection."""
+        """Answer one request, report a rejected one, and close the connection."""
         self._heard(request.protocol)
         reply = await self._reply(request)
         if reply.said and reply.status is not HTTPStatus.UNAUTHORIZED:
@@ -176,7 +173,7 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
-        """Check password, path and encoding, read the body, and let the backend answer on a thread."""
+        """Check the request, read its body, and let the backend answer on a thread."""
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             said = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", said)
@@ -222,7 +219,7 @@ class StateServer:
         return body
 
     async def _whole_body(self, request: BaseRequest) -> bytes | None:
-        """Read the body within the times for the next bytes and for all of it; None if it is too large."""
+        """Read the body within its time limits; None if it is too large."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._limits.body_s
         pieces: list[bytes] = []
@@ -238,7 +235,6 @@ class StateServer:
 
 
 def _fits_md5(body: bytes, said: str | None) -> bool:
-    """Whether the body has this digest, or none is given."""
     if said is None:
         return True
     digest = hashlib.md5(body, usedforsecurity=False).digest()

@@ -1,4 +1,4 @@
-"""Commands that make and query tables: `lockprovider table create | info | timeline | log | files | read | doctor`."""
+"""Commands that make and query tables, e.g. `lockprovider table create` and `read`."""
 
 from __future__ import annotations
 
@@ -177,9 +177,6 @@ def _type(text: str) -> pa.DataType:
         raise InvalidInput(f"{text!r} is not a type; use e.g. {known}") from None
 
 
-# -- what a table is asked; nothing here writes ------------------------------------------------------------------------
-
-
 def _last(arguments: Any) -> int | None:
     last: int | None = arguments.last
     if last is not None and last < 1:
@@ -192,7 +189,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List the instants, or draw them into `--svg` with the known times of holding the lock."""
+    """List the instants, or draw them into `--svg` with the lock's times."""
     last, table = _last(arguments), opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -207,13 +204,13 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _tenures(table: Table) -> tuple[Tenure, ...]:
-    """List the holders of the lock with their times, from the lock's audit; empty without an audit."""
+    """Return the lock's holders and times from its audit, if kept."""
     folder = places(HUDI_LOCK_PATH).folder
     return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).tenures
 
 
 def _info(arguments: Any) -> CommandAnswer:
-    """Summarize the table: properties, columns, pending work, and the size of the present snapshot."""
+    """Summarize properties, columns, pending work, and the snapshot's size."""
     table = opened(arguments)
     config, now = table.config(), table.timeline()
     seen = table.snapshot(now)
@@ -282,7 +279,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
-    """List the instants in one line each, whatever their number of files."""
+    """List the instants, one line each."""
     now = table.timeline()
     states: dict[tuple[str, str], Instant] = {}
     for instant in now.instants:

@@ -1,4 +1,4 @@
-"""Answers of commands about tables, printed as JSON or as a table of text."""
+"""Answers of commands about tables, printed as JSON or text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockprovider.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """Result of a command: `said` for programs, the other fields for people; `code` is the exit code."""
+    """Result of a command: `said` for programs, other fields for people."""
 
     said: Any
     title: str
@@ -33,7 +33,7 @@ class CommandAnswer:
     def of_rows(
         cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], below: str = ""
     ) -> CommandAnswer:
-        """Build an answer whose rows are objects for programs, and a table for people."""
+        """Build an answer of rows: objects for programs, a table for people."""
         found = tuple(rows)
         return cls([dict(zip(columns, row, strict=True)) for row in found], title, columns, found, below)
 
@@ -53,7 +53,7 @@ TABLE_CODES = f"""exit codes:
 
 
 def add_bucket_by(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--bucket-by`, the key columns that select the bucket of a row."""
+    """Add `--bucket-by`, the key columns that select a row's bucket."""
     parser.add_argument(
         "--bucket-by",
         action="append",
@@ -74,11 +74,7 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
 
 
 def settings(arguments: Any) -> TableSettings:
-    """Read the writer's settings from the arguments.
-
-    Raises:
-        InvalidInput, InvalidSettings: an option is invalid.
-    """
+    """Return the writer's settings; may raise InvalidInput or InvalidSettings."""
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
         key, equals, value = pair.partition("=")
@@ -94,9 +90,10 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Wrap a command: print its answer, and turn errors of tables into a sentence and a code; other errors pass."""
+    """Wrap a command to print its answer, and a table's errors as a sentence."""
 
     def answered(arguments: Any) -> int:
+        """Run the command, print its answer or error, and return the code."""
         try:
             answer = run(arguments)
         except TableError as error:

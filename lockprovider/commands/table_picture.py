@@ -1,7 +1,7 @@
 """Picture of a timeline: a lane for each writer, boxes from begin to completion.
 
-A red box was rolled back: its writer lost a conflict, or died. With the lock's audit, a box is pale from its last file
-to the acquisition of the lock, the longest that the writer can have waited, and black from there to its commit.
+A red box was rolled back. With the lock's audit, a box is pale from its last file to the acquisition of the lock, the
+longest possible wait, and black from there to its commit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOKS: dict[BarKind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An instant from begin to end, in epoch ms. `lane` names its writer; empty: any free lane.
+    """An instant from begin to end, in epoch ms; an empty `lane` is any free one.
 
     All its files existed at `ready_ms`, and it held the lock from `held_ms` on; None: unknown.
     """
@@ -65,7 +65,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] =
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
-    """Assign lanes to bars so that none overlap and each writer has its own; return the bars and the lanes' names."""
+    """Assign bars to lanes, without overlaps and by writer; return both."""
     busy: list[tuple[str, int]] = []
     placed: list[tuple[Bar, int]] = []
     for bar in sorted(bars, key=lambda bar: (bar.start_ms, bar.end_ms)):
@@ -108,13 +108,10 @@ def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
 
 
 def _holding(holding: Holding, start_ms: int, end_ms: int) -> Box:
-    """Draw a time of holding the lock, cut to the time of the picture."""
     from_ms, until_ms, owner = holding
     words = f"{owner} held the lock for {span(until_ms - from_ms)}"
     return Box(max(from_ms, start_ms), min(until_ms, end_ms), INK, words)
 
-
-# -- what is drawn -----------------------------------------------------------------------------------------------------
 
 _KINDS: dict[Action, BarKind] = {
     Action.REPLACECOMMIT: "replace",
@@ -126,7 +123,7 @@ _WRITER = "writer"  # key of a commit's extra metadata that names its lane
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """List all instants, or the last ones by begin; `tenures` are the known times of holding the lock."""
+    """Return the bars of all or the last instants, with the lock's `tenures`."""
     now = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in now.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
@@ -141,9 +138,9 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Add to a bar the tenure of the lock that its commit fell into, as completion times are made under the lock.
+    """Add to a bar the lock tenure of its commit, as completion times are made under the lock.
 
-    The times of its files come from the store's clock, which may differ, and often has whole seconds only.
+    File times come from the store's clock, which may differ, and often has whole seconds.
     """
     mine = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(mine) != 1:
@@ -169,14 +166,14 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: S
 
 
 def _ready_ms(metadata: CommitMetadata, made_ms: Mapping[str, int]) -> int | None:
-    """The time of the commit's last file; None if it wrote none, or one was cleaned since."""
+    """Return the time of the commit's last file; None if unknown."""
     paths = [stat.path for stats in metadata.stats.values() for stat in stats]
     known = [made_ms[path] for path in paths if path in made_ms]
     return max(known) if known and len(known) == len(paths) else None
 
 
 def _undone(table: Table, now: Timeline) -> list[Bar]:
-    """List rolled back instants as bars that end at the begin of their rollback."""
+    """List rolled back instants as bars that end at their rollback."""
     found: list[Bar] = []
     for instant in now.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:

@@ -1,4 +1,4 @@
-"""Commands that maintain tables: `lockprovider table clean | compact | cluster | archive | restore | share | ...`."""
+"""Commands that maintain tables, e.g. `lockprovider table clean` and `compact`."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_clean(commands: Commands) -> None:
+    """Register `clean` with its options."""
     parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
     keep = parser.add_mutually_exclusive_group()
     keep.add_argument(
@@ -75,6 +76,7 @@ def _add_compact(commands: Commands) -> None:
 
 
 def _add_plan_options(parser: Any, done: str) -> None:
+    """Add the options to schedule, run or remove a plan."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--schedule", action="store_true", help=f"only plan what will be {done}")
     what.add_argument(
@@ -88,7 +90,7 @@ def _add_plan_options(parser: Any, done: str) -> None:
 
 
 def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
-    """Write or remove a plan if the options ask for it; None if they ask for the work itself."""
+    """Write or remove a plan if the options ask for it, else return None."""
     if arguments.schedule:
         begin = schedule()
         said = f"scheduled {done} {begin}" if begin else f"nothing to {verb}"
@@ -106,7 +108,7 @@ def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: An
 
 
 def _compact(arguments: Any) -> CommandAnswer:
-    """Schedule, unschedule or run a compaction, as the options say."""
+    """Schedule, unschedule or run a compaction."""
     table = opened(arguments)
     planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -123,6 +125,7 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _add_cluster(commands: Commands) -> None:
+    """Register `cluster` with its options."""
     about = "Join small files of each partition into larger, sorted ones. Concurrent writes of these files give way."
     parser = add_table_command(commands, "cluster", _cluster, about)
     parser.add_argument(
@@ -145,7 +148,7 @@ def _add_cluster(commands: Commands) -> None:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
-    """Schedule, unschedule or run a clustering, as the options say."""
+    """Schedule, unschedule or run a clustering."""
     table, given = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
     schedule = partial(table.schedule_clustering, *given)
     planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)

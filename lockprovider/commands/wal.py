@@ -89,7 +89,7 @@ def _create(arguments: Any) -> None:
 
 
 def _append(arguments: Any) -> None:
-    """Append the records of the arguments or of stdin, a line each, and print how many were new."""
+    """Append the arguments or stdin's lines, and print how many were new."""
     records: Iterable[str] = arguments.records or (line.rstrip("\n") for line in sys.stdin)
     data = (record.encode() for record in records)
     log, producer = _opened(arguments), arguments.producer

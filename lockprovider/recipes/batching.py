@@ -35,11 +35,10 @@ class Batcher(OfThisProcess, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
     Each operation is in at most one write, in the order of arrival. `write` returns a result or an error for each; if
-    it raises, all get that error. A forked child starts without operations; the interpreter's end waits 5 s for writes.
+    it raises, all get that error. The interpreter's end waits 5 s for writes.
 
     Args:
         write: called by one thread at a time.
-        world: the clock.
         pace_s: seconds from an answer to the next write.
         most: largest number of operations in one write.
         max_waiting: largest number of waiting operations.
@@ -72,23 +71,23 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
-        """Pace writes to one a second for a minute, because the store throttled (429, 503)."""
+        """Pace writes to one a second for a minute, after a 429 or 503."""
         self._throttled_s = self._world.monotonic_s()
 
     @property
     def waiting(self) -> int:
-        """Number of operations that no write has taken yet."""
+        """Number of operations not yet in a write."""
         return len(self._line.waiting) + len(self._arrived)
 
     @property
     def is_writer(self) -> bool:
-        """Whether the calling thread is the writing thread, which must not wait for a result."""
+        """Whether the caller is the writing thread, which must not wait for results."""
         return self._writer is threading.current_thread()
 
     def submit(self, operation: Op, *, kept: bool = False) -> Later[T]:
-        """Add an operation and return its future; may raise Overloaded, or CoordinationError once closed.
+        """Add an operation and return its future; may raise Overloaded or CoordinationError.
 
-        A `kept` future cannot be cancelled: a cancelled number would leave a hole below later ones.
+        A `kept` future cannot be cancelled, as a cancelled number would leave a hole.
         """
         answer: Later[T] = Later()
         if kept:
@@ -97,7 +96,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Add an operation and wait for its result; an interrupt drops it unless a write has taken it."""
+        """Add an operation and wait for its result; an interrupt drops it before its write."""
         answer = answer or Later()
         try:
             self._take(operation, answer)
@@ -106,11 +105,11 @@ class Batcher(OfThisProcess, Generic[Op, T]):
             answer.cancel()  # does nothing once it is done
 
     def wait(self, answer: Later[T]) -> T:
-        """Wait for a submitted operation's result; an interrupt drops it as in `do`."""
+        """Wait for a submitted operation's result; see `do`."""
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait until all these operations ended, then return their results or raise the first error."""
+        """Wait for all operations; return their results or raise the first error."""
         try:
             self.await_end(answers)
             return [answer.result() for answer in answers]
@@ -119,13 +118,13 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.cancel()  # does nothing once it is done
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
-        """Wait until each operation has a result or an error; an interrupt cancels none of them."""
+        """Wait until each operation has ended; an interrupt cancels none."""
         for answer in answers:
             while not self.came(answer):
                 pass
 
     def came(self, answer: Later[T]) -> bool:
-        """Wait up to a second for a result, keep the writing thread running, and return whether it came."""
+        """Wait up to a second for a result, starting the writing thread if needed."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -134,7 +133,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait up to `timeout_s` until the waiting ones are written."""
+        """Refuse further operations, and wait up to `timeout_s` for the waiting ones."""
         self._closed = True
         writer = self._writer
         if self.is_writer or not (self.waiting or self._writing.locked()):
@@ -158,7 +157,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         self._have_written()
 
     def _have_written(self) -> None:
-        """Start the writing thread unless one runs, which checks for more after releasing `_writing`."""
+        """Start the writing thread unless one runs: that checks again after releasing `_writing`."""
         if self._writing.locked():
             return
         try:
@@ -177,7 +176,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Write one batch without its cancelled operations, and set the result of each."""
+        """Write a batch without its cancelled operations, and set each result."""
         began_s = self._world.monotonic_s()
         taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
         wanted = [one for one in taken if one[0] is not _END]
@@ -198,7 +197,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and for the pace, then take the next batch, maybe ()."""
+        """Wait for more operations and for the pace, then take a batch."""
         self._line_up()
         if (patience_s := self._line.patience_s(self._world.monotonic_s())) and not self._closed:
             self._crowded.clear()

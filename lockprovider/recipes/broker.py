@@ -55,11 +55,11 @@ CLOCK = Machine()  # sockets always use real time
 
 
 class BrokenLink(Exception):
-    """The peer closed the connection, timed out, does not know the key, or sent invalid data."""
+    """The peer hung up, timed out, does not know the key, or sent invalid data."""
 
 
 class NoFrame(Exception):
-    """The content exceeds a frame or is not JSON; nothing was sent."""
+    """Content that is too large or no JSON was not sent."""
 
 
 def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> None:
@@ -78,7 +78,7 @@ def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> N
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a whole frame within `timeout_s` seconds (None: no limit), or raise BrokenLink."""
+    """Receive a frame within `timeout_s` seconds (None: no limit), or raise BrokenLink."""
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -115,7 +115,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove_as_asker(link: socket.socket, key: str) -> None:
-    """Exchange proofs of the key as the asking side; may raise BrokenLink."""
+    """Exchange proofs of the key as the asker, or raise BrokenLink."""
     nonce = _nonce(receive_frame(link, _HELLO_S, _HELLO_BYTES))
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own, "proof": _proof(key, "asks", nonce, own)}, _HELLO_S)
@@ -123,7 +123,7 @@ def prove_as_asker(link: socket.socket, key: str) -> None:
 
 
 def prove_as_answerer(link: socket.socket, key: str) -> None:
-    """Exchange proofs of the key as the answering side; may raise BrokenLink."""
+    """Exchange proofs of the key as the answerer, or raise BrokenLink."""
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     said = receive_frame(link, _HELLO_S, _HELLO_BYTES)
@@ -150,7 +150,7 @@ def _check(said: dict[str, Any], proof: str) -> None:
 
 
 def has_hung_up(link: socket.socket) -> bool:
-    """Return at once whether a silent peer closed its connection; safe while another thread sends."""
+    """Return whether a silent peer closed its connection; safe while another thread sends."""
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
@@ -169,10 +169,9 @@ _ANSWER_S = 20.0  # then the asker leaves a broker whose store is silent
 
 
 class Service:
-    """Listens at `address` on its own thread, and calls `serve` with each peer that knows the key.
+    """Listens at `address` on a thread, and calls `serve` with each peer that knows the key.
 
-    `host` is a TCP interface; None means a Unix socket in a private folder, which a killed process leaves behind. May
-    raise OSError.
+    `host` is a TCP interface; None: a Unix socket in a private folder, which a killed process leaves behind.
     """
 
     def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
@@ -198,7 +197,7 @@ class Service:
         Worker(self._accept, "broker").start()
 
     def close(self) -> None:
-        """Close all connections, stop listening, and remove the socket's folder."""
+        """Stop listening, close all connections, and remove the socket's folder."""
         with self._guard:
             self._closed = True
             peers = [*self._peers]
@@ -210,13 +209,13 @@ class Service:
         self._remove()
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets; the parent keeps its own."""
+        """Close a forked child's copies of the sockets."""
         self._keep()
         for one in (self._socket, *self._peers):
             one.close()
 
     def _accept(self) -> None:
-        """Accept peers, each on its own thread, until the socket is closed."""
+        """Accept peers, each on its own thread, until closed."""
         while True:
             try:
                 peer, _ = self._socket.accept()
@@ -243,7 +242,7 @@ class Service:
 
 
 class Link:
-    """Connection to a broker that has proved the key; opening it may raise BrokenLink."""
+    """Connection to a broker that has proved the key; opening may raise BrokenLink."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address
@@ -270,7 +269,7 @@ class Link:
     def ask(self, said: list[Any]) -> list[Any]:
         """Send operations and return one answer for each; raises NoFrame if nothing was sent.
 
-        A BrokenLink closes the link, and leaves the outcome unknown.
+        After a BrokenLink, which closes the link, the outcome is unknown.
         """
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
@@ -298,7 +297,7 @@ class Link:
 
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider")
-_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: no other process could find that address
+_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - no other process could find that address
 _AVOIDED_S = 5.0  # for a broker that did not answer
 _SIGN_S = 0.5  # between two signs of life to a waiting asker
 _SEND_S = 5.0
@@ -306,10 +305,10 @@ _ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 
 
 class WireCodec(Protocol[T]):
-    """Encodes operations and results as JSON; decoding may raise ValueError, KeyError or TypeError."""
+    """Encodes operations as JSON; decoding may raise ValueError, KeyError or TypeError."""
 
     def may_hand_over(self, operation: T) -> bool:
-        """Return whether a broker may carry it out; if not, its whole batch stays here."""
+        """Return whether a broker may carry it out; if not, its batch stays here."""
 
     def say(self, operation: T) -> list[Any]:
         """Encode an operation."""
@@ -325,7 +324,7 @@ class WireCodec(Protocol[T]):
 
 
 def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
-    """Return the broker's interface ("": a Unix socket; None: no broker), or raise InvalidInput."""
+    """Return the broker's interface ("": Unix socket, None: no broker), or raise InvalidInput."""
     if given is False:
         return None
     if given is True:
@@ -336,13 +335,11 @@ def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value o
 
 
 class Broker(Generic[T]):
-    """Broker of one client of a queue or a log; opens no socket before its first write.
+    """Broker of one client; opens no socket before its first write.
 
     Args:
         host: TCP interface; "": a Unix socket.
-        codec: encodes the operations.
         submit: adds a bundle of another process to the next write.
-        world: the clock and ids.
     """
 
     def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
@@ -356,7 +353,7 @@ class Broker(Generic[T]):
         self.be_new()
 
     def be_new(self) -> None:
-        """Reset in a forked child: close its copies of the sockets, and forget the key."""
+        """Reset in a forked child: close its socket copies, and drop the key."""
         if self._service is not None:
             self._service.abandon()
         if self._link is not None:
@@ -370,7 +367,7 @@ class Broker(Generic[T]):
     def offers(self, there: object) -> object:
         """Return the brokers to name in the object's next version; may start to listen.
 
-        Adds this broker, unless the object names another that is not avoided.
+        Adds this broker, unless its host has one that is not avoided.
         """
         offer = offers_of(there).get(self._place)
         if offer is not None and not self._is_avoided(offer[0]):
@@ -383,8 +380,8 @@ class Broker(Generic[T]):
     ) -> Handed | None:
         """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` marks operations that may be done already. The broker's address is added to `asked`, whose addresses are
-        not asked again. Foreign operations are not handed on: they get `NotHere`.
+        `sent` marks operations that may be done already. Addresses in `asked` are not asked again, and the broker's is
+        added. Foreign operations get `NotHere`.
         """
         offer = whom_to_ask(there, self._place, self._mine, lambda one: one in asked or self._is_avoided(one))
         mine = [(one, was) for one, was in zip(operations, sent, strict=True) if not isinstance(one, Foreign)]
@@ -417,7 +414,7 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Return the broker's answers, None if too large for a frame; avoids a failing broker for 5 s."""
+        """Return the broker's answers (None: too large); avoids a failing broker for 5 s."""
         said = [[self._codec.say(one), was] for one, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
@@ -449,7 +446,7 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Return this broker's address and key, listening from now on; None if closed or unable."""
+        """Start to listen, and return address and key; None if closed or unable."""
         with self._guard:
             if self._mine is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -463,7 +460,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:
-        """Carry out the bundles of one peer in turn, until it hangs up."""
+        """Carry out one peer's bundles in turn, until it hangs up."""
         while True:
             said = receive_frame(peer, None)
             try:
@@ -481,7 +478,7 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Carry out a bundle while sending signs of life; return the encoded results."""
+        """Carry out a bundle while sending signs of life; return encoded results."""
         try:
             answer = self._submit(bundle)
         except CoordinationError:  # overloaded or closed
@@ -507,7 +504,7 @@ class Handover(Generic[T]):
 
     Attributes:
         handed: marks operations that a broker may have carried out, or still may.
-        dropped: by index, operations left out of every draft of a log's batch; a queue decides anew for each draft.
+        dropped: by index, operations left out of a log's drafts; a queue decides anew for each draft.
     """
 
     def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
@@ -518,7 +515,7 @@ class Handover(Generic[T]):
         self.dropped: dict[int, NotHere] = {}
 
     def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
-        """Hand the batch to the named broker, and update `handed`; None: carry it out here."""
+        """Hand the batch to the named broker, and update `handed`; None: do it here."""
         handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
@@ -529,7 +526,7 @@ class Handover(Generic[T]):
     ) -> list[T]:
         """Return the operations to carry out, with `nothing` for those in `dropped`.
 
-        First adds to `dropped` foreign operations of closed connections, and those that would add a name to the table.
+        Adds to `dropped` foreign operations of closed connections, or that would add a name to the table.
         """
         gone: dict[int, bool] = {}
         for place, one in enumerate(self._given):
@@ -546,6 +543,6 @@ class Handover(Generic[T]):
         return [dropped.get(place, result) for place, result in enumerate(results)]
 
     def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
-        """Return the results, with `unknown(message)` for each error that leaves the outcome open."""
+        """Return the results, with `unknown(message)` for errors of unknown outcome."""
         answers = zip(results, self.handed, strict=True)
         return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]

@@ -4,11 +4,11 @@ The object names, by host, the process that wrote it last there. A process that 
 else writes itself and becomes the broker. No promise depends on a broker:
 
 1. A broker carries out foreign operations like its own, and answers when its write is done. Operations keep their
-   (client, seq) or token in every process, so each repeat is recognized.
-2. Without an answer, a process does not know whether its operations were done (`sent`). It carries them out itself, or
-   asks another broker. A later refusal is an unknown outcome, unless it is final: the first broker may be late.
-3. A process closes its connection before it writes itself. A broker drops operations of closed connections before each
-   draft. If it misses the close, its write fails once the other process has written.
+   (client, seq) or token, so each repeat is recognized.
+2. Without an answer, operations may be done (`sent`). The process carries them out itself, or asks another broker. A
+   later refusal is an unknown outcome, unless it is final: the first broker may be late.
+3. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
+   each draft. If it misses the close, its write fails once the other process has written.
 4. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.
 5. Operations are not handed on: a process that is no longer the broker answers `NotHere`.
 """
@@ -40,11 +40,11 @@ _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_F
 
 
 class Forgotten(Exception):
-    """A repeated operation cannot be told from a new one, because its name left the table."""
+    """A repeat cannot be told from a new operation: its name left the table."""
 
 
 class NotHere(Exception):
-    """The broker did not carry out the operation; with `sent`, it may have done so."""
+    """The broker did not carry out the operation, or may have (`sent`)."""
 
     def __init__(self, message: str = "", *, sent: bool = False) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """Operations of another process for one write; `wanted()` tells whether that process is still connected."""
+    """Operations of another process for one write; `wanted()`: it is still connected."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]
@@ -62,7 +62,7 @@ class Bundle(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign(Generic[T]):
-    """One operation of a bundle; `sent`: it may have been carried out before."""
+    """One operation of a bundle; with `sent` it may be done already."""
 
     operation: T
     bundle: Bundle[T]
@@ -71,7 +71,7 @@ class Foreign(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Outcome of handing over: the results or None, and whether each may have been carried out (`sent`)."""
+    """Outcome of handing over: results or None, and whether each may be done."""
 
     results: list[Any] | None
     sent: tuple[bool, ...]
@@ -90,7 +90,7 @@ def flat(operations: Sequence[Any]) -> list[Any]:
 
 
 def regrouped(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Group the results of `flat` by the given operations: a bundle gets a list."""
+    """Group the results of `flat` by the given operations and bundles."""
     left = iter(results)
     lists = {id(one): [next(left) for _ in one.operations] for one in operations if isinstance(one, Bundle)}
     return [lists[id(one)] if isinstance(one, Bundle) else next(left) for one in operations]
@@ -102,7 +102,7 @@ def own(operation: Any) -> Any:
 
 
 def offers_of(there: object) -> dict[str, Offer]:
-    """Return the brokers that an object names, by host; malformed entries are skipped."""
+    """Return the brokers that an object names, by host; skips malformed ones."""
     if not isinstance(there, Mapping):
         return {}
     found = {}
@@ -113,7 +113,7 @@ def offers_of(there: object) -> dict[str, Offer]:
 
 
 def with_offer(there: object, place: str, offer: Offer) -> dict[str, Offer]:
-    """Return the brokers with this one as the newest, at most `PLACES` hosts."""
+    """Return the brokers with this one as the newest of `PLACES`."""
     others = {name: one for name, one in offers_of(there).items() if name != place}
     return dict([*others.items(), (place, offer)][-PLACES:])
 
@@ -125,7 +125,7 @@ def whom_to_ask(there: object, place: str, mine: Offer | None, avoided: Callable
 
 
 def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
-    """Return the results if a broker answered all; else mark operations that it may have done."""
+    """Return a broker's results if complete; else mark operations that may be done."""
     if not any(isinstance(one, NotHere) for one in answers):
         return Handed(list(answers), tuple(sent))
     now = zip(answers, sent, strict=True)
@@ -133,7 +133,7 @@ def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
 
 
 def left_in_doubt(result: object, *, sent: bool) -> bool:
-    """Return whether an error may be wrong, as a broker may still carry out the operation."""
+    """Return whether an error may be wrong, as a broker may still carry it out."""
     return sent and isinstance(result, Exception) and not isinstance(result, _FINAL)
 
 
@@ -144,7 +144,7 @@ def is_untold(result: object, *, handed: bool) -> bool:
 
 
 def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
-    """Encode a result for the socket; errors unknown to other processes become `NotHere`."""
+    """Encode a result; errors unknown to other processes become `NotHere`."""
     if isinstance(result, NotHere):
         return {"not_here": result.sent}
     if isinstance(result, BaseException):
@@ -154,7 +154,7 @@ def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def heard(said: object, understand: Callable[[Any], Any]) -> Any:
-    """Decode a result from the socket; may raise ValueError, KeyError or TypeError."""
+    """Decode a result; may raise ValueError, KeyError or TypeError."""
     if not isinstance(said, dict):
         raise TypeError(f"{said!r} is no result")
     if "not_here" in said:

@@ -1,9 +1,8 @@
 """Waiting operations of a `Batcher`, the start of its next write, and numbers held up by a failed one. Pure.
 
-Operations that arrive during a write go with the next. Callers that were just answered usually come again, so the next
-write waits for as many operations as the last carried, at most `PATIENCE` of that write's time. Without this wait,
-callers split into two groups that take turns. The pace counts from the last answer: a store that takes one write a
-second counts from when it is done.
+Callers that were just answered usually come again. So the next write waits for as many operations as the last carried,
+at most `PATIENCE` of that write's time: otherwise callers split into two groups that take turns. The pace counts from
+the last answer, as a store that takes one write a second counts from when it is done.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class Line(Generic[T]):
     Attributes:
         under_way: operations of the write under way.
         crowd: number of operations in the last write.
-        answered_s, took_s: time of the last answer, and length of that write.
     """
 
     waiting: tuple[T, ...] = ()
@@ -47,13 +45,13 @@ class Line(Generic[T]):
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def patience_s(self, now_s: float) -> float:
-        """Return the seconds to wait for more operations; 0 if enough wait."""
+        """Return the seconds to wait for more operations."""
         if len(self.waiting) >= self.crowd:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def took(self, most: int) -> tuple[Line[T], tuple[T, ...]]:
-        """Start a write with the first `most` waiting operations; with none while a write is under way."""
+        """Start a write with the first `most` waiting operations, unless one is under way."""
         if self.under_way:
             return self, ()
         batch = self.waiting[:most]
@@ -65,7 +63,7 @@ class Line(Generic[T]):
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
-    """Return the seconds from an answer to the next write; the store last throttled at `throttled_s`."""
+    """Return the seconds from an answer to the next write, longer after throttling."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
 
@@ -81,7 +79,7 @@ class Numbers:
     failed: dict[Hashable, int] = field(default_factory=dict)
 
     def held_up(self, batch: Sequence[NumberOf | None]) -> dict[int, SequenceGap]:
-        """Return, by index, an error for each operation behind a failed number; None in `batch`: no number."""
+        """Return, by index, an error for each operation behind a failed number."""
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
         for place, one in enumerate(batch):
@@ -97,7 +95,7 @@ class Numbers:
     def carried_out(
         self, given: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
     ) -> list[Any]:
-        """Run `carry_out` on the operations not held up; record each number's outcome, and return the results.
+        """Run `carry_out` on the operations not held up; record outcomes, and return all results.
 
         If `carry_out` raises, each number has failed.
         """
@@ -115,7 +113,7 @@ class Numbers:
         return results
 
     def note(self, one: NumberOf | None, result: object) -> None:
-        """Record the outcome of a number: the lowest failed one is kept until it succeeds."""
+        """Record a number's outcome; the lowest failed one stays until it succeeds."""
         if one is None:
             return
         who, number = one

@@ -1,4 +1,4 @@
-"""Base classes of the recipes: opening an object by its URL, forks, and the check of its store."""
+"""Base classes of the recipes: URLs, forks, and the check of the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R", bound="Recipe")
 
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
-    """Create `kind` for the object at a URL; may raise InvalidUrl, InvalidInput, NotSupported."""
+    """Create `kind` for a URL's object; may raise InvalidUrl, InvalidInput, NotSupported."""
     known = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
         if name not in known:
@@ -33,7 +33,7 @@ def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | 
 
 
 def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:
-    """Return the store of a URL's folder, and the object's name; may raise InvalidUrl, InvalidInput, NotSupported."""
+    """Return a URL's folder as a store, and its object's name; may raise InvalidUrl, InvalidInput, NotSupported."""
     checked = check_url(url)
     folder, slash, name = checked.rpartition("/")
     if not slash:
@@ -44,18 +44,14 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
 
 
 class OfThisProcess:
-    """Base of objects that own threads or remember their writes.
-
-    They cannot be pickled, and a forked child resets them.
-    """
+    """Base of objects that cannot be pickled, and are reset in a forked child."""
 
     def _begin(self) -> None:
-        """Set up the object's state now, and again in each forked child."""
         self._be_new()
         _ALL.add(self)
 
     def _be_new(self) -> None:
-        """Reset to a client that has written nothing and has no waiting caller."""
+        """Reset to a client that has written nothing."""
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -76,7 +72,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Recipe(OfThisProcess):
-    """Base of the recipes: an object in a store, opened by its URL and closed by `with`."""
+    """Base of the recipes: an object of a store, closed by `with`."""
 
     def __init__(self, store: Store, path: str, world: World | None) -> None:
         if not isinstance(store, Store):
@@ -130,7 +126,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
 
 class Proof:
-    """Checks, once and before the first write of an object, that its store is safe for locks."""
+    """Checks once, before the first write, that a store is safe for locks."""
 
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -138,7 +134,7 @@ class Proof:
         self._is_there = False
 
     def require(self) -> None:
-        """Check the store, unless a check has passed before; may raise NotSupported or StoreError."""
+        """Check the store, unless a check passed; may raise NotSupported or StoreError."""
         if not self._is_there:
             require_safe_for_locks(self.store)
             self._is_there = True

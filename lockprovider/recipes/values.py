@@ -15,7 +15,7 @@ UNNAMED = "~"  # prefix of producer names that the library makes
 
 
 def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
-    """Return the value as JSON reads it back; raises InvalidInput if JSON changes it, or it is too deep or large."""
+    """Return the value as JSON reads it back, or raise InvalidInput if JSON changes it, or beyond the limits."""
     _check_keys(value, what, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -50,17 +50,17 @@ def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
 
 
 def check_fence(fence: Any) -> int:
-    """Return the epoch of a lease, term or job, or the epoch itself; may raise InvalidInput."""
+    """Return the epoch of a lease, term or job, or the epoch itself."""
     return whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 
 def storable(text: str) -> str:
-    """Return the text with each character that UTF-8 cannot encode as an escape."""
+    """Return the text with escapes for characters that UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _check_keys(value: Any, what: str, levels: int) -> None:
-    """Check that all keys are text, and that the value is nested at most `levels` deep."""
+    """Check that keys are text, nested at most `levels` deep."""
     if isinstance(value, (dict, list, tuple)) and not levels:
         raise InvalidInput(f"{what} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse")
     if isinstance(value, dict):

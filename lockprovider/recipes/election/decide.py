@@ -2,14 +2,14 @@
 
 1. A candidate leaves a term alone until its record did not change for its validity, by the candidate's monotonic clock.
    No wall clock is used.
-2. On its first read, a candidate may take the record's age from the store's clock. A second is subtracted, since both
-   times are cut to whole seconds.
+2. On its first read, a candidate may take the record's age from the store's clock, less a second: both times are cut to
+   whole seconds.
 3. A candidate replaces the very version that it read, with the next epoch. If the leader has renewed since, the store
-   refuses the write.
+   refuses.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.
-6. A candidate recognizes its write by its id, never by an answer: a write without an answer may be done, or come later.
+6. A candidate recognizes its write by its id, never by an answer: a write without one may be done, or come later.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class ElectionRecord:
 
     @property
     def stands_s(self) -> float:
-        """Seconds after its write in which only the heir of a resigned leader, or no candidate, may stand."""
+        """Seconds after its write in which at most a resigned leader's heir may stand."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
 
     def is_of(self, owner: str, epoch: int) -> bool:
-        """Return whether the record is of this candidate's term, and the term goes on."""
+        """Return whether this candidate's term goes on."""
         return (self.owner, self.epoch, self.resigned) == (owner, epoch, False)
 
     def resign(self, write: str, heir: str) -> ElectionRecord:
@@ -105,7 +105,7 @@ _POLL_EVEN = 0.5  # share of the pause that is not random
 
 @dataclass(frozen=True, slots=True)
 class CandidateId:
-    """Constants of a candidate; it considers its term over `margin_s` earlier than others do."""
+    """Constants of a candidate; its term ends `margin_s` earlier than others believe."""
 
     owner: str
     name: str
@@ -115,7 +115,7 @@ class CandidateId:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The record as last read; others must leave it alone until `until_s` (this process's monotonic clock)."""
+    """The record as last read; others leave it alone until `until_s` (monotonic)."""
 
     record: ElectionRecord
     version: Version
@@ -125,7 +125,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """A term of this candidate, which believes in it until `deadline_s` (monotonic)."""
+    """A term of this candidate, believed in until `deadline_s` (monotonic)."""
 
     record: ElectionRecord
     version: Version
@@ -135,14 +135,14 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return the observation after a read answered by `now_s`; the store reports the record's age, `age_s`."""
+    """Return the observation after a read at `now_s`; `age_s` is the record's age."""
     if before is not None and before.version == version:
         return replace(before, gone=False)
     return Observed(record, version, now_s + record.stands_s - max(0.0, age_s - STAMPS_S))
 
 
 def vanished(before: Observed | None) -> Observed | None:
-    """Return the observation of a missing object: a leader seen before may still believe that it leads."""
+    """Return the observation of a missing object, whose leader may still believe that it leads."""
     return None if before is None else replace(before, gone=True)
 
 
@@ -159,10 +159,9 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
 def candidacy(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """Build the record that elects the candidate; `highest` is the highest epoch this process has read.
+    """Build the record that elects the candidate, above the epochs read so far (`highest`).
 
-    In a new object the epoch is at least `now_ms`. So it exceeds those of a removed object, unless a clock is wrong by
-    that object's whole life.
+    In a new object the epoch is at least `now_ms`, to exceed those of a removed object.
     """
     there = None if observed is None or observed.gone else observed.record
     epoch = max(highest + 1, now_ms) if there is None else max(highest, there.epoch) + 1
@@ -171,7 +170,7 @@ def candidacy(
 
 
 def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float) -> float:
-    """Return the seconds until the next read; random `draw` in [0, 1) spreads waiting candidates."""
+    """Return the seconds until the next read, randomized by `draw` in [0, 1)."""
     pause = poll_s * (_POLL_EVEN + (1 - _POLL_EVEN) * draw)
     if observed is None:
         return pause
@@ -179,12 +178,12 @@ def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float)
 
 
 def leads_by(me: CandidateId, record: ElectionRecord, version: Version, sent_s: float) -> Leading:
-    """Return the term after a successful write that was sent at `sent_s`."""
+    """Return the term after a successful write sent at `sent_s`."""
     return Leading(record, version, sent_s + record.validity_ms / 1000 - me.margin_s)
 
 
 def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, there: Observed | None) -> Leading | None:
-    """Return the term if a read after an unclear answer shows the candidacy; else None."""
+    """Return the term if a read after an unclear answer shows the candidacy."""
     if there is None or there.gone or there.record.write != sent.write:
         return None
     return leads_by(me, sent, there.version, sent_s)
@@ -193,9 +192,9 @@ def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, there: Observe
 def renewed(
     me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, there: Observed | None
 ) -> Leading | None:
-    """Return the term if a read after an unclear renewal shows that it goes on; else None.
+    """Return the term if a read after an unclear renewal shows that it goes on.
 
-    An earlier write of this term in the object prolongs nothing, but the next write must replace it.
+    An earlier write of this term prolongs nothing, but the next write must replace it.
     """
     if not goes_on(me, leading, there):
         return None
@@ -275,7 +274,7 @@ LeaderChange = Elected | Resigned | Lapsed
 
 
 def leader_of(observed: Observed | None) -> Leader | None:
-    """Return the leader that the record names, whether or not it still leads."""
+    """Return the record's leader, whether or not it still leads."""
     if observed is None:
         return None
     there = observed.record
@@ -283,14 +282,14 @@ def leader_of(observed: Observed | None) -> Leader | None:
 
 
 def leads(observed: Observed | None, now_s: float) -> Leader | None:
-    """Return the current leader, as far as an observer can know."""
+    """Return the current leader, as far as an observer knows."""
     if observed is None or observed.gone or observed.record.resigned or now_s >= observed.until_s:
         return None
     return leader_of(observed)
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return the change since `before` led; changes between two reads may be missed."""
+    """Return the change since `before` led, which may skip others."""
     now = leads(observed, now_s)
     if now is not None:
         return None if now == before else Elected(now)

@@ -31,8 +31,8 @@ class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
     Promised: at most one candidate believes that it leads, whatever the wall clocks say, if clocks run at the same
-    speed to within a tenth of the validity. Epochs rise with each term, also after resignations and crashes. An
-    operation with `fence=term` refuses a leader that another has followed.
+    speed to within a tenth of the validity. Epochs rise with each term, also after crashes. An operation with
+    `fence=term` refuses a leader that another has followed.
 
     Not promised: that a paused leader does nothing elsewhere before it notices, or an order among candidates. Two may
     believe that they lead if the object was removed, or if the store's front ends differ in time by more than a tenth
@@ -46,8 +46,7 @@ class Election(Recipe):
         poll: seconds between reads of other candidates.
 
     Raises:
-        InvalidInput: an option has the wrong type.
-        InvalidSettings: the times do not fit together.
+        InvalidInput, InvalidSettings: an option has the wrong type, or the times do not fit together.
         MalformedObject, StoreError: from any request: the object is not an election, or the store failed.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", validity=60)
@@ -79,7 +78,6 @@ class Election(Recipe):
         self._begin()
 
     def _be_new(self) -> None:
-        """Reset to a candidate with its own id that was never elected."""
         self._candidate = Candidate(self._store, self.path, self.name, self.settings, self.world)
         self._standing = threading.Lock()
         self._stopping = Signal()
@@ -392,7 +390,7 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait for the task, ending it if the term is lost first; return its error."""
+    """Wait for the task, ending it if the term is lost; return its error."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

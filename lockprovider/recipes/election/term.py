@@ -45,10 +45,7 @@ _SENDS = 4  # tries of one renewal or resignation, each at the version last read
 
 
 class Candidate:
-    """One candidate's requests: it reads, stands, renews, resigns.
-
-    Reads are thread-safe; the rest is for one thread at a time.
-    """
+    """Requests of one candidate. Only reads are thread-safe."""
 
     def __init__(self, store: Store, path: str, name: str, settings: LockSettings, world: World) -> None:
         self.world = world
@@ -68,10 +65,10 @@ class Candidate:
         return self._observed
 
     def look(self) -> Observed | None:
-        """Read the record, cache and return it; None if this candidate never found the object.
+        """Read and cache the record by one conditional GET, shared by concurrent callers; None if never found.
 
-        Returns the last observation, marked as gone, if the object was removed since. Takes one conditional GET, shared
-        by concurrent callers; the first read may take one more, for the record's age.
+        A removed object's last observation is marked as gone. The first read may take one more request, for the
+        record's age.
         """
         content = self._object.get()
         now_s = self.world.monotonic_s()
@@ -92,8 +89,8 @@ class Candidate:
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
         """Try to be elected, based on what was observed; return None if another candidate was.
 
-        Raises NotSupported if the store ignores conditions, as two could lead. After OutcomeUnknown a term that was won
-        lapses, or is won again.
+        Raises NotSupported if the store ignores conditions. After OutcomeUnknown a term that was won lapses, or is won
+        again.
         """
         self._proof.require()
         sent_s = self.world.monotonic_s()
@@ -130,7 +127,7 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term by a write, in favour of `heir` if not empty; if that fails, it lapses."""
+        """End the term by a write, naming `heir`; if that fails, it lapses."""
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
             if isinstance(self._put(record, leading.version, _REQUEST_S), Won):
@@ -153,7 +150,7 @@ class Candidate:
         return known[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age at that version, by the store's own clock; 0 if unknown."""
+        """Return the record's age by the store's own clock; 0 if unknown."""
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -177,14 +174,14 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(Signal):
-    """Signal that a term is over; `is_set` also checks the clock, through `over`."""
+    """Signal that a term is over; `is_set` also checks the clock."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
         super().__init__()
         self._over = over
 
     def is_set(self) -> bool:
-        """Return whether to stop; marks a term as lapsed once its time has passed."""
+        """Return whether to stop; marks a term as lapsed after its time."""
         return super().is_set() or self._over()
 
 
@@ -327,8 +324,6 @@ class Term:
         with contextlib.suppress(CasError):  # the term lapses by itself
             self.resign()
 
-    # -- for its heartbeat ---------------------------------------------------------------------------------------------
-
     def renew(self) -> bool:
         """Prolong the term once, for its heartbeat; True: go on."""
         with self._one_write:
@@ -350,7 +345,7 @@ class Term:
             raise
 
     def _is_over(self) -> bool:
-        """Return whether the term is over; marks it as lapsed once its time has passed."""
+        """Return whether the term is over; marks it as lapsed after its time."""
         if self._pid != os.getpid():
             return True
         if self._candidate.world.monotonic_s() < self._leading.deadline_s:
@@ -387,7 +382,7 @@ class Deposed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How work ends that goes on after its term: not at all, by interrupts, or with the process after `grace_s`."""
+    """How work ends that goes on after its term."""
 
     on_deposed: OnDeposed
     grace_s: float
@@ -403,11 +398,11 @@ class Ending:
         return self.on_deposed != "event"
 
     def pause_s(self, waited_s: float) -> float:
-        """Return the seconds until the next step, for work that went on for `waited_s`."""
+        """Return the seconds until the next step, after `waited_s`."""
         return min(AGAIN_S, self.grace_s - waited_s) if self.on_deposed == "exit" else AGAIN_S
 
     def end_process(self, waited_s: float, epoch: int) -> None:
-        """Exit the process with all its threads, if `on_deposed` is "exit" and the grace is over."""
+        """Exit the process if `on_deposed` is "exit" and the grace is over."""
         if self.on_deposed == "exit" and waited_s >= self.grace_s:
             sys.stderr.write(f"lockprovider: term {epoch} is lost, but its work still runs: ending this process\n")
             sys.stderr.flush()
@@ -415,7 +410,7 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main` on its own thread; return whether it ended by itself while it led, and its result.
+    """Call `main` on its own thread; return whether it ended while it led, and its result.
 
     Raises what `main` raised, except errors caused by the loss.
     """
@@ -434,7 +429,7 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
     """Return whether work ended while it led, or raise its error unless the loss caused it.
 
-    After an error that a loss may cause, it renews the term to find out.
+    May renew the term to find out.
     """
     if error is None:
         return not term.lost.is_set()
@@ -473,13 +468,13 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _interrupt(self) -> None:
-        """Raise `Deposed` in the call, between two of its steps; not once it has ended."""
+        """Raise `Deposed` in the call, between two of its steps."""
         with self._guard:
             if not self._over and self._thread.ident is not None:
                 _raise_in(self._thread.ident, Deposed)
 
     def _live(self) -> None:
-        """Run the call on its thread, keep its result or error, and set `done`."""
+        """Run the call, keep its result or error, and set `done`."""
         try:
             try:
                 self.result = self._main(self._term)

@@ -6,16 +6,16 @@
  "recent": [id, ...]}
 message: [n, priority, not_before, attempts, key, body, kind, error]
 
-Format 2 adds "segments": [[name, count, bytes, priority, n, due], ...]. `priority` and `n` are those of the first
-message in the order of delivery; `due` is when the first message may be delivered. A segment is its own object, written
-once under a name that is never used again:
+Format 2 adds "segments": [[name, count, bytes, priority, n, due], ...], with the priority and number of the first
+message in order, and the time when one may be delivered. A segment's own object is written once, under a name that is
+never used again:
 
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
 An optional "broker" names the processes that write for others: {host: [address, key]}. Times are epoch ms. `rev` rises
-with each write, `next` is the number of the next message, `turn` rises with each claim. `recent` has the ids of the
-last writes: they settle lost answers, and make the bytes of each write differ. Unknown fields are kept. An unknown
-format is refused, and never overwritten.
+with each write, `turn` with each claim; `next` is the next message's number. `recent` has the ids of the last writes:
+they settle lost answers, and make the bytes of each write differ. Unknown fields are kept. An unknown format is
+refused, and never overwritten.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` caches its JSON, and `said` its body's."""
+    """One message; `text` caches its JSON, `said` its body's."""
 
     n: int
     priority: int
@@ -89,7 +89,7 @@ class Message:
     said: str = field(default="", compare=False, repr=False)
 
     def told(self) -> Message:
-        """Return the message with its text, or raise TypeError or ValueError for a bad body."""
+        """Return the message with its text; may raise TypeError or ValueError."""
         raw = isinstance(self.body, bytes)
         said = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
         n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
@@ -103,13 +103,13 @@ class Message:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key of delivery: higher priority first, then the lower number."""
+        """Sort key of delivery: higher priority, then lower number."""
         return -self.priority, self.n
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A message that a worker has; `token` is of this delivery alone, `beat` rises with each heartbeat."""
+    """A worker's message; `token` is of this delivery, `beat` rises with each heartbeat."""
 
     message: Message
     token: str
@@ -127,7 +127,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A message that is no longer delivered: it failed too often, or was buried."""
+    """A message that failed too often, or was buried."""
 
     message: Message
     why: str
@@ -143,8 +143,7 @@ class Dead:
 class Segment:
     """Messages in their own object; `messages` is None until they were read.
 
-    `first` is their lowest order of delivery, `due_ms` when one may be delivered (epoch ms, 0: now), `size` their
-    bytes.
+    `first` is their lowest order of delivery, `due_ms` when one may be delivered (epoch ms, 0: now).
     """
 
     name: str
@@ -167,10 +166,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of the whole object; `operations.carry_out` changes a copy.
-
-    `ready` is in the order of delivery, `segments` in the order of their first messages.
-    """
+    """Contents of the whole object; `ready` and `segments` are in the order of delivery."""
 
     id: str
     settings: QueueSettings = field(default_factory=QueueSettings)
@@ -214,7 +210,7 @@ class Contents:
         self.loose += 0 if message.key else len(message.text)
 
     def order_at(self, place: int) -> tuple[float, float]:
-        """Return the order of the ready message at an index, infinite after the last."""
+        """Return the order of a ready message, infinite after the last."""
         return self.ready[place].order if place < len(self.ready) else (float("inf"), 0.0)
 
     def pop(self, place: int) -> Message:
@@ -303,7 +299,7 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 
 def _message(stored: list[Any]) -> Message:
-    """Decode a message; may raise Undecodable, ValueError or TypeError."""
+    """Decode a message; may raise ValueError or TypeError."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
         raise Undecodable("a message has no number or no count of its attempts")
@@ -358,7 +354,7 @@ IN_OBJECT = 2000  # ready messages without a key in the object, at most
 
 
 class SegmentWanted(Exception):
-    """The messages of the named segment must be read before the outcome can be decided."""
+    """The named segment must be read to decide the outcome."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -366,7 +362,7 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move messages beyond the object's limits into segments, whose names contain the unique `stem`."""
+    """Move messages beyond the limits into segments, named by the unique `stem`."""
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -384,7 +380,7 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 
 
 def promote(contents: Contents, segment: Segment) -> None:
-    """Move a segment's messages into the object, or raise SegmentWanted if they were not read."""
+    """Move a segment's messages into the object; raises SegmentWanted if not read."""
     if segment.messages is None:
         raise SegmentWanted(segment.name)
     contents.segments.remove(segment)
@@ -395,7 +391,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set the messages of all segments (None if not in `found`), and return the contents."""
+    """Set all segments' messages from `found`, and return the contents."""
     contents.segments = [
         one if one.messages is found.get(one.name) else replace(one, messages=found.get(one.name))
         for one in contents.segments
@@ -404,13 +400,13 @@ def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) 
 
 
 def has_room(contents: Contents, segment: Segment) -> bool:
-    """Return whether claims, dead letters and messages with a key leave room for the segment."""
+    """Return whether the messages that must stay leave room for the segment."""
     most_bytes = contents.settings.max_bytes
     return contents.size - contents.loose + max(most_bytes // 4, segment.size) <= most_bytes
 
 
 def next_segment(contents: Contents, now_ms: int) -> Segment | None:
-    """Return the first segment in order that has a due message."""
+    """Return the first segment with a due message."""
     return next((one for one in contents.segments if one.due_ms <= now_ms), None)
 
 

@@ -148,7 +148,7 @@ class Job(OfThisProcess):
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
-        """Move the deadline of `check` after a write, sent at `sent_s` (monotonic s), made or prolonged the claim."""
+        """Move the deadline of `check`, after a write of the claim sent at `sent_s` (monotonic s)."""
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
@@ -270,7 +270,7 @@ class Job(OfThisProcess):
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
     def _end(self, end: End) -> None:
-        """Carry out the end of the claim. If it fails, no heartbeat prolongs the claim any more."""
+        """Carry out the end of the claim; if it fails, the claim lapses."""
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
@@ -282,7 +282,7 @@ class Job(OfThisProcess):
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """Build a message to put; may raise InvalidInput, or TooLarge beyond 256 KiB."""
+    """Build a message to put; may raise InvalidInput, or TooLarge above 256 KiB."""
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_name(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
@@ -295,14 +295,14 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
 
 
 def count(worked: Worked, job: Job, *, failed: bool) -> None:
-    """Count a message that was worked on; `failed`: the function raised."""
+    """Count a message as acked or failed."""
     acked = not failed and job.ended == "ack"
     worked.acked += acked
     worked.failed += not acked
 
 
 class ClaimHeartbeat:
-    """Prolongs the claims of all jobs by one operation, on a thread that lives while jobs do."""
+    """Prolongs all jobs' claims by one operation, on a thread that lives while jobs do."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -310,7 +310,7 @@ class ClaimHeartbeat:
         self.be_new()
 
     def be_new(self) -> None:
-        """Reset to no jobs, also in a forked child, which holds no claims."""
+        """Reset to no jobs: a forked child holds no claims."""
         self._jobs: dict[str, Job] = {}
         self._every_s = 0.0  # between two heartbeats
         self._most = _JOBS
@@ -319,7 +319,7 @@ class ClaimHeartbeat:
         self._closed = False
 
     def add(self, job: Job) -> None:
-        """Prolong the job's claim from now on; starts the thread if none runs."""
+        """Prolong the job's claim from now on; may start the thread."""
         self._jobs[job.token] = job
         if len(self._jobs) > self._most:
             self._drop_ended()
@@ -330,7 +330,7 @@ class ClaimHeartbeat:
             Worker(self._run, "queue-heartbeat").start()
 
     def close(self) -> None:
-        """Stop all heartbeats; claims that are not ended lapse."""
+        """Stop all heartbeats, so that open claims lapse."""
         self._closed = True
         self._sooner.set()
 
@@ -342,7 +342,7 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Send heartbeats while there are jobs, and for a second more."""
+        """Send heartbeats while jobs exist, and for a second more."""
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -361,7 +361,7 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these claims now, and mark lost ones; a failure is left to the next heartbeat."""
+        """Prolong these claims, and mark lost ones; ignores failures."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

@@ -2,13 +2,13 @@
 
 Each operation recognizes its own repeat, so it can be sent again after a lost answer:
 
-1. A put is known by (producer, seq). The numbers of a producer rise, and one client at a time puts as it. Of two
-   clients with one name, the slower is refused, and never takes the other's message for its own.
+1. A put is known by (producer, seq). One client at a time puts as a producer. Of two with one name, the slower is
+   refused, and never takes the other's message for its own.
 2. A claim is known by the token that its client has chosen.
 3. The end of a claim (ack, nack, bury) is known by message and token. It succeeds again if that claim was ended in the
    same way, and raises `ClaimLost` for any other claim. Time decides when a claim lapses, never whose ack counts.
 
-A message with a key is delivered when no other of its key is claimed, and all earlier ones of its key are done.
+A message with a key is delivered when no other of its key is claimed, and all earlier ones are done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lockprovider.recipes.values import UNNAMED
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A message to put; `not_before_ms` is epoch ms (0: now), `said` its body's JSON, if known."""
+    """A message to put; `not_before_ms` is epoch ms (0: now)."""
 
     body: Any
     key: str = ""
@@ -52,7 +52,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Put a message once; the producer's numbers up to `known` are known to be put."""
+    """Put a message once; numbers up to `known` are known to be put."""
 
     message: New
     producer: str
@@ -73,10 +73,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End a claim by `verb` (ack, nack, bury); an ack also puts the messages of `then`.
-
-    A nack delivers the message again after `delay_ms`, and counts the attempt if `counts`.
-    """
+    """End a claim by `verb` (ack, nack, bury); an ack also puts `then`."""
 
     n: int
     token: str
@@ -89,7 +86,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Prolong claims, by `visible_ms` or as before (0); the result holds the numbers of lost ones."""
+    """Prolong claims, by `visible_ms` or as before (0); returns lost ones."""
 
     claims: tuple[tuple[int, str], ...]
     visible_ms: int = 0
@@ -106,33 +103,33 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Deliver these or all dead letters again; the result is their number."""
+    """Deliver these or all dead letters again; returns how many."""
 
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Remove ready and dead messages if the revision is still `rev`; the result is their number."""
+    """Remove ready and dead messages if the revision is `rev`; returns how many."""
 
     rev: int
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Write the object unchanged, so that every write begun earlier fails."""
+    """Write the object unchanged, so that writes begun earlier fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Was:
-    """Result of a put that was done before; `n` is 0 if its message is no longer known."""
+    """Result of a repeated put; `n` is 0 if its message is unknown."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class NothingReady:
-    """Result of a claim that found no message; one may be due at `until_ms` (0: unknown)."""
+    """Result of a claim without a message; one may be due at `until_ms`."""
 
     until_ms: int
 
@@ -141,12 +138,9 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation, which may be done already if `sent`; return its result.
+    """Change the contents by one operation, and return its result; with `sent` it may be done already.
 
-    Raises:
-        CoordinationError: this operation is refused, and changed nothing.
-        Forgotten: the outcome of an earlier try cannot be known any more.
-        SegmentWanted: a segment must be read first.
+    Raises a CoordinationError if refused, Forgotten if an earlier try's outcome is unknown, or SegmentWanted.
     """
     result: Any = None
     match operation:
@@ -174,10 +168,9 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Change the contents (a copy) by all operations of one write; return the result or error of each.
+    """Change the contents (a copy) by a batch, and return each result or error.
 
-    `sent` marks operations that may be done already. Raises SegmentWanted if a segment must be read first: begin again
-    with a new copy.
+    `sent` marks operations that may be done already. After SegmentWanted begin again with a new copy.
     """
     results: list[Any] = []
     failed: dict[str, int] = {}  # no later number passes a failed one
@@ -203,12 +196,12 @@ def carry_out_all(
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
-    """Return the results of the write in `tries` that was done; None: none is known to be."""
+    """Return the results of the try that was written; None: unknown."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
 
 
 def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
-    """Return, for each operation, whether these writes may have carried it out."""
+    """Return for each operation whether these tries may have done it."""
     return tuple(any(not isinstance(results[n], Exception) for results in tries.values()) for n in range(count))
 
 
@@ -243,7 +236,7 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Drop the longest idle unnamed producer from a full table; named ones are never dropped."""
+    """Drop the longest idle unnamed producer from a full table, never a named one."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -257,7 +250,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
-    """Add all messages, or none; return their numbers. `freed` bytes are about to leave the object."""
+    """Add all messages or none, and return their numbers; `freed` bytes leave the object."""
     messages = []
     for n, new in enumerate(news, contents.next):
         message = Message(n, new.priority, new.not_before_ms, 0, new.key, new.body, said=new.said)
@@ -274,7 +267,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """Raise QueueFull unless the messages fit, when those without a key may move to segments.
+    """Raise QueueFull unless the messages fit, with those that may move in segments.
 
     Of those the object must hold half of its size, or the largest.
     """
@@ -287,7 +280,7 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next message, promoting segments that come first; a repeat gets the same claim."""
+    """Claim the next message, promoting earlier segments; a repeat gets the same claim."""
     if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return mine[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -322,14 +315,14 @@ def _next_place(contents: Contents, now_ms: int) -> int | None:
 
 
 def _is_first(contents: Contents, message: Message) -> bool:
-    """Return whether no message of its key is claimed, and no earlier one is ready."""
+    """Return whether the message is next of its key, and none is claimed."""
     if any(claim.message.key == message.key for claim in contents.claims.values()):
         return False
     return all(one.n >= message.n for one in contents.ready if one.key == message.key)
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
-    """End a claim and record its end; a repeat of a recorded end does nothing."""
+    """End a claim and record its end; a repeat does nothing."""
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -352,7 +345,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Return whether the message may be gone, or in a segment, without a record of the claim that ended it."""
+    """Return whether the message and any record of its claims are gone, or in a segment."""
     there = n in contents.claims or n in contents.dead or any(one.n == n for one in contents.ready)
     return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
@@ -373,7 +366,7 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
-    """End a claim: the message is ready again, or a dead letter after its last attempt."""
+    """End a claim: ready again, or a dead letter after the last attempt."""
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -388,7 +381,7 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
-    """Prolong the claims with these tokens; return the numbers of lost ones."""
+    """Prolong claims by their tokens; return lost ones."""
     lost = []
     for n, token in claims:
         claim = contents.claims.get(n)
@@ -413,7 +406,7 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
-    """Remove ready and dead messages and segments, or raise StateConflict after another write."""
+    """Remove ready and dead messages and segments, or raise StateConflict."""
     if contents.rev != rev or contents.changed:
         raise StateConflict(
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
@@ -431,15 +424,15 @@ def _purge(contents: Contents, rev: int) -> int:
 class Watch:
     """Heartbeats as last read, and until when (monotonic s) each may stay unchanged.
 
-    No wall clock is compared with another one: a claim has lapsed when its heartbeat did not change for its time, by
-    the watcher's monotonic clock. For claims of its first look, a watcher uses their own end by the store's clock, if
-    reported. A wrong clock causes a second delivery, and the older worker's ack is refused.
+    A claim has lapsed when its heartbeat did not change for its time, by the watcher's monotonic clock. For claims of
+    its first look, a watcher uses their end by the store's clock, if reported. A wrong clock causes a second delivery,
+    and the older worker's ack is refused.
     """
 
     seen: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """Record the claims; `now_ms` is the store's time, or this machine's if the store has none."""
+        """Record the claims; `now_ms` is the store's time, if it has one."""
         first, known = self.seen is None, self.seen or {}
         self.seen = {}
         for n, claim in contents.claims.items():
@@ -448,11 +441,11 @@ class Watch:
             self.seen[name] = known.get(name, now_s + left_ms / 1000)
 
     def lapsed(self, now_s: float) -> list[Lapse]:
-        """Return a `Lapse` for each claim whose heartbeat did not change in time."""
+        """Return a `Lapse` for each claim without a timely heartbeat."""
         return [Lapse(*name) for name, until_s in (self.seen or {}).items() if now_s > until_s]
 
     def next_s(self, now_s: float) -> float:
-        """Return the seconds until the next claim may lapse; infinite without claims."""
+        """Return the seconds until a claim may lapse; infinite without claims."""
         return min((max(0.0, until_s - now_s) for until_s in (self.seen or {}).values()), default=float("inf"))
 
 
@@ -460,14 +453,11 @@ T = TypeVar("T")
 
 
 class QueueCodec:
-    """Encodes operations for a broker; see `WireCodec`.
-
-    Operations that are rare, or add a name to a table that forgets names, are not handed over.
-    """
+    """Encodes a queue's frequent operations for a broker; see `WireCodec`."""
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
-        """Return whether a broker may carry it out: not a client's first unnamed message, none with `dedupe`."""
+        """Return whether a broker may carry it out; not if it adds a forgettable name."""
         if isinstance(operation, Put):
             return operation.seq > 1 or not operation.producer.startswith(UNNAMED)
         return isinstance(operation, (Take, End, Beat))

@@ -55,7 +55,7 @@ class Queue(Recipe):
     """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
     Promised: a message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers
-    and restarts. An ack that returns was of the newest claim, and is the only one. The messages of `then` are put with
+    and restarts. An ack that returns was of the newest claim, and is the only one; the messages of `then` are put with
     it, or neither happens. Of messages with one key, one is worked on at a time, in the order of putting. Time decides
     only when a claim lapses, never whose ack counts.
 
@@ -65,8 +65,8 @@ class Queue(Recipe):
     Args:
         timeout: seconds for each operation with all its tries.
         pace_s: seconds between two writes (default: 1 on GCS).
-        broker: True: one process of this host writes for all that set it, through a Unix socket. With an address of
-            this machine, e.g. "127.0.0.1", it uses TCP there, unencrypted, for clients that know the key in the object.
+        broker: True: one process of this host writes for all that set it, by a Unix socket. An address of this machine,
+            e.g. "127.0.0.1": by TCP, unencrypted, for clients that know the key in the object.
 
     Raises:
         NoQueue, MalformedObject, StoreError: from any operation: nothing was done.
@@ -103,7 +103,6 @@ class Queue(Recipe):
         self._begin()
 
     def _be_new(self) -> None:
-        """Reset to a client with its own name that has put and claimed nothing."""
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0  # messages put without a producer's name
@@ -160,15 +159,15 @@ class Queue(Recipe):
     ) -> Receipt:
         """Put a message: JSON or bytes. A higher `priority` goes first; `delay_s` seconds must pass before delivery.
 
-        With `producer` and `seq` it is put once: the numbers of a producer rise, may have gaps, and come from one
-        client at a time. With `dedupe` a message is put once while the queue remembers the name (the last 1,000).
-        Without either, putting it again after OutcomeUnknown may put it twice.
+        With `producer` and `seq` it is put once: a producer's numbers rise, may have gaps, and come from one client at
+        a time. With `dedupe` it is put once while the queue remembers the name (the last 1,000).
 
         Raises:
             SequenceGap: a higher number was put, and this one was not; or an earlier number failed, and must be put
                 first.
-            QueueFull, TooLarge: dead letters, claims and messages with keys fill the object. Others wait in segments.
+            QueueFull, TooLarge: dead letters, claims and messages with keys fill the object.
             Fenced: `fence` is over.
+            OutcomeUnknown: with a producer or `dedupe`, put it again.
 
         >>> queue.put({"day": "wed"}, priority=5)
         Receipt(n=3, again=False)
@@ -253,7 +252,7 @@ class Queue(Recipe):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Carry out a claim; after an interrupt, a claim that still succeeds is given back."""
+        """Carry out a claim; after an interrupt, a late success is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -265,7 +264,7 @@ class Queue(Recipe):
     def _give_back(self, token: str, done: Future[Any]) -> None:
         claim = None if done.cancelled() or done.exception() is not None else done.result()
         if isinstance(claim, Claim):
-            with contextlib.suppress(CoordinationError):  # the batcher is closed or full: then the claim lapses
+            with contextlib.suppress(CoordinationError):  # if closed or full, the claim lapses
                 self._batcher.submit(End(claim.message.n, token, "nack", error=claim.message.error, counts=False))
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
@@ -315,7 +314,7 @@ class Queue(Recipe):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
-            """Work on messages until the end, and keep an error of the queue."""
+            """Work on messages until the end, and keep a queue's error."""
             try:
                 while not self.stopping and not errors:
                     job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
@@ -334,7 +333,7 @@ class Queue(Recipe):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on `threads` threads until all have returned; an interrupt stops them."""
+        """Run `live` on `threads` threads; an interrupt stops them."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for one in crew:
             one.start()
@@ -449,7 +448,7 @@ class Queue(Recipe):
     def _putting(
         self, new: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message and submit its put; a new named producer first reads its last number."""
+        """Number a message and submit its put; may first read the producer's last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = 0 if fence is None else check_fence(fence)
@@ -481,7 +480,7 @@ class Queue(Recipe):
 
 
 def told_of_errors(on_error: Any) -> Callable[[Any, Exception], object]:
-    """Return the function that `work` calls with a failed job and its error, or raise InvalidInput."""
+    """Return the function for failed jobs of `work`, or raise InvalidInput."""
     return _tell_nobody if on_error is None else function(on_error, "on_error", "of a job and its error")
 
 
@@ -490,7 +489,7 @@ def _tell_nobody(job: object, error: Exception) -> None:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn` with the job and end the job; return whether `fn` raised, after calling `tell`."""
+    """Call `fn` and end the job; return whether `fn` raised, after calling `tell`."""
     try:
         with job:
             fn(job)

@@ -64,13 +64,13 @@ class Segments:
         self._timeout_s = timeout_s
 
     def read(self, name: str, queue_id: str) -> tuple[Message, ...] | None:
-        """Read a segment's messages; None if it does not exist (any more). May raise MalformedObject or StoreError."""
+        """Read a segment's messages (None: gone); may raise MalformedObject or StoreError."""
         path = f"{self._folder}{name}"
         content = self._store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode_segment(content.data, queue_id, path)
 
     def write(self, segment: Segment, queue_id: str) -> None:
-        """Write a segment unless it exists; then it is a copy of this same write.
+        """Write a segment; an existing one is a copy of this same write.
 
         On StoreError it may exist, and nothing names it.
         """
@@ -80,19 +80,19 @@ class Segments:
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove segments that nothing names any more; after a failure, `Queue.clean` removes them."""
+        """Remove segments that nothing names; `Queue.clean` removes them after a failure."""
         paths = [f"{self._folder}{name}" for name in names]
         if paths:
             with contextlib.suppress(StoreError):
                 self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """List all segments, named by the object or not; may raise StoreError."""
+        """List all segments, named or not; may raise StoreError."""
         return {one.path.rpartition("/")[2] for one in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
 class _SegmentGone(Exception):
-    """The segment was removed by a writer that has promoted it and replaced the queue's object."""
+    """A writer has promoted and removed the segment, and replaced the queue's object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -104,11 +104,10 @@ class _SoFar:
     """Progress of one batch.
 
     Attributes:
-        tries: the results of each of its writes, by the write's id.
+        tries: the results of each write, by its id.
         touched: segments that a try has made, or promoted.
         base: the version that the last try was to replace.
         missing: the version that named a missing segment.
-        handover: operations that other processes may have carried out.
     """
 
     handover: Handover[QueueOperation]
@@ -119,20 +118,20 @@ class _SoFar:
 
     @property
     def sent(self) -> tuple[bool, ...]:
-        """For each operation, whether it may have been carried out."""
+        """For each operation, whether it may be done."""
         return tuple(map(operator.or_, self.handover.handed, sent_of(self.tries, len(self.handover.handed))))
 
     @property
     def is_sent(self) -> bool:
-        """Whether any operation may have been carried out."""
+        """Whether any operation may be done."""
         return bool(self.tries) or any(self.handover.handed)
 
 
 class QueueWriter:
-    """Writes batches of operations, one at a time; caches the queue as it last wrote or read it.
+    """Writes batches of operations, one at a time; caches the queue as last written or read.
 
-    A batch is one PUT, and no GET while no other process writes. After a lost answer or a lost race it searches the
-    queue for the ids of its writes. If it finds none, it sends the operations again; each recognizes its own repeat.
+    A batch is one PUT, and no GET while no other process writes. After a lost answer or race it searches the queue for
+    its writes' ids. If it finds none, it sends the operations again; each recognizes its own repeat.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class QueueWriter:
         self.be_new()
 
     def be_new(self) -> None:
-        """Reset, also in a forked child: no caller waits."""
+        """Reset in a forked child: no caller waits."""
         self.news: deque[Signal] = deque()  # of callers that wait for messages
         self._order = Numbers()
         if self._broker is not None:
@@ -164,7 +163,7 @@ class QueueWriter:
             self._broker.close()
 
     def create(self, contents: Contents) -> bool:
-        """Create the queue; return False if it exists. May raise OutcomeUnknown or StoreError."""
+        """Create the queue, False if it exists; may raise OutcomeUnknown or StoreError."""
         self._proof.require()
         outcome = self._object.put_if_absent(contents.encode())
         if isinstance(outcome, Unknown):
@@ -174,7 +173,7 @@ class QueueWriter:
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
         """Read and cache the queue; return its contents, which must not be changed, and its version.
 
-        Raises NoQueue, MalformedObject, StoreError, or Fenced if the queue was removed and created again.
+        Raises NoQueue, MalformedObject, StoreError, or Fenced if it was created anew.
         """
         content = self._object.get(max_age_s=max_age_s)
         if content is None and max_age_s:  # it may have been created since the cached read
@@ -194,16 +193,15 @@ class QueueWriter:
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
-        """Carry out operations, and return their results in order; a bundle gets a list.
+        """Carry out operations, and return their results in order.
 
-        After OutcomeUnknown each may be repeated. After NoQueue, Fenced, MalformedObject or StoreError nothing was
-        done.
+        After OutcomeUnknown each may be repeated. After any other error nothing was done.
         """
         given = flat(operations)
         return regrouped(operations, self._order.carried_out(given, [*map(_numbered, given)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
-        """Write one batch, or let a broker do it; retry until the outcome is known or the timeout ends."""
+        """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         so_far = _SoFar(handover)
@@ -232,7 +230,7 @@ class QueueWriter:
     def _tried(
         self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Draft the batch, and write it if needed; return its results ([]: read again) and the write's outcome."""
+        """Draft and write the batch; return its results ([]: read again) and the outcome."""
         tries = so_far.tries
         try:
             draft, results, batch = self._drafted(contents, operations, so_far)
@@ -262,13 +260,13 @@ class QueueWriter:
             self.world.sleep(delay_s(tries - 1, self.world.random()))
 
     def idle_s(self) -> float:
-        """Return the seconds until another worker's claim may lapse; infinite without claims."""
+        """Return the seconds until another worker's claim may lapse."""
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
         self, contents: Contents, operations: Sequence[Given], so_far: _SoFar
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out lapses and the batch on a copy of the contents, reading the segments that it needs."""
+        """Carry out lapses and the batch on a copy, reading needed segments."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -288,7 +286,7 @@ class QueueWriter:
                 return draft, so_far.handover.answered(results[len(lapsed) :], dropped), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
-        """Write the draft after its new segments, so that the object only names segments that exist."""
+        """Write the draft after its new segments: the object must only name existing ones."""
         self._proof.require()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
@@ -296,7 +294,7 @@ class QueueWriter:
         return self._object.put_if_match(draft.encode(), version)
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Return the first messages in the order of delivery, delayed ones too; raises what `read` raises."""
+        """Return the first messages in the order of delivery, also delayed ones."""
         missing: Version | None = None
         while True:
             contents, version = self.read()
@@ -319,7 +317,7 @@ class QueueWriter:
         return messages
 
     def _look(self, so_far: _SoFar, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue; retry until the deadline if an operation may have been carried out."""
+        """Read the queue, retrying until the deadline if an operation may be done."""
         failures = 0
         while True:
             try:
@@ -333,10 +331,7 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record the claims' heartbeats, and wake callers for `more` new messages.
-
-        The first look at claims asks the store for its clock.
-        """
+        """Record heartbeats, first by the store's clock, and wake callers for `more` new messages."""
         now_ms = self.world.now_ms()
         if self._watch.seen is None and contents.claims:  # their workers may be dead
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
@@ -345,7 +340,7 @@ class QueueWriter:
         self.tell(more)
 
     def tell(self, many: int) -> None:
-        """Wake `many` of the callers that wait for messages."""
+        """Wake `many` callers that wait for messages."""
         with contextlib.suppress(IndexError):
             for _ in range(many):
                 self.news.popleft().set()
@@ -370,7 +365,7 @@ class QueueWriter:
 
 
 def _is_foreign_claim(operation: Given) -> bool:
-    """Return whether it is a foreign claim, which may come after its process has claimed elsewhere."""
+    """Return whether it is a foreign claim, which may come too late."""
     return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
 
 
@@ -380,7 +375,7 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
 
 
 def _numbered(operation: Given) -> NumberOf | None:
-    """Return a put's producer and number, None for foreign puts, which their own process keeps in order."""
+    """Return a put's producer and number; None: foreign, or unnumbered."""
     named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
     return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 

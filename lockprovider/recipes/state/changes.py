@@ -1,7 +1,6 @@
 """Changes of a state, and how its writes end. Pure, except for users' functions.
 
-`epoch` is the newest epoch given as `fence=`, `edit.epoch` that of the newest held edit. An older one is refused inside
-the compare-and-set, by the very document that the write replaces.
+An old fence or edit is refused inside the compare-and-set, by the very document that the write replaces.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ UNCHANGED: Final = NotChanged()
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace the stored value (None: no state) by the result of `fn`, unless that is UNCHANGED.
-
-    With `serial`, only if the state has that serial.
-    """
+    """Replace the value (None: no state) by `fn`'s result, unless UNCHANGED; `serial`: only at that serial."""
 
     fn: Callable[[Any], Any]
     fence: int = 0
@@ -50,7 +46,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class BeginEdit:
-    """Begin an edit under the lease of this epoch; `value` is the first value of a new state."""
+    """Begin an edit under this epoch's lease; `value` starts a new state."""
 
     epoch: int
     value: Any
@@ -59,7 +55,7 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """Write the value of an edit that has read `serial`; it stays open if it `goes_on`."""
+    """Write the value of an edit of `serial`, which stays open if it `goes_on`."""
 
     epoch: int
     serial: int
@@ -70,7 +66,7 @@ class EndEdit:
 
 @dataclass(frozen=True, slots=True)
 class StopEdits:
-    """Refuse edits up to this epoch from now on, because an operator has broken their lease."""
+    """Refuse edits up to this epoch, whose lease an operator has broken."""
 
     epoch: int
 
@@ -80,7 +76,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A state while changes are made to it; `serial` is that of the base document."""
+    """A state while changes are made to it; `serial` is the base's."""
 
     value: Any
     epoch: int
@@ -92,7 +88,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Result of a batch of changes: the draft, and an error or None for each."""
+    """Result of a batch: the draft, and an error or None for each change."""
 
     draft: Draft
     errors: tuple[Exception | None, ...]
@@ -109,8 +105,8 @@ def apply_all(
 ) -> Changed:
     """Apply changes in order: each sees the result of the one before, and fails alone.
 
-    Edits up to epoch `over` have ended, whatever their mark says. With `exclusive`, updates during an edit are not
-    made, but are in `locked` with the error that they get if the edit goes on.
+    Edits up to epoch `over` have ended. With `exclusive`, updates during an edit are not made, but are in `locked` with
+    their errors.
     """
     draft = Draft(None, 0, None, 0) if base is None else Draft(base.value, base.epoch, base.edit, base.serial)
     errors: list[Exception | None] = []
@@ -129,7 +125,7 @@ def apply_all(
 
 
 def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None) -> Draft:
-    """Return the draft with one change made; may raise Fenced, StateConflict, StateLocked, or a user's error."""
+    """Return the draft with one change made; may raise Fenced, StateConflict, StateLocked."""
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
@@ -168,7 +164,7 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """New fields of each write: its id, writer, time (epoch ms), and a lineage for the first."""
+    """New fields of a write: id, writer, time (epoch ms), and a first write's lineage."""
 
     write: str
     by: str
@@ -177,7 +173,7 @@ class Stamp:
 
 
 def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
-    """Return the draft as a document with the next serial, or the first of a new lineage."""
+    """Return the draft as the next document, maybe of a new lineage."""
     return Document(
         lineage=stamp.lineage if base is None else base.lineage,
         serial=1 if base is None else base.serial + 1,
@@ -193,7 +189,7 @@ def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
 
 
 def must_be_newest(epoch: int, fence: int) -> None:
-    """Raise Fenced if `fence` is older than the newest epoch; 0 is no fence."""
+    """Raise Fenced if `fence` (0: none) is older than the newest epoch."""
     if 0 < fence < epoch:
         raise Fenced(
             f"epoch {fence} is over, because epoch {epoch} has written since: stop the work under the old epoch", epoch
@@ -210,7 +206,7 @@ def _why(reason: str) -> str:
 
 
 def epoch_of(fence: Any) -> int:
-    """Return the epoch of a lease, term or job, or the number itself (None: 0), or raise TypeError."""
+    """Return the epoch of a lease, term, job or number (None: 0), or raise TypeError."""
     if fence is None:
         return 0
     epoch = getattr(fence, "epoch", fence)
@@ -236,17 +232,16 @@ class Todo(enum.Enum):
 class Turn:
     """A write of `mine` over `base` (None: no state exists), and its next step.
 
-    1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. It is
-       committed, so any client may archive it, and "exists already" is success.
+    1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. Any
+       client may archive it, and "exists already" is success.
     2. The write is conditional on the version that was read.
-    3. After a refusal the writer always reads the state, since a proxy may have sent the write twice and returned the
-       second answer. It looks for its own write's id at the path, and in the history if the state has moved on: a
-       writer that overwrote it has archived it first.
+    3. After a refusal the writer reads the state, since a proxy may have sent the write twice and returned the second
+       answer. It searches its write's id at the path, and in the history if the state has moved on: a writer that
+       overwrote it has archived it first.
 
     Attributes:
         doubt: a copy of the write may be on its way, or written.
-        verdict: set once it is DONE; `untold`: the deciding revision was trimmed or removed.
-        seen: the current document, as last read.
+        verdict: `untold`: the deciding revision was trimmed or removed.
     """
 
     base: Document | None
@@ -258,12 +253,12 @@ class Turn:
 
     @classmethod
     def begin(cls, base: Document | None, mine: Document) -> Turn:
-        """Start a write: with the archive, unless no revision exists."""
+        """Start a write, with the archive of the base."""
         return cls(base, mine, Todo.REPLACE if base is None else Todo.ARCHIVE)
 
     @classmethod
     def settling(cls, base: Document | None, mine: Document) -> Turn:
-        """Start from a write that was sent earlier, by this process or another."""
+        """Start from a write that was sent earlier, by any process."""
         return cls(base, mine, Todo.LOOK, doubt=True)
 
     def archived(self) -> Turn:
@@ -271,7 +266,7 @@ class Turn:
         return replace(self, next=Todo.REPLACE)
 
     def sending(self) -> Turn:
-        """Note that a copy of the write may be on its way."""
+        """Note that the write may be on its way."""
         return replace(self, doubt=True)
 
     def won(self) -> Turn:
@@ -279,11 +274,11 @@ class Turn:
         return self._done("mine", self.mine)
 
     def not_won(self) -> Turn:
-        """Read the path next: the store refused the write, or did not answer."""
+        """Read the path next, after a refusal or no answer."""
         return replace(self, next=Todo.LOOK)
 
     def looked(self, now: Document | None) -> Turn:
-        """Choose the next step by the document at the path."""
+        """Choose the next step by the path's document."""
         if now is None:
             return replace(self, next=Todo.REPLACE) if self.base is None else self._done("untold", None)
         if now.lineage != self.mine.lineage:  # this write began no lineage, or the state was removed
@@ -295,7 +290,7 @@ class Turn:
         return self._done("mine" if now.write == self.mine.write else "never", now)
 
     def looked_back(self, then: Document | None) -> Turn:
-        """Finish, by the revision that the history has at this write's serial."""
+        """Finish, by the history's revision at this write's serial."""
         if then is None:
             return self._done("untold", self.seen)
         return self._done("mine" if then.write == self.mine.write else "never", self.seen)

@@ -37,7 +37,7 @@ _LARGEST = 192 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class EditMark:
-    """Mark of the last held edit: its lease's epoch, client, begin (epoch ms), reason, and whether it is open."""
+    """Mark of the last held edit: its epoch, client, begin (epoch ms), and reason."""
 
     epoch: int
     by: str
@@ -67,7 +67,7 @@ class Document:
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """Encode as JSON, or raise TooLarge if no client could read it again."""
+        """Encode as JSON, or raise TooLarge."""
         fields: dict[str, Any] = {
             "format": _FORMAT,
             "lineage": self.lineage,
@@ -201,7 +201,7 @@ class Codec(Protocol[V]):
 
 
 class Json:
-    """Codec of JSON values with text as keys; None alone is refused."""
+    """Codec of JSON values; refuses None."""
 
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
@@ -253,7 +253,7 @@ class Model(Generic[V]):
 
 
 class Checked(Generic[V]):
-    """A caller's codec with its results checked: a result that is not JSON fails that caller alone."""
+    """A caller's codec whose results must be JSON."""
 
     def __init__(self, codec: Codec[V]) -> None:
         self.codec = codec

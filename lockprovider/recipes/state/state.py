@@ -65,7 +65,7 @@ class Editor:
     since_ms: int
     reason: str
     status: LockStatus
-    valid_until_ms: int = 0  # when the edit is over, unless its lock is renewed; by the holder's clock
+    valid_until_ms: int = 0  # by the holder's clock, unless the lock is renewed
 
 
 class Edit(Generic[V]):
@@ -110,17 +110,16 @@ _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 class State(Recipe, Generic[V]):
     """A state file. Thread-safe: the threads of a process share its writes.
 
-    Promised: no update is lost, as the function of `update` gets the value that its result replaces. Every revision is
-    at the path or in the history, until it is trimmed. The outcome of a write can be found later too: OutcomeUnknown
-    means that more than `keep` writes followed, or that the store did not answer. An edit overwrites no write made
-    after it has read. A `fence` older than the newest is refused within the compare-and-set. A read returns a value
-    that was current during the call.
+    Promised: no update is lost, as `update`'s function gets the value that its result replaces. Every revision is at
+    the path or in the history, until it is trimmed. An edit overwrites no write made after it has read. An old `fence`
+    is refused within the compare-and-set. A read returns a value that was current during the call. OutcomeUnknown means
+    that more than `keep` writes followed, or that the store did not answer.
 
     Not promised: that an edit can finish, since a newer holder of the lock goes first. Objects that other programs
     write or remove, and the history of a removed state, are not protected.
 
     Args:
-        store: the store, with the object at `path` below its root; `State.open` takes a URL.
+        store: the store of the object at `path`; `State.open` takes a URL.
         codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
         default: makes the value of a state that does not exist yet.
         keep: revisions kept before the current one.
@@ -200,9 +199,9 @@ class State(Recipe, Generic[V]):
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
-        Concurrent updates share a write: each sees the result of the one before, and fails alone. The returned revision
-        has the value after the last of them. `fn` may be called several times, on another thread, so it must have no
-        side effects. `fence` is a lease or its epoch.
+        Concurrent updates share a write: each sees the result of the one before, and fails alone. The revision has the
+        value after the last of them. `fn` may run several times, on another thread: it must have no side effects.
+        `fence` is a lease or its epoch.
 
         Raises:
             Fenced: `fence` is older than the newest.
@@ -233,7 +232,7 @@ class State(Recipe, Generic[V]):
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
 
-        It takes two writes, and those of the lock, for which it waits `timeout` seconds. `edit.lease.check()` raises
+        It takes two writes, and those of the lock, which it waits `timeout` seconds for. `edit.lease.check()` raises
         once the lock is lost.
 
         Raises:
@@ -375,7 +374,7 @@ class State(Recipe, Generic[V]):
         return self._writer.commit(changes)
 
     def _submit(self, change: StateChange) -> Later[Document | None]:
-        """Submit a change to the batcher, or raise NestedUpdate inside a function of `update` of this state."""
+        """Submit a change, or raise NestedUpdate inside an `update` function of this state."""
         if self._place in _UPDATED.get():
             raise NestedUpdate(
                 f"an update of {self.path!r} was asked for by a function that an update of it calls: return the new "
@@ -393,7 +392,7 @@ class State(Recipe, Generic[V]):
             answer.cancel()  # does nothing once it is done
 
     def _must_come(self, answer: Later[Document | None]) -> None:
-        """Cancel a change and raise NestedUpdate, if an `update` function ran so long that it may wait for it."""
+        """Cancel a change and raise NestedUpdate, if an `update` function may wait for it."""
         since_s = self._calls_since_s
         if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
             raise NestedUpdate(
@@ -402,7 +401,7 @@ class State(Recipe, Generic[V]):
             )
 
     def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
-        """Wrap `fn` as an update that marks its own run, so that a nested update is found."""
+        """Wrap `fn` as an update that marks its run, to find nested updates."""
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
@@ -437,7 +436,7 @@ class State(Recipe, Generic[V]):
         return self.codec.decode(stored)
 
     def _revision(self, document: Document | None) -> Revision[V]:
-        """Return the revision of a document (None: serial 0, with the default)."""
+        """Return a document's revision (None: serial 0, with the default)."""
         if document is None:
             return Revision(0, self._value(None))
         return Revision(
@@ -509,7 +508,7 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
             edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
 
     async def _do(self, change: StateChange) -> Revision[V]:
-        """Submit a change, and wait for its revision without a thread."""
+        """Submit a change, and await its revision without a thread."""
         state = self._sync
         answer = state._submit(change)  # noqa: SLF001
         coming = asyncio.wrap_future(answer)

@@ -1,14 +1,11 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-Any store of fsspec becomes a backend whose lock lapses when its holder dies, and whose writes are fenced. An overtaken
-run is refused (409), and Terraform leaves its state in `errored.tfstate`.
+Any store of fsspec becomes a backend whose lock lapses when its holder dies, and whose writes are fenced: after a
+refusal (409) Terraform leaves its state in `errored.tfstate`. A state is refused with another lineage than the stored
+one, a lower serial, or the same serial and another content, as by `terraform state push`. Terraform's `http` backend
+sends no `-force`: add `force=true` to the address's query.
 
-A state's bytes are kept. A state is refused (409) with another lineage than the stored one, a lower serial, or the same
-serial and another content, as by `terraform state push`. Terraform's `http` backend does not send `-force`; add
-`force=true` to the address's query.
-
-The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that
-holds the lock.
+A refusal is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that holds the lock.
 
 Source: internal/backend/remote-state/http/client.go and internal/states/statemgr/migrate.go of Terraform 1.5 and 1.11.
 """
@@ -57,7 +54,7 @@ _DEEPEST_STATE = 256  # stored as text, and read by Go
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP response; `said` is the message of a refusal, for people."""
+    """An HTTP response; `said` is a refusal's message for people."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -71,14 +68,14 @@ class Reply:
 
 @dataclass(slots=True)
 class TerraformBackend:
-    """Answers requests of the `http` backend. Thread-safe: requests that write or lock wait for each other."""
+    """Answers requests of the `http` backend. Thread-safe: writes and locks wait for each other."""
 
     state: State[bytes]
     _held: _Held | None = field(default=None)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request; an error becomes a status and a message."""
+        """Carry out a request; an error becomes a status and message."""
         given = {name: values[0] for name, values in parse_qs(query).items()}
         asked: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
@@ -114,7 +111,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store the state of the run that holds the lock here, or, if no run does, of one that names no lock."""
+        """Store the lock holder's state, or, if none holds it here, that of a run without a lock."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -133,7 +130,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _put(self, snapshot: TerraformState, *, force: bool) -> None:
-        """Store a state without a lock, compared with the very state that it replaces."""
+        """Store a state without a lock, compared with the state that it replaces."""
         encoded = self.state.codec.encode(snapshot.data)
 
         def next_value(stored: Any) -> Any:
@@ -148,7 +145,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
-        """Acquire the lock of edits for a run, and begin an edit with its LockInfo as the reason."""
+        """Acquire the lock of edits, and begin an edit with the LockInfo as reason."""
         if self._held is not None:
             same = self._held.info.get("ID") == info.get("ID")  # a repeated request whose answer was lost
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
@@ -187,7 +184,7 @@ class TerraformBackend:
 
 @dataclass(frozen=True, slots=True)
 class TerraformState:
-    """A state of Terraform or OpenTofu; OpenTofu's encryption leaves lineage and serial readable."""
+    """A Terraform or OpenTofu state; encryption leaves lineage and serial readable."""
 
     data: bytes
     lineage: str
@@ -196,7 +193,7 @@ class TerraformState:
 
     @classmethod
     def decode(cls, data: bytes) -> TerraformState:
-        """Decode the lineage and serial of a state, or raise MalformedObject."""
+        """Decode a state, or raise MalformedObject."""
         with undecodable_as(MalformedObject, "the body is not a state of Terraform or OpenTofu; nothing was written"):
             content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
             lineage = text_in(content, "lineage")
@@ -205,7 +202,7 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def must_follow(self, stored: bytes | None) -> None:
-        """Raise StateConflict if this state must not replace the stored one."""
+        """Raise StateConflict unless this state may replace the stored one."""
         if not stored:
             return
         try:
@@ -233,7 +230,7 @@ class TerraformState:
 
 @dataclass(slots=True)
 class _Held:
-    """Lock held here for a run of Terraform: an edit that may be written many times."""
+    """A run's lock held here: an edit with many writes."""
 
     lease: Lease
     info: dict[str, Any]
@@ -244,7 +241,7 @@ class _Held:
         return cls(lease, info, _begun(state, lease, info))
 
     def stored(self, state: State[bytes]) -> bytes | None:
-        """Return the stored state; after a lost answer, begin the edit again to read it."""
+        """Return the stored state, read again after a lost answer."""
         if self.edit is None:
             self.edit = _begun(state, self.lease, self.info)
         return self.edit.begun.value
@@ -272,7 +269,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def lock_in_words(reason: str) -> str:
-    """Return an edit's reason for a person: Terraform's LockInfo, which is JSON, becomes a sentence."""
+    """Return an edit's reason for people; a LockInfo becomes a sentence."""
     try:
         info = _info(reason.encode())
     except ValueError:
@@ -328,17 +325,17 @@ class TfLockFile:
 
 
 class TfLock:
-    """Terraform's and OpenTofu's own S3 lock file (`use_lockfile = true`) of a state: `<path>.tflock`. Thread-safe.
+    """Terraform's and OpenTofu's own S3 lock file of a state (`use_lockfile = true`): `<path>.tflock`. Thread-safe.
 
     Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. After a lost
-    answer it recognizes its own lock; their client reports itself as the blocker. `unlock` removes exactly the file
-    that was shown; their client reads, and then removes any file.
+    answer it recognizes its own lock. `unlock` removes exactly the file that was shown; their client may remove a newer
+    one.
 
-    Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. Terraform writes
-    its state unconditionally, so this does not stop a run whose lock was removed; `lockprovider state run` does. The
-    store must keep the condition of a delete: MinIO and Ceph do not, so they refuse the lock.
+    Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. Terraform's write
+    of the state is unconditional, so a run whose lock was removed goes on; `lockprovider state run` stops it. The store
+    must keep the condition of a delete: MinIO and Ceph do not, so they refuse the lock.
 
-    `timeout` limits each request with its tries, in seconds. Source: internal/backend/remote-state/s3/client.go,
+    `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
     internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
@@ -414,7 +411,7 @@ class TfLock:
                         outcome.unwrap()
                     raise _taken(self.path, there)
                 self.world.sleep(min(left_s, delay_s(tries, self.world.random())))
-        except KeyboardInterrupt:  # without a lease, a lock that was taken would stay
+        except KeyboardInterrupt:  # without a lease, the lock would stay
             with contextlib.suppress(CasError, StateConflict):
                 there = self.shown()
                 if there is not None and there.id == mine:
@@ -441,7 +438,7 @@ class TfLock:
                 return True
             there = self.shown()
             if there is None:
-                return isinstance(outcome, Unknown)  # it existed, and it is not known which client removed it
+                return isinstance(outcome, Unknown)  # it existed, and any client may have removed it
             if there.version != shown.version:
                 raise StateConflict(
                     f"{self.path!r} has changed since it was shown: {_words(there)} holds it; look again"
@@ -452,7 +449,7 @@ class TfLock:
             self.world.sleep(delay_s(tries, self.world.random()))
 
     def _looked(self, outcome: Outcome) -> TfLockFile | None:
-        """Read the lock file after a refusal, which may be of the request's own second copy."""
+        """Read the lock file: the refusal may be of the request's second copy."""
         try:
             return self.shown()
         except StoreError:

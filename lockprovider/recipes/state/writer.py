@@ -39,7 +39,7 @@ TRIM_EVERY = 16  # writes between two trims
 
 
 class StateFile:
-    """The object of a state and its history, with this process's cache of it."""
+    """The object of a state, cached, and its history."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
         self.store = store
@@ -56,12 +56,12 @@ class StateFile:
         return f"{self.path}.d/lock"
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
-        """Read the state (None: it does not exist). For `max_age_s` see `Cached.get`."""
+        """Read the state; `max_age_s` as in `Cached.get`."""
         content = self._object.get(max_age_s=max_age_s)
         return (None if content is None else self._document(content)), content
 
     def at(self, lineage: str, serial: int) -> Document | None:
-        """Read an earlier revision; None: the history does not have it."""
+        """Read a revision of the history, None if missing."""
         path = self._history(lineage, serial)
         content = self.store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode(content.data, path)
@@ -69,7 +69,7 @@ class StateFile:
     def finish(self, turn: Turn, base: Content | None, deadline_s: float) -> Turn:
         """Carry out a write until its outcome is known.
 
-        Raises StoreError if nothing was written, and OutcomeUnknown if a copy may have been.
+        After a StoreError nothing was written, after OutcomeUnknown a copy may have been.
         """
         data = turn.mine.encode()
         failures = 0
@@ -97,7 +97,7 @@ class StateFile:
     def settle(self, unknown: Unknown, deadline_s: float) -> Turn:
         """Find the outcome of an unknown write, maybe sending it again under its own condition.
 
-        Raises MalformedObject if it is not a write of a state, and what `finish` raises.
+        Raises MalformedObject for other writes, and what `finish` raises.
         """
         mine = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
@@ -110,13 +110,13 @@ class StateFile:
         return now.serial > keep and now.serial % TRIM_EVERY == 0
 
     def trim(self, now: Document, keep: int) -> None:
-        """Remove revisions older than the newest `keep` before this one; any client may repeat it."""
+        """Remove revisions before the newest `keep`; any client may repeat it."""
         folder, first = self._history(now.lineage, 0).rpartition("/")[0], self._history(now.lineage, now.serial - keep)
         with contextlib.suppress(CasError):  # the next trim removes them
             self.store.delete_all([one.path for one in self.store.list(f"{folder}/", stop_at=first)])
 
     def _step(self, turn: Turn, base: Content | None, data: bytes) -> Turn:
-        """Take the next step of a write: archive, replace, or read."""
+        """Archive, replace, or read, as the write's next step."""
         match turn.next:
             case Todo.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
@@ -166,7 +166,7 @@ _EVER = float("inf")
 class StateWriter:
     """Writes batches of changes, one at a time, each within `timeout_s`.
 
-    With `exclusive` it refuses updates during an edit. It keeps `keep` revisions before the current one.
+    With `exclusive` it refuses updates during an edit. It keeps `keep` earlier revisions.
     """
 
     file: StateFile
@@ -176,13 +176,13 @@ class StateWriter:
     lock_settings: LockSettings | None = None
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Carry out changes; return for each the document that includes it (None: no state), or its error.
+        """Carry out changes; return for each its document (None: no state) or error.
 
-        OutcomeUnknown, StoreError or MalformedObject are raised for all of them.
+        Raises OutcomeUnknown, StoreError or MalformedObject for all of them.
         """
         world, failures = self.file.world, 0
         deadline_s = world.monotonic_s() + self.timeout_s
-        max_age_s, over = _EVER, 0  # the cached state is enough: the write is conditional on its version
+        max_age_s, over = _EVER, 0  # the write is conditional on the cached version
         holder: NotAcquired | None = None
         while True:
             base, content = self.file.read(max_age_s=max_age_s)
@@ -223,7 +223,7 @@ class StateWriter:
     def _editor(self) -> NotAcquired | None:
         """Acquire and release the lock of edits; return its holder's refusal.
 
-        None: it was free, so the client whose mark is in the state has died or was stopped.
+        None: it was free, so the client of the edit's mark has died or was stopped.
         """
         try:
             self.new_lock().acquire(0.0).release()

@@ -1,24 +1,21 @@
-"""Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure: no store, no clock.
+"""Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
-1. A batch is written at slot s, after the last known slot s - 1. The condition is that the place is unchanged: empty,
-   or still with slot s - R of the last round. No object is ever removed, so a writer that was stalled for a day finds a
-   newer version there, and is refused.
-2. After a refusal the writer reads the place: a proxy may have sent the write twice and returned the second answer. The
-   place names its slot. Slot s with this batch: written. Slot s with another batch: this one will never be there. An
-   earlier slot: not written yet, so the same bytes are sent again.
+1. A batch is written at slot s, after the last known slot, if the place is unchanged: empty, or still with slot s - R
+   of the last round. No object is ever removed, so a writer stalled for a day finds a newer version there, and is
+   refused.
+2. After a refusal the writer reads the place, as a proxy may have sent the write twice and returned the second answer.
+   Slot s with this batch: written. Slot s with another batch: this one will never be there. An earlier slot: not
+   written yet, so the same bytes are sent again.
 3. A later slot: the place was used again, and the batch may have been written. Then the table of producers in the last
    slot decides, number by number.
-4. A writer that lost finds the end again. If it moved on slot by slot, it would never win.
+4. A writer that lost searches the end again. If it moved on slot by slot, it would never win.
 
-Numbers. The numbers of a producer rise, and may have gaps. A client takes the name of a producer with its first record.
-That raises the name's epoch, and fences the client that had it. Numbers in the log by then may be repeated. Any other
-number out of order is refused: taken for a repeat, its record would be lost.
+A client takes a producer's name with its first record, which fences the client that had it. Numbers in the log by then
+may be repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
 
-Epochs. A leader raises the log's epoch, and nothing of an older epoch follows. A client that does not lead has the
-epoch of its first write, and appends while no leader does.
-
-The seal is the last slot, without records. Every writer reads it, as any slot before its own. Records from before the
-seal may be repeated. All else is refused for good, by every client.
+A leader raises the log's epoch, and nothing of an older epoch follows. Other clients have the epoch of their first
+write, and append while no leader does. The seal is the last slot, without records, which every writer reads. Records
+from before it may be repeated; all else is refused for good.
 """
 
 from __future__ import annotations
@@ -43,10 +40,10 @@ class Append:
 
     Attributes:
         client: id of the client that appends.
-        took: epoch of the name that the client took, or may have; 0: it has sent nothing yet.
+        took: the name's epoch that the client took, or may have; 0: it has sent nothing.
         known: numbers up to this one are known to be in the log.
-        epoch: epoch that the client leads under; 0: it does not lead.
-        since: epoch of a client that does not lead; None: that of the writer.
+        epoch: epoch that the client leads under; 0: none.
+        since: epoch of a client that does not lead; None: the writer's.
     """
 
     data: bytes
@@ -61,7 +58,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Start leading: only this epoch appends from now on; 0: the next one. The result is the epoch."""
+    """Let only this epoch (0: the next) append from now on; returns the epoch."""
 
     epoch: int = 0
 
@@ -75,10 +72,7 @@ class Resign:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """End the log, in a slot without other operations. The result is the position of the end.
-
-    `epoch` is as in `Lead`; 0: the client does not lead. `successor` None: not named.
-    """
+    """End the log, in a slot without other operations; returns its end. `epoch` 0: the client does not lead."""
 
     epoch: int = 0
     successor: str | None = None
@@ -86,7 +80,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class NoMore:
-    """Placeholder for a foreign operation that is not to be carried out here."""
+    """Placeholder for a foreign operation that is not carried out here."""
 
 
 LogOperation = Append | Lead | Resign | Seal | NoMore
@@ -95,10 +89,7 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The next slot of a log, and the result of each operation once it is written.
-
-    `carried` marks the operations that need the write; without any, nothing is written.
-    """
+    """The next slot of a log, the result of each operation once written, and which need the write (`carried`)."""
 
     head: Head
     records: tuple[bytes, ...]
@@ -115,9 +106,9 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """Build the slot after `last` from operations.
+    """Build the slot after `last`; operations marked by `sent` may be in the log already.
 
-    `since` is the epoch of a client that does not lead. `sent` marks operations that may be in the log already.
+    `since` is the epoch of a client that does not lead.
     """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
@@ -168,12 +159,9 @@ def _both(position: Position) -> tuple[int, int]:
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """Return the result of an append that is in the log; None: it is not, and may be appended.
+    """Return the result of an append that is in the log, None for a new one.
 
-    Raises:
-        Fenced: another client has taken the name.
-        SequenceGap: the number is too low, and not a repeat.
-        Forgotten: the table may have dropped the name since.
+    May raise Fenced, SequenceGap, or Forgotten if the table may have dropped the name.
     """
     has = table.get(append.producer)
     if has is None:
@@ -206,7 +194,7 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Drop the longest idle unnamed producers from a full table; named ones are never dropped."""
+    """Drop the longest idle unnamed producers from a full table, never named ones."""
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
@@ -216,7 +204,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
-    """Check that a client may append: `leads` is the epoch it leads under, or 0, `since` its epoch if it does not."""
+    """Check that a client may append, which leads under `leads`, or does not (0) and has epoch `since`."""
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
     _must_be_open(head)
@@ -242,7 +230,7 @@ def _leads(head: Head, epoch: int) -> int:
 
 
 def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
-    """Return the sealed head. A second seal is a repeat, unless it names another successor."""
+    """Return the sealed head; a repeat must not name another successor."""
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.sealed is not None and successor in (None, head.sealed):
@@ -258,7 +246,7 @@ def _over(epoch: int, newest: int) -> Fenced:
 
 
 class Need(enum.Enum):
-    """The next step against the store."""
+    """The next step of a batch against the store."""
 
     END = "find the end"
     SEND = "write the draft"
@@ -275,7 +263,7 @@ class Appending:
         drafted: the slot that is written, or to be written.
         doubt: a copy of the draft may be on its way, or written.
         sent: marks operations that may be in the log, in a place that was used again.
-        took: clients that have taken a name by those operations, and the name's epoch.
+        took: clients that have taken a name by those operations, and its epoch.
     """
 
     operations: tuple[LogOperation, ...]
@@ -302,7 +290,7 @@ class Appending:
         return replace(self, need=Need.SEND, drafted=drafted, doubt=False)
 
     def sending(self) -> Appending:
-        """Note that a copy of the draft may be on its way."""
+        """Note that the draft may be on its way."""
         return replace(self, doubt=True)
 
     def won(self) -> Appending:
@@ -311,11 +299,11 @@ class Appending:
         return replace(self, need=Need.DONE, results=self.drafted.results)
 
     def not_won(self) -> Appending:
-        """Read the place next: the store refused the draft, or did not answer."""
+        """Read the place next, after a refusal or no answer."""
         return replace(self, need=Need.LOOK)
 
     def looked(self, there: Head | None) -> Appending:
-        """Choose the next step by the slot in the draft's place; None: the place is empty."""
+        """Choose the next step by the slot in the draft's place (None: empty)."""
         assert self.drafted is not None  # noqa: S101 - likewise
         if there is None or there.slot < self.slot:
             return replace(self, need=Need.SEND)  # not written yet: the condition still holds
@@ -329,7 +317,7 @@ class Appending:
         return replace(self, need=Need.END, known=there.slot, drafted=None, doubt=False, sent=sent, took=took)
 
     def taken(self) -> dict[str, int]:
-        """Return, by client, the epoch of the name that it took by this batch, or may have."""
+        """Return, by client, the epoch of the name that it may have taken."""
         found = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers
@@ -339,7 +327,7 @@ class Appending:
         return found
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
-        """Finish: operations that needed the write get `error`, or `unknown` if they may be in the log."""
+        """Finish with `error`, or `unknown` for operations that may be in the log."""
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             return replace(self, need=Need.DONE, results=tuple(unknown if one else error for one in sent))
@@ -349,7 +337,7 @@ class Appending:
 
 
 class LogCodec:
-    """Encodes appends for a broker, see `WireCodec`; not a client's first record, which takes the name."""
+    """Encodes appends for a broker, except a client's first, which takes the name; see `WireCodec`."""
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:

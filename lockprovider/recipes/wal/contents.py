@@ -31,7 +31,7 @@ NOT_YET = -1  # the slot before the first
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a log: the offset of a record, and the slot that holds it. As text: `slot:offset`.
+    """A place in a log: the slot and the offset of a record. As text: `slot:offset`.
 
     >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
     '0:0'
@@ -45,10 +45,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse the text form.
-
-        Raises:
-            InvalidInput: it is not a position.
+        """Parse the text form, or raise InvalidInput.
 
         >>> lockprovider.wal.Position.parse("17:1200")
         Position(slot=17, offset=1200)
@@ -61,7 +58,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Result of an append. `again`: the record was there before; `position` is None if it is no longer known.
+    """Result of an append. `again`: the record was there before; `position` is None if unknown by now.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> log.append(b"first")
@@ -74,9 +71,9 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The records of one slot from `start` on; `end` is where to go on. `at_ms`: the writer's clock (epoch ms).
+    """The records of one slot from `start` on; go on at `end`. `at_ms` is the writer's clock (epoch ms).
 
-    `sealed`: this is the end of the log, without records. `successor`: the log that goes on, as `Wal.seal` got it.
+    `sealed`: the end of the log, without records; `successor` is the log that goes on.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> done = log.append(b"first")
@@ -100,12 +97,12 @@ class LogInfo:
 
     Attributes:
         slots, retain: see `Wal.create`.
-        floor: first slot that is kept.
+        floor: first kept slot.
         end: position of the next record.
         epoch, led: newest epoch that has led, and whether it still leads.
         producers: last number of each named producer.
         readers: position of each named reader.
-        sealed: it takes no more records; `successor` is the log that goes on, if one was named.
+        sealed: it takes no more records; `successor` is the log that goes on, if named.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -124,16 +121,14 @@ class LogInfo:
     successor: str = ""
 
 
-# The object `log.json`: settings that all clients share, the floor, and the names of readers.
+# The object `log.json`:
 #
 # {"format": 1, "id": uuid, "slots": R, "retain": "readers", "floor": slot, "hint": slot, "readers": {name: slot},
 # "rev": n}
 #
-# `floor` is the first slot that is kept, and only rises. `hint` is a written slot, -1 for none: the search for the end
-# starts there. `readers` have their positions in their own objects; this table has the slot where each began. `rev`
-# rises with each write, so that no bytes repeat. Unknown fields are kept.
-
-
+# `floor` is the first kept slot, and only rises. `hint` is a written slot, -1 for none: the search for the end starts
+# there. `readers` has the slot where each began; positions are in their own objects. `rev` rises with each write, so
+# that no bytes repeat. Unknown fields are kept.
 _MANIFEST_FORMAT = 1
 READER = re.compile(r"[\w-][\w.-]{0,199}")
 SLOTS = 65536
@@ -143,7 +138,7 @@ _KNOWN = {"format", "id", "slots", "retain", "floor", "hint", "readers", "rev"}
 
 @dataclass(frozen=True, slots=True)
 class LogManifest:
-    """The manifest of a log, `log.json`."""
+    """Manifest of a log, `log.json`: its settings, floor, and readers."""
 
     id: str
     slots: int | None = SLOTS
@@ -155,15 +150,15 @@ class LogManifest:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, slot: int) -> int:
-        """Return the number of the slot's object: the places of a ring are used again."""
+        """Return the number of the slot's object; a ring uses its places again."""
         return slot if self.slots is None else slot % self.slots
 
     def has_room(self, slot: int) -> bool:
-        """Return whether the slot may be written: its place is free, or holds a slot below the floor."""
+        """Return whether the slot's place is free, or holds a slot below the floor."""
         return self.slots is None or slot < self.slots or slot - self.slots < self.floor
 
     def trimmed(self, floor: int) -> LogManifest:
-        """Return the manifest with the floor raised to `floor`; a higher floor stays."""
+        """Return the manifest with its floor raised to at least `floor`."""
         return replace(self, floor=max(self.floor, floor))
 
     def encode(self) -> bytes:
@@ -180,7 +175,7 @@ class LogManifest:
 
 
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
-    """Decode a manifest. Raises MalformedObject: it is not one, or of an unknown format."""
+    """Decode a manifest, or raise MalformedObject."""
     with undecodable_as(
         MalformedObject, f"{path!r} is not the manifest of a log and was not changed", "give the log another path"
     ):
@@ -206,23 +201,18 @@ def _reader(name: str) -> str:
     return name
 
 
-# The object of a slot.
-#
-# It is a line of JSON, then the records, each after its length (4 bytes, big-endian), then a CRC-32 of all that (4
+# A slot is a line of JSON, then the records, each after its length (4 bytes, big-endian), then a CRC-32 of all that (4
 # bytes):
 #
 # {"format": 1, "log": uuid, "slot": s, "first": offset, "count": n, "epoch": e, "led": false, "batch": uuid, "at": ms,
 # "producers": {name: [epoch, seq, slot, offset, client, base]}}
 #
-# `first` is the offset of its first record; offsets have no holes. Every slot carries the whole table of producers, so
-# the last slot alone shows what the log has of each. `batch` identifies the write, so that a lost answer can be
-# settled. It also makes the bytes of each write differ. "broker", if present, names the processes that write for
-# others: {host: [address, key]}.
+# `first` is the offset of its first record; offsets have no holes. Every slot has the whole table of producers, so the
+# last slot alone shows what the log has of each. `batch` is the write's id: it settles a lost answer, and makes the
+# bytes of each write differ. An optional "broker" names the processes that write for others: {host: [address, key]}.
 #
 # "sealed", in the last slot of a sealed log, names the log that goes on, or is empty. Such a slot has no records and
-# another format, which versions without seals refuse. An unknown format is refused, and never overwritten.
-
-
+# format 2, which versions without seals refuse. An unknown format is refused, and never overwritten.
 _FORMAT, _SEALED_FORMAT = 1, 2
 _LENGTH = 4
 
@@ -231,13 +221,9 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The last record of a producer.
+    """A producer's last number, the place of that record, and the client that has the name.
 
-    Attributes:
-        epoch: rises with each client that takes the name.
-        seq: its last number; `slot` and `offset` are the place of that record.
-        client: the client that has the name.
-        base: the last number in the log when the client took it.
+    `epoch` rises with each client that takes the name; `base` was the last number then.
     """
 
     epoch: int
@@ -254,11 +240,10 @@ class Head:
 
     Attributes:
         first, count: offset of its first record, and number of records.
-        epoch: newest epoch that has led; `led`: it still leads, and no other client appends.
+        epoch: newest epoch that has led; `led`: it leads, and no other client appends.
         batch: id of its write.
-        at_ms: time of the write by the writer's clock (epoch ms), for people.
-        broker: brokers by host, see `recipes.broker`.
-        sealed: the log that goes on, empty if none was named; None: not sealed.
+        at_ms: the writer's clock (epoch ms), for people.
+        sealed: the log that goes on, maybe ""; None: not sealed.
     """
 
     log: str
@@ -281,14 +266,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is stored; its records are decoded on demand."""
+    """A slot as it is stored."""
 
     head: Head
     body: bytes = field(repr=False, default=b"")
     path: str = field(compare=False, default="")
 
     def records(self) -> list[bytes]:
-        """Decode the records, in their order. Raises MalformedObject: they do not fill the bytes."""
+        """Decode the records in order, or raise MalformedObject."""
         found, at = [], 0
         for _ in range(self.head.count):
             start = at + _LENGTH
@@ -316,11 +301,7 @@ def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> Slot:
-    """Decode a slot, except its records.
-
-    Raises:
-        MalformedObject: it is not a slot, is torn, or of an unknown format.
-    """
+    """Decode a slot, except its records; raises MalformedObject if torn or foreign."""
     with undecodable_as(MalformedObject, f"{path!r} is not a whole slot of a log and was not changed"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")
         if len(data) > LARGEST_OBJECT:

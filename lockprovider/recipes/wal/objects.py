@@ -1,8 +1,7 @@
 """Objects of a log in a store, and its readers. No object is ever removed, and each write is conditional.
 
-orders/log.json              settings, the floor, a hint of the end (`LogManifest`)
-orders/slots/00000017        the slot that is in this place (`Slot`)
-orders/readers/to-hudi       the position of a reader
+orders/log.json              settings, the floor, a hint of the end (`LogManifest`) orders/slots/00000017        the
+slot that is in this place (`Slot`) orders/readers/to-hudi       the position of a reader
 """
 
 from __future__ import annotations
@@ -44,20 +43,16 @@ from lockprovider.recipes.wal.contents import (
     decode_slot,
 )
 
-_KEPT = 65536  # versions of places that are remembered
+_KEPT = 65536  # cached versions of places
 _HINT_EVERY = 64  # slots between two updates of the hint
 
 
-# Find the end of a log without a listing. Pure, except for `look`.
-#
-# Slots are written one after the other, and each place holds the number of its slot. So its place alone shows whether
-# slot s was ever written, and then all slots before it were. The search doubles its steps, then halves them. Slots
-# written during the search only move the end on.
 def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
-    """Find the last slot, as it was at some moment of the search; -1 if none was written.
+    """Find the last slot, -1 if none was written, by doubled and then halved steps instead of a listing.
 
-    `look` returns the slot in a slot's place, -1 if it is empty. `known` is a slot that was written at any time, or -1.
-    If another program has removed it, the result is below it.
+    `look` returns the slot in a slot's place, -1 if empty. `known` is a written slot, or -1; a smaller result means
+    that another program has removed it. Slots are written one after the other, so the place of slot s alone shows
+    whether s was ever written.
     """
     low = known if known == NOT_YET else look(known)
     while True:
@@ -85,7 +80,7 @@ class Found:
 
 
 class LogObjects:
-    """Reads and writes the objects of a log, and caches its manifest and the versions of its slots. Thread-safe."""
+    """Reads and writes a log's objects, and caches manifest and versions. Thread-safe."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
         self.store = store
@@ -94,17 +89,11 @@ class LogObjects:
         self.timeout_s = timeout_s
         self._manifest: LogManifest | None = None
         self._versions: dict[int, tuple[int, Version]] = {}
-        self._reached = Position(0, 0)  # the log reaches at least to this position
+        self._reached = Position(0, 0)  # the log ends here or later
         self._proof = Proof(store, f"{path}/log.json")
 
-    # -- log.json ------------------------------------------------------------------------------------------------------
-
     def create(self, manifest: LogManifest) -> bool:
-        """Create the log, and return whether this call did; False if it exists.
-
-        Raises:
-            OutcomeUnknown, StoreError: see `Store.put_if_absent`.
-        """
+        """Create the log, False if it exists; may raise OutcomeUnknown or StoreError."""
         self._proof.require()
         outcome = self.store.put_if_absent(self._manifest_path, manifest.encode(), timeout=self.timeout_s)
         if isinstance(outcome, Unknown):
@@ -112,12 +101,9 @@ class LogObjects:
         return isinstance(outcome, Won)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
-        """Read the manifest, from the cache unless `fresh`; its floor and its hint only rise.
+        """Read the manifest, from the cache unless `fresh`.
 
-        Raises:
-            NoLog: the log does not exist.
-            Fenced: the log was removed and created again.
-            MalformedObject, StoreError: it cannot be read.
+        Raises NoLog, MalformedObject, StoreError, or Fenced if the log was created anew.
         """
         if self._manifest is None or fresh:
             content = self.store.read_or_none(self._manifest_path, timeout=self.timeout_s)
@@ -125,11 +111,7 @@ class LogObjects:
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Replace the manifest by the result of `fn`, which may be called several times, even after a write was done.
-
-        Raises:
-            What `manifest` and `fn` raise; OutcomeUnknown, Unavailable: do it again.
-        """
+        """Replace the manifest by the result of `fn`, which may run several times, even after a write was done."""
         self._proof.require()
         made = self.manifest()
 
@@ -151,15 +133,8 @@ class LogObjects:
             raise Fenced(f"the log at {self.path!r} was removed and created anew: open it again")
         return manifest
 
-    # -- slots ---------------------------------------------------------------------------------------------------------
-
     def look(self, slot: int, known: Found | None = None) -> Found | None:
-        """Read the place of a slot, and cache its version; None: it is empty. While it holds `known`, no body moves.
-
-        Raises:
-            MalformedObject: the place holds something else.
-            StoreError: the store did not answer.
-        """
+        """Read a slot's place (None: empty), and cache its version; `known` saves the body if unchanged."""
         path = self.slot_path(slot)
         before = None if known is None else known.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
@@ -172,12 +147,7 @@ class LogObjects:
         return Found(found, content)
 
     def require_reached(self, start: Position) -> None:
-        """Check that the log reaches to this position; reads one or two slots if that is not known yet.
-
-        Raises:
-            InvalidInput: the log ends before it.
-            MalformedObject, StoreError: as `look`.
-        """
+        """Raise InvalidInput if the log ends before `start`; may read one or two slots."""
         if start <= self._reached:
             return
         there = self.look(start.slot)
@@ -188,7 +158,7 @@ class LogObjects:
             raise self.past_the_end(start)
 
     def past_the_end(self, position: Position) -> InvalidInput:
-        """Build the error of a position past the end of the log or of its slot."""
+        """Build the error of a position past the end of the log or its slot."""
         said = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
         return InvalidInput(f"{said}: give a position of this log, e.g. from `end()` or a batch")
 
@@ -197,7 +167,7 @@ class LogObjects:
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
-        """Return the condition for writing a slot, from the cache; None: read its place first."""
+        """Return the cached condition for writing a slot; None: read its place first."""
         slots = self.manifest().slots
         if slots is None or slot < slots:
             return ABSENT
@@ -205,7 +175,7 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot on a condition. Every 64 slots a successful write also updates the hint, in the background."""
+        """Write a slot on a condition; every 64 slots, also update the hint in the background."""
         self._proof.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -220,7 +190,7 @@ class LogObjects:
         return outcome
 
     def last(self, known: int = NOT_YET) -> Slot:
-        """Find the last slot, as it was at some moment of the search; `known` is a slot that was written."""
+        """Find the last slot, as it was during the search; `known` is a written slot."""
         manifest = self.manifest()
         found = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -240,7 +210,7 @@ class LogObjects:
         return found[end]
 
     def trimmed(self, slot: int) -> Trimmed:
-        """Read the floor, and build the error of a slot that is no longer kept."""
+        """Read the floor, and build the error of a trimmed slot."""
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
@@ -254,10 +224,8 @@ class LogObjects:
                     del self._versions[next(iter(self._versions))]
 
     def _hint(self, slot: int) -> None:
-        with contextlib.suppress(CasError, CoordinationError):  # without a newer hint the search takes a few more steps
+        with contextlib.suppress(CasError, CoordinationError):  # a hint only saves steps
             self.change(lambda old: replace(old, hint=max(old.hint, slot)))
-
-    # -- readers -------------------------------------------------------------------------------------------------------
 
     def reader_path(self, name: str) -> str:
         """Return the path of a reader's position."""
@@ -265,41 +233,30 @@ class LogObjects:
             raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ . (200 at most)")
         return f"{self.path}/readers/{name}"
 
-    # -- both ----------------------------------------------------------------------------------------------------------
-
     @property
     def _manifest_path(self) -> str:
         return f"{self.path}/log.json"
 
 
 def behind(head: Head) -> Position:
-    """Return the position of the next record; in a sealed log, that of the seal."""
+    """Return the position of the next record, or of the seal."""
     return Position(head.slot + (head.sealed is None), head.end)
 
 
-# Read a log from a position; named readers and the floor that they hold.
-#
-# The object of a reader is {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}.
-#
-# `epoch` rises with each client that opens the reader, and fences the one before. `rev` rises with each write, so that
-# no bytes repeat.
-
-
+# The object of a reader is {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}. `epoch` rises with
+# each client that opens the reader, and fences the one before. `rev` makes the bytes of each write differ.
 _FORMAT = 1
 _LARGEST = 1 << 16  # bytes
 _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
-_SPARE = 8  # with retain="slots" a full ring frees this part (1/8) at once
+_SPARE = 8  # with retain="slots" a full ring frees 1/8 at once
 _AT_ONCE = 8
 _FIRST_POLL_S = 0.05
 
 
 def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Return an iterator over the slots from a position to the end; it skips slots without records, but not the seal.
+    """Return an iterator over the slots with records from a position to the end, and the seal.
 
-    Raises:
-        Trimmed: the position is no longer kept, or was overwritten before it was read.
-        InvalidInput: the log ends before it.
-        MalformedObject, StoreError: it cannot be read.
+    Raises Trimmed, InvalidInput if the log ends before `start`, MalformedObject or StoreError.
     """
     _must_be_kept(objects, start)
     return (batch for batch in _slots(objects, start) if batch.records or batch.sealed)
@@ -308,10 +265,7 @@ def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 def follow_from(
     objects: LogObjects, start: Position, *, idle_s: float, timeout_s: float | None = None
 ) -> Iterator[LogBatch]:
-    """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout_s` without a new slot.
-
-    A poll without news transfers no body.
-    """
+    """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout_s` without one."""
     _must_be_kept(objects, start)
     return _followed(objects, start, idle_s, timeout_s)
 
@@ -323,7 +277,7 @@ def _must_be_kept(objects: LogObjects, start: Position) -> None:
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
-    """Yield slots with records, and the seal; poll while no slot is new, from 50 ms up to `idle_s` apart."""
+    """Yield slots with records, and the seal; poll from 50 ms up to `idle_s` apart."""
     world = objects.world
     came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
     while True:
@@ -346,7 +300,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Yield the slots from a position to the end; up to 8 are read at once."""
+    """Yield the slots from a position to the end, reading up to 8 at once."""
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -374,7 +328,7 @@ def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatc
 
 
 class LogReader(OfThisProcess):
-    """A reader whose position is kept in the log: it goes on where it had committed, also in another process.
+    """A reader whose position is kept in the log: it goes on where it had committed, in any process.
 
     Attributes:
         position: where it was opened, or what it committed last.
@@ -396,7 +350,7 @@ class LogReader(OfThisProcess):
             return
         begins = start()
         made = objects.change(lambda old: replace(old, readers={name: max(begins.slot, old.floor), **old.readers}))
-        if begins.slot < made.floor:  # the floor was raised before the log knew this reader; now it waits for it
+        if begins.slot < made.floor:  # raised before the log knew this reader
             begins = start()
         self._write(begins, opens=True)
 
@@ -407,8 +361,7 @@ class LogReader(OfThisProcess):
         """Return an iterator over the records from its position to the end of the log.
 
         Raises:
-            Trimmed: the writers have overtaken it; only with `retain="slots"`.
-            MalformedObject, StoreError: it cannot be read.
+            Trimmed: writers have overtaken it; only with `retain="slots"`.
 
         >>> [record for batch in reader.read() for record in batch.records]
         [b'first', b'second']
@@ -476,19 +429,16 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
 
 
 def _kept(found: Mapping[str, Any], began: int) -> Position:
-    """Return the later of a stored position and this reader's begin: a dropped reader may have stored it."""
+    """Return the later of a stored position, maybe of a dropped reader, and this reader's begin."""
     return max(Position(found["slot"], found["offset"]), Position(began, 0))
 
 
 class _OtherReaders(Exception):
-    """The named readers have changed since their positions were read."""
+    """The named readers have changed since they were read."""
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor to this slot, and return the floor.
-
-    With `retain="readers"`, or `spares_readers`, the floor stays at or below the slowest named reader.
-    """
+    """Raise the floor, and return it; `retain="readers"` or `spares_readers` stops it at the slowest reader."""
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"
@@ -507,7 +457,7 @@ def _trimmed(old: LogManifest, *, seen: LogManifest, floor: int) -> LogManifest:
 
 
 def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
-    """Raise the floor for `slot` of a full ring, if allowed; return the manifest and the slowest reader's name."""
+    """Raise a full ring's floor for `slot`, if allowed; return the manifest and the slowest reader."""
     manifest = objects.manifest()
     slots = manifest.slots or 0
     if manifest.retain == "slots":
@@ -521,7 +471,7 @@ def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
 
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:
-    """Decode a reader's position. Raises MalformedObject: it is not one, or of an unknown format."""
+    """Decode a reader's position, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a reader's position and was not changed"):
         found = parse_object(data, most=_LARGEST)
         check_format(found, path, _FORMAT)

@@ -1,18 +1,4 @@
-"""`Wal`: a log with many writers and many readers, in a ring of objects.
-
-    log = lockprovider.wal.create("s3://bucket/orders")
-    log.append(b"...")
-    for batch in log.reader("to-hudi").read(): ...
-
-Promised. Records have one order, without holes. A record whose append returned is in the log exactly once, at the
-returned position, until the floor passes it. With (producer, seq) this holds also after lost, late or doubled answers,
-and after the producer died and restarted. After `lead()` no record of an earlier epoch follows, after `seal()` none at
-all. A reader misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed, and nothing is ever
-removed.
-
-Not promised: an order among callers that append at once. Without a producer's number, a record that is appended again
-after an unknown outcome may be in the log twice.
-"""
+"""`Wal`: a log with many writers and many readers, in a ring of objects; `AsyncWal` wraps it for tasks."""
 
 from __future__ import annotations
 
@@ -43,8 +29,22 @@ Start = Position | int | Literal["oldest", "end"]
 class Wal(Recipe):
     """A log; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    `timeout` (s) limits each operation with all its tries; `pace_s` is the time between two writes. With `broker=True`,
-    one process of this host writes for all that set it; see `Queue`.
+    Promised: records have one order, without holes. A record whose append returned is in the log exactly once, at the
+    returned position, until the floor passes it. With (producer, seq) this holds also after lost, late or doubled
+    answers, and restarts. After `lead()` no record of an earlier epoch follows, after `seal()` none at all. A reader
+    misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed or removed.
+
+    Not promised: an order among callers that append at once. Without a producer's number, a record appended again after
+    an unknown outcome may be in the log twice.
+
+    Args:
+        timeout: seconds for each operation with all its tries.
+        pace_s: seconds between two writes.
+        broker: one process of this host writes for all that set it; see `Queue`.
+
+    Raises:
+        NoLog, MalformedObject, StoreError: from any operation: nothing was done.
+        OutcomeUnknown: from any write: it may have been done.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> with log.appender("ingest-3") as out:
@@ -75,7 +75,6 @@ class Wal(Recipe):
         self._begin()
 
     def _be_new(self) -> None:
-        """Reset to a client with its own name that has appended nothing."""
         self._writer.be_new()
         self._own: Appender | None = None
         self._guard = threading.Lock()
@@ -90,16 +89,15 @@ class Wal(Recipe):
         storage_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Wal:
-        """Create the log, or open it, if it exists with the same settings.
+        """Create the log, or open it if it exists with the same settings.
 
-        `slots` is the largest number of its objects: a place is used again once the floor has passed it. With None each
-        place is written once (for buckets that forbid overwriting), and the floor frees nothing. `retain="readers"`
-        keeps slots for the slowest named reader (`LogFull`), `"slots"` for no reader.
+        - `slots`: largest number of its objects: a place is used again once the floor has passed it. None: each place
+          is written once (for buckets that forbid overwriting), and the floor frees nothing.
+        - `retain`: "readers" keeps slots for the slowest named reader (`LogFull`), "slots" for none.
 
         Raises:
             CoordinationError: the log exists with other settings.
             InvalidInput: the URL or a setting does not fit.
-            OutcomeUnknown, StoreError: the store failed; do it again.
 
         >>> lockprovider.wal.create("memory://docs/audit", slots=None).info().slots is None
         True
@@ -118,10 +116,8 @@ class Wal(Recipe):
             )
         return log
 
-    # -- appending -----------------------------------------------------------------------------------------------------
-
     def append(self, data: Bytes) -> Appended:
-        """Append a record: bytes, at most 1 MiB. With a producer's numbers it may be repeated: see `appender`.
+        """Append a record: bytes, at most 1 MiB. Use `appender` to number records, so that they may be repeated.
 
         Raises what `Appender.append` raises.
 
@@ -150,9 +146,9 @@ class Wal(Recipe):
         return self._unnamed().append_many(records)
 
     def appender(self, producer: str) -> Appender:
-        """Return an `Appender` for a producer: each of its numbers is appended once, also after a restart.
+        """Return an `Appender`, without a request: each number of the producer is appended once, also after a restart.
 
-        No request is sent yet. The first record takes the name, and fences the client that had it.
+        The first record takes the name, and fences the client that had it.
 
         >>> with log.appender("ingest-3") as out:
         ...     out.append(b"second", seq=2).again  # as after a crash
@@ -168,7 +164,6 @@ class Wal(Recipe):
 
         Raises:
             Fenced: a newer epoch has led.
-            NoLog, StoreError, OutcomeUnknown: do it again.
 
         >>> with log.lead() as out:
         ...     done = out.append(b"of the leader")
@@ -182,16 +177,15 @@ class Wal(Recipe):
         return Leader(self._batcher, self._objects, self._writer, producer, client=self.world.new_id(), epoch=led)
 
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
-        """End the log for good, and return its end: it takes no more records, and readers see the end.
+        """End the log for good, and return its end: it takes no more records. May be repeated.
 
         Clients that append or read later get `successor`, e.g. the URL of the log that goes on. While a leader appends,
-        `fence` (as in `lead`) must be its epoch or a newer one. May be repeated.
+        `fence` (as in `lead`) must be its epoch or a newer one.
 
         Raises:
             Sealed: it was sealed before, with another successor.
             Fenced: `fence` is over, or another client leads.
             LogFull: no slot is free for the seal.
-            NoLog, StoreError, OutcomeUnknown: do it again.
 
         >>> old = lockprovider.wal.create("memory://docs/orders-2025")
         >>> str(old.seal("memory://docs/orders"))
@@ -203,8 +197,6 @@ class Wal(Recipe):
         end: Position = self._batcher.do(Seal(0 if fence is None else check_fence(fence), named))
         return end
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
     def read(self, start: Start = "oldest") -> Iterator[LogBatch]:
         """Return an iterator over the records from a position to the end, one batch for each slot.
 
@@ -213,7 +205,6 @@ class Wal(Recipe):
         Raises:
             Trimmed: the position is no longer kept, or was overwritten before it was read.
             InvalidInput: `start` is past the end of the log.
-            NoLog, MalformedObject, StoreError: it cannot be read.
 
         >>> [record for batch in log.read() for record in batch.records]
         [b'one', b'two']
@@ -225,7 +216,7 @@ class Wal(Recipe):
     ) -> Iterator[LogBatch]:
         """Read as `read` does, then wait for new records; ends at the seal, or after `timeout` s without any.
 
-        It polls after 50 ms, then at growing intervals of at most `idle_s`. A poll without news is a conditional GET.
+        It polls after 50 ms, then at growing intervals of at most `idle_s`, by conditional GETs.
 
         >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
         2
@@ -234,9 +225,9 @@ class Wal(Recipe):
         return follow_from(self._objects, self.position(start), idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
 
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
-        """Open a reader whose position is kept in the log; a new name begins at `start`.
+        """Open a reader whose position is kept in the log, and fence the client that had it open.
 
-        Opening fences the client that had it open. With `retain="readers"` the log keeps what it has not committed.
+        A new name begins at `start`. With `retain="readers"` the log keeps what it has not committed.
 
         >>> reader = log.reader("billing")
         >>> for batch in reader.read():
@@ -249,7 +240,7 @@ class Wal(Recipe):
     def drop_reader(self, name: str) -> bool:
         """Remove a reader's name, so that the log keeps nothing for it; return whether it existed.
 
-        A reader opened under the name later starts over.
+        A later reader of that name starts over.
 
         >>> log.drop_reader("nobody")
         False
@@ -263,13 +254,10 @@ class Wal(Recipe):
         return True
 
     def trim(self, before: Position | None = None) -> int:
-        """Raise the floor to `before`, and return the first slot that is kept; records below it may be overwritten.
+        """Raise the floor to `before`, and return the first kept slot; records below may be overwritten.
 
         Without `before` the floor rises to the slowest named reader. With `retain="readers"` it never passes that
-        reader; with `retain="slots"` a `before` may. No object is removed.
-
-        Raises:
-            NoLog, OutcomeUnknown, StoreError: do it again.
+        reader.
 
         >>> log.trim(before=log.end()) == log.end().slot
         True
@@ -293,7 +281,7 @@ class Wal(Recipe):
         return behind(self._objects.last().head)
 
     def position(self, start: Start) -> Position:
-        """Return a position: the first record of a slot, the `oldest` that is kept, or the `end` (of the next record).
+        """Return the position of a slot's first record, of the `oldest` kept one, or of the `end`.
 
         Raises:
             Trimmed: the slot is no longer kept.
@@ -314,13 +302,13 @@ class Wal(Recipe):
             if place.slot.head.slot == slot:
                 return Position(slot, place.slot.head.first)
             gone = self._objects.trimmed(slot)
-            if start == "oldest" and gone.first > slot:  # the floor was raised after it was read
+            if start == "oldest" and gone.first > slot:  # the floor was raised since
                 return self.position(start)
             raise gone
         end = self.end()
         if slot > end.slot:
             raise InvalidInput(f"start={start!r} is behind the end, which is {end}")
-        return end if slot == end.slot else self.position(slot)  # the slot was written after the first look
+        return end if slot == end.slot else self.position(slot)  # the slot was written since
 
     def info(self) -> LogInfo:
         """Read the log's settings, end, leader, producers and readers.
@@ -358,15 +346,8 @@ class Wal(Recipe):
             return self._own
 
 
-# `AsyncWal`: a log for tasks of an event loop.
-#
-# It wraps a `Wal`, so every promise is the same. An append waits for its write without a thread; any other call has a
-# thread while it runs. A cancelled append is dropped, unless a write has taken it. An append of a producer always goes
-# on, because its numbers have an order.
-
-
 class AsyncAppender(EnteredByTasks[Appender]):
-    """Appends as one producer, or as a leader, for tasks; see `Appender` and `Leader`. Leave it with `async with`.
+    """Appends as one producer or leader, for tasks; see `Appender` and `Leader`. Leave it with `async with`.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -418,7 +399,10 @@ class AsyncLogReader(ForTasks[LogReader]):
 
 
 class AsyncWal(RecipeForTasks[Wal]):
-    """A log, for tasks; the arguments are those of `Wal`.
+    """A log, for tasks; takes the arguments of `Wal`.
+
+    An append waits for its write without a thread; any other call has one while it runs. A cancelled append is dropped,
+    unless a write has taken it or it has a producer's number.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append_many([b"first", b"second"])

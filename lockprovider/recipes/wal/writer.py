@@ -1,4 +1,4 @@
-"""Writer of a log for all callers of a process, and its `Appender` and `Leader`."""
+"""Writer of a log for all callers of a process, with its `Appender` and `Leader`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches of operations, one at a time; caches the end of the log as last written or read.
-
-    A batch is one PUT. If another writer was faster, it reads the place and finds the end again.
-    """
+    """Writes batches of operations, one at a time; caches the log's end as last written or read."""
 
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation] | None = None) -> None:
         self._objects = objects
@@ -41,7 +38,7 @@ class LogWriter:
         self._world = objects.world
         self._end: Head | None = None
         self._since: int | None = None
-        self._took: dict[str, int] = {}  # by client: the epoch of the name that it has, or may have
+        self._took: dict[str, int] = {}  # by client: the epoch of its name
         self._numbers = Numbers()
 
     def be_new(self) -> None:
@@ -55,7 +52,7 @@ class LogWriter:
             self._broker.close()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Carry out operations, in several slots if one is too small; return their results in order."""
+        """Carry out operations, in several slots if needed; return their results in order."""
         results: list[Any] = []
         given = flat(operations)
         try:
@@ -63,17 +60,17 @@ class LogWriter:
                 results += self._numbers.carried_out(batch, [*map(_numbered, batch)], self._append)
         finally:
             for other in map(_numbered, given):
-                if other is not None and isinstance(other[0], tuple):  # the operations of a bundle never come again
+                if other is not None and isinstance(other[0], tuple):  # a bundle never comes again
                     self._numbers.forget(other[0])
         return regrouped(operations, results)
 
     def forget(self, client: str) -> None:
-        """Drop what is kept of a client that appends no more."""
+        """Drop the cached facts of a client that appends no more."""
         self._took.pop(client, None)
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
-        """Write one batch, or let a broker do it; retry until the outcome is known or the timeout ends."""
+        """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         given = [self._now(one) for one in batch]
         handover = Handover(given, self._broker)
@@ -112,7 +109,7 @@ class LogWriter:
         return replace(turn, need=Need.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
-        """Take the next step of a batch: find the end, write the draft, or read its place."""
+        """Find the end, write the draft, or read its place, as the batch's next step."""
         match turn.need:
             case Need.END:
                 last = self._objects.last(turn.known).head
@@ -129,7 +126,7 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Write the draft, after making room for it; read the place first if the condition is unknown."""
+        """Make room and write the draft; first reads the place if the condition is unknown."""
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         self._make_room(slot)
@@ -150,11 +147,7 @@ class LogWriter:
         return turn.not_won()
 
     def _make_room(self, slot: int) -> None:
-        """Raise the floor, if needed, above the slot that `slot` replaces.
-
-        Raises:
-            LogFull: the replaced slot is kept.
-        """
+        """Raise the floor above the slot that `slot` replaces, or raise LogFull."""
         objects = self._objects
         if objects.manifest().has_room(slot) or objects.manifest(fresh=True).has_room(slot):
             return
@@ -169,7 +162,7 @@ class LogWriter:
             raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are in use; {whose}", slowest)
 
     def _now(self, operation: LogGiven) -> LogGiven:
-        """Add to an own append the name's epoch and the writer's; a foreign one carries its own."""
+        """Add the name's and the writer's epoch to an own append; foreign ones carry theirs."""
         if not isinstance(operation, Append):
             return operation
         return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
@@ -186,10 +179,7 @@ def _name_of(operation: LogOperation) -> str:
 
 
 def _numbered(operation: LogGiven) -> NumberOf | None:
-    """Return the producer and number of an append, by which a failed number holds up later ones.
-
-    Foreign numbers have an order only within their bundle: their own process keeps the rest.
-    """
+    """Return an append's producer and number, foreign ones within their bundle only."""
     one = own(operation)
     if not isinstance(one, Append):
         return None
@@ -216,12 +206,12 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
 
 
 _RECORD_BYTES = 1 << 20
-_TOLD = 1000  # how many acknowledged numbers are remembered
+_TOLD = 1000  # acknowledged numbers
 _CHUNK = 1000
 
 
 class Appender(OfThisProcess):
-    """Appends as one producer. Thread-safe: numbers are in the order of the calls. `with` waits for all records.
+    """Appends as one producer, in the order of the calls. Thread-safe; `with` waits for all records.
 
     Attributes:
         producer: its name; None: the client numbers its records, and no other client can repeat them.
@@ -251,7 +241,7 @@ class Appender(OfThisProcess):
         self._highest = 0
         self._told: OrderedDict[int, None] = OrderedDict()
         self._waiting: dict[Later[Appended], None] = {}
-        self._guard = threading.Lock()  # a number and its place in the line are assigned together
+        self._guard = threading.Lock()  # held until a number is in the batcher, so that numbers arrive in order
 
     @property
     def last_seq(self) -> int:
@@ -266,10 +256,8 @@ class Appender(OfThisProcess):
             SequenceGap: a higher number is in the log, and this one is not; or an earlier one failed, and must come
                 first.
             Fenced: another client has taken the name, or leads.
-            Sealed: the log takes no more records.
-            LogFull, TooLarge, Overloaded: it has no room.
+            Sealed, LogFull, TooLarge, Overloaded: it was not taken.
             OutcomeUnknown: with a producer's number, append it again.
-            NoLog, StoreError: it was not appended.
 
         >>> out.append(b"first", seq=1).again, out.append(b"second", seq=2).again
         (True, False)
@@ -278,7 +266,7 @@ class Appender(OfThisProcess):
         return told
 
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
-        """Append without waiting for the write; return a future. A named producer's append cannot be cancelled.
+        """Append without waiting for the write; return a future, which a named producer cannot cancel.
 
         Raises:
             TooLarge, Overloaded, NotBytes, InvalidInput: it was not taken.
@@ -309,9 +297,8 @@ class Appender(OfThisProcess):
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
         """Append records in their order, many to a write; a named producer's are numbered from `first`.
 
-        After a crash or an error, repeat it with the same `first` and records.
-
-        Raises what `append` raises for the first record that failed; others may be in the log.
+        After a crash or an error, some may be in the log: repeat it with the same `first` and records. Raises what
+        `append` raises for the first failed record.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]
@@ -332,7 +319,7 @@ class Appender(OfThisProcess):
         return told + self._batcher.wait_all(waiting)
 
     def flush(self) -> None:
-        """Wait for all records given to `append_later`; raises the first error among them.
+        """Wait for all records of `append_later`, and raise the first error among them.
 
         >>> later = out.append_later(b"second", seq=2)
         >>> out.flush()
@@ -341,7 +328,7 @@ class Appender(OfThisProcess):
         """
         with self._guard:
             waiting = [*self._waiting]
-        self._batcher.await_end(waiting)  # not `wait_all`, which cancels: other threads may wait for these records
+        self._batcher.await_end(waiting)  # `wait_all` would cancel records of other threads
         for one in waiting:
             one.result()
 

@@ -63,7 +63,7 @@ def _elect(arguments: argparse.Namespace) -> int:
     return reported(arguments, _elected)
 
 
-def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Run the command while elected, and stand again after a lost term unless `--once`."""
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('elect')}")
@@ -88,13 +88,13 @@ def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResul
                 return CommandResult("not_elected", NOT_ACQUIRED, f"not elected: {refusal}")
             signals.asked_to_end = 0
             term.when_lost(news.set)
-            said = order.run_under(term, term.resign, CommandResult("failed", said.code))
-            if said.outcome != "lost" or arguments.once:
-                return said
+            result = order.run_under(term, term.resign, CommandResult("failed", result.code))
+            if result.outcome != "lost" or arguments.once:
+                return result
             if signals.asked_to_end:
-                said.outcome, said.code = "interrupted", SIGNALLED + signals.asked_to_end
-                return said
-            complain("lockprovider", f"{said.why}; standing again")
+                result.outcome, result.code = "interrupted", SIGNALLED + signals.asked_to_end
+                return result
+            complain("lockprovider", f"{result.why}; standing again")
 
 
 def _value(text: str | None) -> Any:
@@ -122,8 +122,8 @@ def _leader(arguments: Any) -> int | None:
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():
-            what = type(change).__name__.lower()
-            say(arguments, {"what": what, **_fields(change.leader)}, f"{what:<9} {_told(change.leader)}")
+            kind = type(change).__name__.lower()
+            say(arguments, {"what": kind, **_fields(change.leader)}, f"{kind:<9} {_told(change.leader)}")
     leader = election.leader()
     say(arguments, _fields(leader), "no leader" if leader is None else _told(leader))
     return REFUSED if leader is None else None

@@ -137,14 +137,14 @@ def _watch(arguments: Any) -> int:
     reached = True
     while True:
         try:
-            found = watcher.look()
+            changes = watcher.look()
             reached = True
         except Unavailable as error:
-            found = []
+            changes = []
             if reached:
                 complain("lockprovider", f"{error}; retrying")
             reached = False
-        for change in found:
+        for change in changes:
             _tell(arguments, at, change, world.now_ms())
         if end_s is not None and world.monotonic_s() + arguments.every > end_s:
             return DONE
@@ -152,8 +152,8 @@ def _watch(arguments: Any) -> int:
 
 
 def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
-    said = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
-    say(arguments, said, f"{moment(now_ms)}  {describe(change)}")
+    fields = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
+    say(arguments, fields, f"{moment(now_ms)}  {describe(change)}")
 
 
 class _Watcher:
@@ -170,11 +170,11 @@ class _Watcher:
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data, self._path)
         before, state = self._state, state_at(after, self._world.now_ms())
-        found = [Change(state, after)] if before is None else changes_between(self._record, after)
-        if before is not None and state == "lapsed" and (found or before != "lapsed"):
-            found.append(Change("lapsed", after))
+        changes = [Change(state, after)] if before is None else changes_between(self._record, after)
+        if before is not None and state == "lapsed" and (changes or before != "lapsed"):
+            changes.append(Change("lapsed", after))
         self._seen, self._record, self._state = content, after, state
-        return found
+        return changes
 
 
 _BREAK_MORE = """The command shows the lock record, asks, and marks that record as released by a conditional write. If
@@ -190,69 +190,70 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 def _break(arguments: Any) -> int:
     """Ask for confirmation if needed, and break the lock; return the exit code."""
     at = _place(arguments)
-    seen = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
-    record = seen.record
+    status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
+    record = status.record
     if record is None:
-        return _nothing_to_do(arguments, at, seen)
+        return _nothing_to_do(arguments, at, status)
     if arguments.if_owner not in (None, record.owner):
-        return _refused(arguments, seen, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
+        return _refused(arguments, status, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
     if record.is_free and not record.all_pending:
-        return _nothing_to_do(arguments, at, seen)
-    if not arguments.yes and not _confirmed(at, seen):
-        return _refused(arguments, seen, "not confirmed")
-    return _break_seen(arguments, at, seen)
+        return _nothing_to_do(arguments, at, status)
+    if not arguments.yes and not _confirmed(at, status):
+        return _refused(arguments, status, "not confirmed")
+    return _break_seen(arguments, at, status)
 
 
-def _break_seen(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
-    """Break the lock if its record is still `seen`, and print the outcome."""
-    done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
-    match done.outcome:
+def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
+    """Break the lock if its record is still that of `status`, and print the outcome."""
+    result = break_lock(at.store, at.path, status, Machine(), timeout_s=arguments.timeout)
+    match result.outcome:
         case Won():
-            _say_seen(arguments, "broken", seen, _broken(at, seen, done), done)
+            _say_seen(arguments, "broken", status, _broken(at, status, result), result)
             return DONE
         case Lost():
             return _refused(
-                arguments, seen, f"the lock record of {at} has changed since it was shown; run the command again"
+                arguments, status, f"the lock record of {at} has changed since it was shown; run the command again"
             )
         case Unknown(why=why):
-            _say_seen(arguments, "unknown", seen, "")
+            _say_seen(arguments, "unknown", status, "")
             complain("lockprovider", f"{at} may have been broken: {why}; run `lockprovider status`")
             return UNKNOWN
 
 
-def _broken(at: LockPlace, seen: LockStatus, done: Broken) -> str:
-    said = [f"broken: {at} is free; it was held by {seen.record and seen.record.owner}"]
-    if done.finished:
-        said.append(f"applied decided publishes: {', '.join(done.finished)}")
-    said += [
-        f"set aside the publish of {path}, which cannot be applied; see {kept}" for path, kept in done.set_aside.items()
+def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
+    sentences = [f"broken: {at} is free; it was held by {status.record and status.record.owner}"]
+    if result.finished:
+        sentences.append(f"applied decided publishes: {', '.join(result.finished)}")
+    sentences += [
+        f"set aside the publish of {path}, which cannot be applied; see {copy}"
+        for path, copy in result.set_aside.items()
     ]
-    return "\n".join(said)
+    return "\n".join(sentences)
 
 
-def _confirmed(at: LockPlace, seen: LockStatus) -> bool:
+def _confirmed(at: LockPlace, status: LockStatus) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider status`, then add --yes")
-    shown = "\n".join([f"lock     {at}", *lines(seen)])
+    shown = "\n".join([f"lock     {at}", *lines(status)])
     print(f"{shown}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
 
 
-def _nothing_to_do(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
-    _say_seen(arguments, "not_held", seen, f"not held: {at} is {seen.state}; nothing was written")
+def _nothing_to_do(arguments: Any, at: LockPlace, status: LockStatus) -> int:
+    _say_seen(arguments, "not_held", status, f"not held: {at} is {status.state}; nothing was written")
     return DONE
 
 
-def _refused(arguments: Any, seen: LockStatus, why: str) -> int:
-    _say_seen(arguments, "refused", seen, "")
+def _refused(arguments: Any, status: LockStatus, why: str) -> int:
+    _say_seen(arguments, "refused", status, "")
     complain("lockprovider", f"{why}; nothing was written")
     return REFUSED
 
 
-def _say_seen(arguments: Any, outcome: str, seen: LockStatus, plain: str, done: Broken | None = None) -> None:
+def _say_seen(arguments: Any, outcome: str, status: LockStatus, plain: str, result: Broken | None = None) -> None:
     if plain or arguments.json:
-        more = {} if done is None else {"finished": list(done.finished), "set_aside": dict(done.set_aside)}
-        say(arguments, {"outcome": outcome, "seen": status_fields(seen), **more}, plain)
+        more = {} if result is None else {"finished": list(result.finished), "set_aside": dict(result.set_aside)}
+        say(arguments, {"outcome": outcome, "seen": status_fields(status), **more}, plain)
 
 
 _AUDIT_MORE = """The command reads the audit records of all writers, JVM Hudi included. --enable and --disable switch
@@ -284,10 +285,10 @@ def _audit(arguments: Any) -> int:
     audit = analyse(files, Machine().now_ms())
     if arguments.svg is not None:
         arguments.svg.write_text(draw_audit(audit, str(at)), encoding="utf-8")
-    said = {"url": at.url, "path": at.path, "enabled": enabled, "wrong": bool(audit.overlaps), **asdict(audit)}
-    for tenure in said["tenures"]:
+    fields = {"url": at.url, "path": at.path, "enabled": enabled, "wrong": bool(audit.overlaps), **asdict(audit)}
+    for tenure in fields["tenures"]:
         tenure["held_ms"] = tenure["end_ms"] - tenure["start_ms"]
-    say(arguments, said, "\n".join(_report(at, audit, enabled=enabled)))
+    say(arguments, fields, "\n".join(_report(at, audit, enabled=enabled)))
     return REFUSED if audit.overlaps else DONE
 
 
@@ -295,8 +296,8 @@ def _set(arguments: Any, at: LockPlace) -> int:
     switch = places(at.path).switch
     set_enabled(at.store, switch, enabled=arguments.enable, timeout_s=arguments.timeout)
     words = "writers keep records from now on" if arguments.enable else "writers stop keeping records; old ones stay"
-    said = {"url": at.url, "path": at.path, "enabled": arguments.enable}
-    say(arguments, said, f"{words} ({at.url.rstrip('/')}/{switch})")
+    fields = {"url": at.url, "path": at.path, "enabled": arguments.enable}
+    say(arguments, fields, f"{words} ({at.url.rstrip('/')}/{switch})")
     return DONE
 
 
@@ -335,7 +336,7 @@ def draw_audit(audit: Audit, title: str) -> str:
         words = f"{tenure.owner}: {span(tenure.end_ms - tenure.start_ms)} from {moment(tenure.start_ms)}, {how}"
         lane = of_owner[tenure.owner if tenure.owner in of_owner else "others"]
         lane.append(Box(tenure.start_ms, tenure.end_ms, colour, words))
-    stripes = [Box(one.from_ms, one.to_ms, RED, _sentence(one), opacity=0.35) for one in audit.overlaps]
+    stripes = [Box(overlap.from_ms, overlap.to_ms, RED, _sentence(overlap), opacity=0.35) for overlap in audit.overlaps]
     legend = [Box(0, 0, colour, words) for colour, words in _LOOKS.values()]
     legend.append(Box(0, 0, RED, "held by two owners at once", opacity=0.35))
     lanes = [Lane(name, boxes) for name, boxes in of_owner.items()]
@@ -364,7 +365,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return reported(arguments, _locked)
 
 
-def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Acquire the lock, and run the command while the lease lasts."""
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('run')}")
@@ -383,7 +384,7 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
         except Stopped:
             _give_back(lock, at)
             raise
-        return CommandOrder(arguments.words, grace, news, signals).run_under(lease, lease.release, said)
+        return CommandOrder(arguments.words, grace, news, signals).run_under(lease, lease.release, result)
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
@@ -396,12 +397,12 @@ def _look_first(at: LockPlace, settings: LockSettings) -> None:
         complain("lockprovider", f"{error}; retrying for the {settings.timeout:g} s of --timeout")
 
 
-def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:
+def _settings(arguments: argparse.Namespace, settings: LockSettings) -> LockSettings:
     if arguments.validity is not None:
-        given = replace(given, validity=arguments.validity, renew=arguments.validity / 10)
+        settings = replace(settings, validity=arguments.validity, renew=arguments.validity / 10)
     if arguments.renew is not None:
-        given = replace(given, renew=arguments.renew)
-    return given if arguments.timeout is None else replace(given, timeout=arguments.timeout)
+        settings = replace(settings, renew=arguments.renew)
+    return settings if arguments.timeout is None else replace(settings, timeout=arguments.timeout)
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:

@@ -65,6 +65,6 @@ def add_command(
     return parser
 
 
-def say(arguments: Any, said: dict[str, Any], plain: str) -> None:
+def say(arguments: Any, fields: dict[str, Any], plain: str) -> None:
     """Print an answer as text or JSON on stdout, and flush it for pipes."""
-    print(json.dumps(said) if arguments.json else plain, flush=True)
+    print(json.dumps(fields) if arguments.json else plain, flush=True)

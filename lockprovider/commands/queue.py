@@ -137,9 +137,9 @@ def _put(arguments: Any) -> None:
         fence = arguments.fence
         puts = (queue.put(body, **how, fence=fence) for body in bodies)
         receipts = queue.put_many(bodies, fence=fence) if plain else [*puts]
-    again = sum(one.again for one in receipts)
-    new = len(receipts) - again
-    say(arguments, {"outcome": "put", "put": new, "again": again}, f"put: {new}; already there: {again}")
+    again = sum(receipt.again for receipt in receipts)
+    added = len(receipts) - again
+    say(arguments, {"outcome": "put", "put": added, "again": again}, f"put: {added}; already there: {again}")
 
 
 def _bodies(arguments: Any) -> Iterator[Any]:
@@ -170,26 +170,30 @@ def _dead(arguments: Any) -> None:
 
 
 def _show(arguments: Any, letters: list[Letter]) -> None:
-    for one in letters:
-        body = _body_text(one.body)
-        fields = {"n": one.n, "body": body if isinstance(one.body, bytes) else one.body, "key": one.key}
-        fields |= {"priority": one.priority, "attempts": one.attempts, "error": one.error, "why": one.why}
-        say(arguments, fields, f"{one.n:>6}  {body}{f'  ({one.why or one.error})' if one.why or one.error else ''}")
+    for letter in letters:
+        body = _body_text(letter.body)
+        fields = {"n": letter.n, "body": body if isinstance(letter.body, bytes) else letter.body, "key": letter.key}
+        fields |= {"priority": letter.priority, "attempts": letter.attempts, "error": letter.error, "why": letter.why}
+        say(
+            arguments,
+            fields,
+            f"{letter.n:>6}  {body}{f'  ({letter.why or letter.error})' if letter.why or letter.error else ''}",
+        )
 
 
 def _redrive(arguments: Any) -> None:
-    done = _opened(arguments).redrive(arguments.numbers or None)
-    say(arguments, {"outcome": "redriven", "messages": done}, f"dead letters to deliver again: {done}")
+    count = _opened(arguments).redrive(arguments.numbers or None)
+    say(arguments, {"outcome": "redriven", "messages": count}, f"dead letters to deliver again: {count}")
 
 
 def _purge(arguments: Any) -> None:
-    done = _opened(arguments).purge(expected=arguments.expected)
-    say(arguments, {"outcome": "purged", "messages": done}, f"removed messages: {done}")
+    count = _opened(arguments).purge(expected=arguments.expected)
+    say(arguments, {"outcome": "purged", "messages": count}, f"removed messages: {count}")
 
 
 def _clean(arguments: Any) -> None:
-    done = _opened(arguments).clean()
-    say(arguments, {"outcome": "cleaned", "segments": done}, f"removed unused segments: {done}")
+    count = _opened(arguments).clean()
+    say(arguments, {"outcome": "cleaned", "segments": count}, f"removed unused segments: {count}")
 
 
 LATER = 75  # sysexits' EX_TEMPFAIL
@@ -242,11 +246,11 @@ def _run(words: list[str], job: Job) -> None:
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
-    given = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()
+    body = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()
     child = subprocess.Popen(  # noqa: S603 - running it is the purpose
         words, stdin=subprocess.PIPE, env={**os.environ, **more}, start_new_session=True
     )
-    feeding = Worker(partial(_feed, child, given), "queue-feed")
+    feeding = Worker(partial(_feed, child, body), "queue-feed")
     feeding.start()
     while True:
         try:
@@ -268,11 +272,11 @@ def _run(words: list[str], job: Job) -> None:
         raise RuntimeError(f"exit code {code}" if code > 0 else f"ended by signal {-code}")
 
 
-def _feed(child: subprocess.Popen[bytes], given: bytes) -> None:
+def _feed(child: subprocess.Popen[bytes], body: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         if child.stdin is not None:
             with child.stdin as pipe:
-                pipe.write(given)
+                pipe.write(body)
 
 
 def _body_text(body: Any) -> str:

@@ -86,29 +86,31 @@ class CommandResult:
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
     """Run `work`, print its result, and return the exit code."""
-    said = CommandResult("failed", FAILED)
+    result = CommandResult("failed", FAILED)
     try:
-        said = work(arguments, said)
+        result = work(arguments, result)
     except Exception as error:  # exit code 2 belongs to the command here
         if arguments.debug:
             raise
-        known = isinstance(error, (CasError, LockError, CoordinationError, OSError))
-        said.why = str(error) if known else f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
+        expected = isinstance(error, (CasError, LockError, CoordinationError, OSError))
+        result.why = (
+            str(error) if expected else f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
+        )
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-        said = CommandResult("interrupted", SIGNALLED + number, f"interrupted by {signal.Signals(number).name}")
-    if said.why:
-        complain("lockprovider", said.why)
+        result = CommandResult("interrupted", SIGNALLED + number, f"interrupted by {signal.Signals(number).name}")
+    if result.why:
+        complain("lockprovider", result.why)
     if arguments.json:  # stdout belongs to the command
         shown = {
-            "outcome": said.outcome,
-            "code": said.code,
-            "epoch": said.epoch,
-            "held_s": said.held_s,
-            "reason": said.reason,
+            "outcome": result.outcome,
+            "code": result.code,
+            "epoch": result.epoch,
+            "held_s": result.held_s,
+            "reason": result.reason,
         }
-        print(json.dumps({**shown, "why": said.why}), file=sys.stderr, flush=True)
-    return said.code
+        print(json.dumps({**shown, "why": result.why}), file=sys.stderr, flush=True)
+    return result.code
 
 
 class LeaseOrTerm(Protocol):
@@ -133,26 +135,26 @@ class CommandOrder:
     news: threading.Event
     signals: Signals
 
-    def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], said: CommandResult) -> CommandResult:
+    def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
         """Run the command, end it if `held` is lost, and call `give_back`."""
         world = Machine()
         began_s = world.monotonic_s()
-        said.epoch = held.epoch
+        result.epoch = held.epoch
         self.signals.hold()
         try:
             epoch = {"LOCKPROVIDER_EPOCH": str(held.epoch)}
             child = Child(self.words, epoch, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
         except OSError as error:
-            said.code = NO_SUCH_COMMAND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
-            said.why = f"{self.words[0]}: {error.strerror}"
+            result.code = NO_SUCH_COMMAND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+            result.why = f"{self.words[0]}: {error.strerror}"
         else:
             self.signals.pass_to(child)
             lost = _watch(held, child, self.news)
             self.signals.hold()
-            said.code, said.outcome = child.code(), "ended"
+            result.code, result.outcome = child.code(), "ended"
             if lost is not None:
-                said.why = f"{lost}; the command was ended (exit code {said.code})"
-                said.code, said.outcome, said.reason = LOST, "lost", lost.reason.value
+                result.why = f"{lost}; the command was ended (exit code {result.code})"
+                result.code, result.outcome, result.reason = LOST, "lost", lost.reason.value
         self.signals.stop()
         try:
             give_back()
@@ -161,8 +163,8 @@ class CommandOrder:
                 "lockprovider",
                 f"the release failed, and the lease or term lapses by itself: {str(error) or 'interrupted'}",
             )
-        said.held_s = round(world.monotonic_s() - began_s, 3)
-        return said
+        result.held_s = round(world.monotonic_s() - began_s, 3)
+        return result
 
 
 def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
@@ -351,8 +353,8 @@ def run_child(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         del frame
-        for one in child:
-            one.send_signal(number)
+        for process in child:
+            process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)

@@ -129,17 +129,17 @@ def _opened(arguments: Any, codec: Any = None) -> State[Any]:
 def _get(arguments: Any) -> int | None:
     """Print the state, or revision `--serial`; exit code 1 if missing."""
     state = _opened(arguments)
-    found = state.read() if arguments.serial is None else state.at(arguments.serial)
-    if found.serial == 0 or found.value is None:
+    revision = state.read() if arguments.serial is None else state.at(arguments.serial)
+    if revision.serial == 0 or revision.value is None:
         complain("lockprovider", f"no state exists at {arguments.url}")
         return REFUSED
     if arguments.json:
-        say(arguments, _fields(found, value=True), "")
-    elif isinstance(found.value, bytes):
-        sys.stdout.buffer.write(found.value)
+        say(arguments, _fields(revision, value=True), "")
+    elif isinstance(revision.value, bytes):
+        sys.stdout.buffer.write(revision.value)
         sys.stdout.buffer.flush()
     else:
-        print(json.dumps(found.value, indent=2, ensure_ascii=False))
+        print(json.dumps(revision.value, indent=2, ensure_ascii=False))
     return None
 
 
@@ -147,8 +147,8 @@ def _put(arguments: Any) -> None:
     data = sys.stdin.buffer.read()
     value = data if arguments.bytes else _parsed(data)
     state = _opened(arguments)
-    done = state.put(value, expected=arguments.expected, fence=arguments.fence, reason=arguments.reason)
-    _wrote(arguments, done)
+    revision = state.put(value, expected=arguments.expected, fence=arguments.fence, reason=arguments.reason)
+    _wrote(arguments, revision)
 
 
 def _edit(arguments: Any) -> None:
@@ -161,11 +161,11 @@ def _edit(arguments: Any) -> None:
     _wrote(arguments, doc.revision)
 
 
-def _by_hand(old: bytes, editor: str) -> bytes:
+def _by_hand(content: bytes, editor: str) -> bytes:
     """Open the bytes in an editor, and return the saved ones."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
-        file.write_bytes(old)
+        file.write_bytes(content)
         try:
             code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode  # noqa: S603 - its purpose
         except OSError as error:
@@ -177,17 +177,19 @@ def _by_hand(old: bytes, editor: str) -> bytes:
 
 def _history(arguments: Any) -> None:
     revisions = _opened(arguments).history(arguments.last)
-    for one in revisions:
-        words = f"{one.serial:>6}  {moment(one.at_ms)}  {one.by}{_behind(one.reason)}"
-        say(arguments, _fields(one), words)
+    for revision in revisions:
+        words = f"{revision.serial:>6}  {moment(revision.at_ms)}  {revision.by}{_behind(revision.reason)}"
+        say(arguments, _fields(revision), words)
 
 
 def _diff(arguments: Any) -> None:
-    for one in _opened(arguments).diff(arguments.before, arguments.after):
-        sides = {"before": one.before, "after": one.after}
-        there = {name: side for name, side in sides.items() if side is not NOT_THERE}
-        before, after = (json.dumps(there[name], ensure_ascii=False) if name in there else "absent" for name in sides)
-        say(arguments, {"where": one.where, **there}, f"{one.where or '/'}: {before} -> {after}")
+    for difference in _opened(arguments).diff(arguments.before, arguments.after):
+        sides = {"before": difference.before, "after": difference.after}
+        present = {name: side for name, side in sides.items() if side is not NOT_THERE}
+        before, after = (
+            json.dumps(present[name], ensure_ascii=False) if name in present else "absent" for name in sides
+        )
+        say(arguments, {"where": difference.where, **present}, f"{difference.where or '/'}: {before} -> {after}")
 
 
 def _rollback(arguments: Any) -> None:
@@ -257,9 +259,15 @@ def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
         say(arguments, {"outcome": "written", **_fields(revision)}, f"written: serial {revision.serial}")
 
 
-def _fields(one: Revision[Any], *, value: bool = False) -> dict[str, Any]:
-    fields = {"serial": one.serial, "by": one.by, "at_ms": one.at_ms, "reason": one.reason, "epoch": one.epoch}
-    return {**fields, "value": _Stored().encode(one.value)} if value else fields
+def _fields(revision: Revision[Any], *, value: bool = False) -> dict[str, Any]:
+    fields = {
+        "serial": revision.serial,
+        "by": revision.by,
+        "at_ms": revision.at_ms,
+        "reason": revision.reason,
+        "epoch": revision.epoch,
+    }
+    return {**fields, "value": _Stored().encode(revision.value)} if value else fields
 
 
 def _behind(reason: str) -> str:
@@ -280,7 +288,7 @@ Not promised: anything for runs that use the same state through another backend.
 def _server(arguments: Any, port: int = 0) -> StateServer:
     state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
     state.read()  # raises for a wrong place before a command runs
-    return StateServer(state, Machine().new_id(), port, told=lambda said: complain("lockprovider", said))
+    return StateServer(state, Machine().new_id(), port, told=lambda message: complain("lockprovider", message))
 
 
 def _run(arguments: Any) -> int:
@@ -333,8 +341,8 @@ def _say_holder(arguments: Any) -> None:
 
 
 def _who_holds(shown: TfLockFile) -> str:
-    said = (shown.who or "an unnamed holder", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
-    return "  ".join(word for word in said if word)
+    parts = (shown.who or "an unnamed holder", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
+    return "  ".join(word for word in parts if word)
 
 
 def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int | None:
@@ -361,7 +369,7 @@ def _lock(arguments: argparse.Namespace) -> int | None:
     return None
 
 
-def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Hold Terraform's lock file while the command runs; `lost` if it was removed."""
     lock = _file_lock(arguments)
     with passed_signals():
@@ -370,14 +378,14 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
         except StateLocked as refusal:
             return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
         try:
-            said = CommandResult("ended", run_child(arguments.words, {"LOCKPROVIDER_LOCK_ID": held.id}))
+            result = CommandResult("ended", run_child(arguments.words, {"LOCKPROVIDER_LOCK_ID": held.id}))
         finally:
-            there = _given_back(lock, held)
+            existed = _given_back(lock, held)
     return (
-        said
-        if there
+        result
+        if existed
         else CommandResult(
-            "lost", LOST, f"another process unlocked the state; the command ended with exit code {said.code}"
+            "lost", LOST, f"another process unlocked the state; the command ended with exit code {result.code}"
         )
     )
 
@@ -390,5 +398,5 @@ def _given_back(lock: TfLock, held: TfLockFile) -> bool:
         return False
 
 
-def _lock_fields(one: TfLockFile) -> dict[str, str]:
-    return {"id": one.id, "who": one.who, "operation": one.operation, "info": one.info, "created": one.created}
+def _lock_fields(lock: TfLockFile) -> dict[str, str]:
+    return {"id": lock.id, "who": lock.who, "operation": lock.operation, "info": lock.info, "created": lock.created}

@@ -175,13 +175,13 @@ class StateServer:
     async def _reply(self, request: BaseRequest) -> Reply:
         """Check the request, read its body, and let the backend answer on a thread."""
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
-            said = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
-            return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", said)
+            message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
+            return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
         if request.path != "/state":
             return Reply.refusal(HTTPStatus.NOT_FOUND, "InvalidInput", f"the state is at {self.address}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
-            said = "send the state without a Content-Encoding"
-            return Reply.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "InvalidInput", said)
+            message = "send the state without a Content-Encoding"
+            return Reply.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "InvalidInput", message)
         async with self._places:
             body = await self._body(request)
             if isinstance(body, Reply):
@@ -204,18 +204,18 @@ class StateServer:
         try:
             body = await self._whole_body(request)
         except asyncio.TimeoutError:
-            said = "the body did not come in time; nothing was written"
-            return Reply.refusal(HTTPStatus.REQUEST_TIMEOUT, "Unavailable", said)
+            message = "the body did not come in time; nothing was written"
+            return Reply.refusal(HTTPStatus.REQUEST_TIMEOUT, "Unavailable", message)
         except (self._web.RequestPayloadError, ConnectionError, ValueError) as error:
-            said = f"the body is not whole, nothing was written ({type(error).__name__})"
-            return Reply.refusal(HTTPStatus.BAD_REQUEST, "InvalidInput", said)
+            message = f"the body is not whole, nothing was written ({type(error).__name__})"
+            return Reply.refusal(HTTPStatus.BAD_REQUEST, "InvalidInput", message)
         finally:
             self._reading.discard(reading)
         if body is None:
             return too_large
         if not _fits_md5(body, request.headers.get("Content-MD5")):
-            said = "the body does not fit its Content-MD5: it was changed on its way; nothing was written"
-            return Reply.refusal(HTTPStatus.BAD_REQUEST, "InvalidInput", said)
+            message = "the body does not fit its Content-MD5: it was changed on its way; nothing was written"
+            return Reply.refusal(HTTPStatus.BAD_REQUEST, "InvalidInput", message)
         return body
 
     async def _whole_body(self, request: BaseRequest) -> bytes | None:
@@ -234,11 +234,11 @@ class StateServer:
         return None
 
 
-def _fits_md5(body: bytes, said: str | None) -> bool:
-    if said is None:
+def _fits_md5(body: bytes, header: str | None) -> bool:
+    if header is None:
         return True
     digest = hashlib.md5(body, usedforsecurity=False).digest()
-    return hmac.compare_digest(base64.b64encode(digest), said.strip().encode())
+    return hmac.compare_digest(base64.b64encode(digest), header.strip().encode())
 
 
 def _bound(port: int) -> socket.socket:

@@ -168,13 +168,13 @@ def _column(text: str) -> pa.Field:
 def _type(text: str) -> pa.DataType:
     if text == "timestamp":
         return pa.timestamp("us", "UTC")
-    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
-        return pa.decimal128(int(found[1]), int(found[2]))
+    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
+        return pa.decimal128(int(match[1]), int(match[2]))
     try:
         return pa.type_for_alias(text)
     except ValueError:
-        known = "bool, int32, int64, float32, float64, string, binary, date32, timestamp, decimal(10,2)"
-        raise InvalidInput(f"{text!r} is not a type; use e.g. {known}") from None
+        types = "bool, int32, int64, float32, float64, string, binary, date32, timestamp, decimal(10,2)"
+        raise InvalidInput(f"{text!r} is not a type; use e.g. {types}") from None
 
 
 def _last(arguments: Any) -> int | None:
@@ -194,13 +194,13 @@ def _timeline(arguments: Any) -> CommandAnswer:
     if arguments.svg is None:
         return _instants(table, last)
     tenures = _tenures(table)
-    found = bars(table, tenures, last)
-    holdings = [(one.start_ms, one.end_ms, one.owner) for one in tenures]
-    picture = draw_timeline(found, f"{table.config().name} at {table.url}", holdings)
+    drawn = bars(table, tenures, last)
+    holdings = [(tenure.start_ms, tenure.end_ms, tenure.owner) for tenure in tenures]
+    picture = draw_timeline(drawn, f"{table.config().name} at {table.url}", holdings)
     arguments.svg.write_text(picture, encoding="utf-8")
-    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(tenures)}
+    fields = {"svg": str(arguments.svg), "instants": len(drawn), "holdings": len(tenures)}
     words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
-    return CommandAnswer(said, f"drew {len(found)} instants into {arguments.svg}{words}")
+    return CommandAnswer(fields, f"drew {len(drawn)} instants into {arguments.svg}{words}")
 
 
 def _tenures(table: Table) -> tuple[Tenure, ...]:
@@ -212,10 +212,10 @@ def _tenures(table: Table) -> tuple[Tenure, ...]:
 def _info(arguments: Any) -> CommandAnswer:
     """Summarize properties, columns, pending work, and the snapshot's size."""
     table = opened(arguments)
-    config, now = table.config(), table.timeline()
-    seen = table.snapshot(now)
-    last = now.writes[-1:]
-    said: dict[str, Any] = {
+    config, timeline = table.config(), table.timeline()
+    snapshot = table.snapshot(timeline)
+    last = timeline.writes[-1:]
+    fields: dict[str, Any] = {
         "url": table.url,
         "name": config.name,
         "type": config.table_type,
@@ -225,31 +225,31 @@ def _info(arguments: Any) -> CommandAnswer:
         "ordering_field": config.ordering_field,
         "buckets": config.bucket_index and config.bucket_index.buckets,
         "bucket_by": list(config.bucket_by),
-        "columns": {field.name: str(field.type) for field in table.schema(now)},
-        "commits": len(now.writes),
+        "columns": {field.name: str(field.type) for field in table.schema(timeline)},
+        "commits": len(timeline.writes),
         "archived_up_to": reach(table.knowledge).begin or None,
-        "pending_writes": list(now.pending_writes),
-        "savepoints": sorted(i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed),
+        "pending_writes": list(timeline.pending_writes),
+        "savepoints": sorted(i.begin for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed),
         "last_commit": last[0].file_name if last else None,
-        "partitions": len(seen.partitions),
-        "files": len(_files(seen.slices)),
-        "bytes": sum(size for _, _, size in _files(seen.slices)),
-        "log_files": sum(len(slice_.logs) for slice_ in seen.slices),
-        "pending_compactions": list(now.pending(Action.COMPACTION)),
-        "pending_clusterings": list(now.pending(Action.CLUSTERING)),
+        "partitions": len(snapshot.partitions),
+        "files": len(_files(snapshot.slices)),
+        "bytes": sum(size for _, _, size in _files(snapshot.slices)),
+        "log_files": sum(len(slice_.logs) for slice_ in snapshot.slices),
+        "pending_compactions": list(timeline.pending(Action.COMPACTION)),
+        "pending_clusterings": list(timeline.pending(Action.CLUSTERING)),
     }
-    columns = [f"{name} {kind}" for name, kind in said["columns"].items()]
-    rows = tuple((key.replace("_", " "), columns if key == "columns" else value) for key, value in said.items())
-    return CommandAnswer(said, f"table {config.name}", ("", "value"), rows)
+    columns = [f"{name} {kind}" for name, kind in fields["columns"].items()]
+    rows = tuple((key.replace("_", " "), columns if key == "columns" else value) for key, value in fields.items())
+    return CommandAnswer(fields, f"table {config.name}", ("", "value"), rows)
 
 
 def _log(arguments: Any) -> CommandAnswer:
     last, table = _last(arguments), opened(arguments)
     commits = table.history()[::-1][:last]
-    said = [_commit(commit) for commit in commits]
+    entries = [_commit(commit) for commit in commits]
     columns = ("completed", "instant", "operation", "inserted", "updated", "deleted", "files", "extra")
-    rows = tuple(tuple(_short(one[name]) for name in columns) for one in said)
-    return CommandAnswer(said, f"{len(said)} commits of {table.url}, the latest first", columns, rows)
+    rows = tuple(tuple(_short(entry[name]) for name in columns) for entry in entries)
+    return CommandAnswer(entries, f"{len(entries)} commits of {table.url}, the latest first", columns, rows)
 
 
 def _short(cell: object) -> object:
@@ -280,15 +280,15 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
     """List the instants, one line each."""
-    now = table.timeline()
+    timeline = table.timeline()
     states: dict[tuple[str, str], Instant] = {}
-    for instant in now.instants:
+    for instant in timeline.instants:
         key = (instant.begin, "write" if instant.changes_rows else instant.action.value)
         if key not in states or _rank(instant) > _rank(states[key]):
             states[key] = instant
-    found = sorted(states.values(), key=lambda i: (i.begin, i.completion or "~"), reverse=True)[:last]
-    title = f"{len(found)} instants of {table.url}, the latest first; times are UTC"
-    rows = [(i.begin, i.completion, i.action.value, i.state.value) for i in found]
+    latest = sorted(states.values(), key=lambda i: (i.begin, i.completion or "~"), reverse=True)[:last]
+    title = f"{len(latest)} instants of {table.url}, the latest first; times are UTC"
+    rows = [(i.begin, i.completion, i.action.value, i.state.value) for i in latest]
     return CommandAnswer.of_rows(title, ("begin", "completed", "action", "state"), rows)
 
 
@@ -298,19 +298,19 @@ def _rank(instant: Instant) -> int:
 
 def _list_files(arguments: Any) -> CommandAnswer:
     table, as_of = opened(arguments), arguments.as_of
-    found = _files(table.snapshot(as_of=as_of).within(_partitions(arguments)))
-    total = sum(size for _, _, size in found)
-    title = f"{len(found)} files, {total} bytes, of {table.url}" + (f" as of {as_of}" if as_of else "")
-    return CommandAnswer.of_rows(title, ("path", "instant", "bytes"), found)
+    files = _files(table.snapshot(as_of=as_of).within(_partitions(arguments)))
+    total = sum(size for _, _, size in files)
+    title = f"{len(files)} files, {total} bytes, of {table.url}" + (f" as of {as_of}" if as_of else "")
+    return CommandAnswer.of_rows(title, ("path", "instant", "bytes"), files)
 
 
 def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
     """List path, instant and size of each base and log file."""
-    found: list[tuple[str, str, int]] = []
-    for one in slices:
-        found += [(one.path, one.begin, one.size)] if one.path else []
-        found += [(log.path, log.file.begin, log.size) for log in one.logs]
-    return found
+    files: list[tuple[str, str, int]] = []
+    for file_slice in slices:
+        files += [(file_slice.path, file_slice.begin, file_slice.size)] if file_slice.path else []
+        files += [(log.path, log.file.begin, log.size) for log in file_slice.logs]
+    return files
 
 
 def _read(arguments: Any) -> CommandAnswer:
@@ -320,17 +320,17 @@ def _read(arguments: Any) -> CommandAnswer:
     if limit < 0:
         raise InvalidInput(f"--limit {limit} must be 0 or more; 0 prints all rows")
     table = opened(arguments)
-    what = {"as_of": arguments.as_of, "read_optimized": arguments.read_optimized}
-    reader = table.scan(columns, partitions=_partitions(arguments), **what).to_reader()
-    said: list[dict[str, Any]] = []
+    options = {"as_of": arguments.as_of, "read_optimized": arguments.read_optimized}
+    reader = table.scan(columns, partitions=_partitions(arguments), **options).to_reader()
+    records: list[dict[str, Any]] = []
     for batch in reader:
-        said += batch.slice(0, limit - len(said) if limit else None).to_pylist()
-        if limit and len(said) >= limit:
+        records += batch.slice(0, limit - len(records) if limit else None).to_pylist()
+        if limit and len(records) >= limit:
             break
     names = tuple(reader.schema.names)
-    rows = tuple(tuple(row[name] for name in names) for row in said)
-    more = "" if not limit or len(said) < limit else f"the first {limit}; --limit 0 shows all"
-    return CommandAnswer(said, f"{len(said)} rows of {table.url}", names, rows, more)
+    rows = tuple(tuple(row[name] for name in names) for row in records)
+    more = "" if not limit or len(records) < limit else f"the first {limit}; --limit 0 shows all"
+    return CommandAnswer(records, f"{len(records)} rows of {table.url}", names, rows, more)
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
@@ -338,18 +338,18 @@ def _doctor(arguments: Any) -> CommandAnswer:
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)
-    said = [
+    entries = [
         {"rule": rule, "about": about, "state": f.state, "what": f.what, "mend": f.mend}
-        for rule, about, found in report
-        for f in found
+        for rule, about, findings in report
+        for f in findings
     ]
     rows: list[tuple[object, ...]] = []
-    for rule, about, found in report:
-        if not found:
+    for rule, about, findings in report:
+        if not findings:
             rows.append((rule, "ok", about, ""))
-        rows += [(rule, finding.state.upper(), finding.what, finding.mend) for finding in found]
-    wrong = sum(one["state"] == "wrong" for one in said)
+        rows += [(rule, finding.state.upper(), finding.what, finding.mend) for finding in findings]
+    wrong = sum(entry["state"] == "wrong" for entry in entries)
     below = "all checks passed" if not wrong else f"{wrong} things are wrong"
     title = f"{table.url}: {len(report)} checks"
     columns = ("rule", "state", "what", "next step")
-    return CommandAnswer(said, title, columns, tuple(rows), below, REFUSED if wrong else DONE)
+    return CommandAnswer(entries, title, columns, tuple(rows), below, REFUSED if wrong else DONE)

@@ -34,8 +34,8 @@ class CommandAnswer:
         cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], below: str = ""
     ) -> CommandAnswer:
         """Build an answer of rows: objects for programs, a table for people."""
-        found = tuple(rows)
-        return cls([dict(zip(columns, row, strict=True)) for row in found], title, columns, found, below)
+        all_rows = tuple(rows)
+        return cls([dict(zip(columns, row, strict=True)) for row in all_rows], title, columns, all_rows, below)
 
 
 Run = Callable[[Any], "CommandAnswer | int"]

@@ -56,7 +56,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] =
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
-    shown = [_holding(one, start, end) for one in holdings if one[1] >= start and one[0] <= end]
+    shown = [_holding(holding, start, end) for holding in holdings if holding[1] >= start and holding[0] <= end]
     rows = [Lane("" if name in names[:n] else name, *_drawn(placed, n)) for n, name in enumerate(names)]
     rows += [Lane("the lock", shown)] if shown else []
     legend = [_box(kind, 0, 0, meaning) for kind, (_, meaning) in _LOOKS.items()]
@@ -82,14 +82,14 @@ def _words(bars: Sequence[Bar], holdings: Sequence[Box]) -> str:
     words = count(len(bars), "instant")
     if not holdings:
         return f"{words}; waits for the lock are unknown, because no audit was kept"
-    known = sum(bar.held_ms is not None for bar in bars)
-    return f"{words}; the lock's audit has the acquisition of {known} of them"
+    acquired = sum(bar.held_ms is not None for bar in bars)
+    return f"{words}; the lock's audit has the acquisition of {acquired} of them"
 
 
 def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], list[Mark]]:
-    mine = [bar for bar, at in placed if at == lane]
-    savepoints = [Mark(bar.end_ms, "diamond", INK, "savepoint") for bar in mine if bar.savepoint]
-    return [box for bar in mine for box in _boxes(bar)], savepoints
+    in_lane = [bar for bar, at in placed if at == lane]
+    savepoints = [Mark(bar.end_ms, "diamond", INK, "savepoint") for bar in in_lane if bar.savepoint]
+    return [box for bar in in_lane for box in _boxes(bar)], savepoints
 
 
 def _boxes(bar: Bar) -> list[Box]:
@@ -124,16 +124,16 @@ _WRITER = "writer"  # key of a commit's extra metadata that names its lane
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
     """Return the bars of all or the last instants, with the lock's `tenures`."""
-    now = table.timeline()
-    ends = [to_ms(i.completion or i.begin) for i in now.instants]
+    timeline = table.timeline()
+    ends = [to_ms(i.completion or i.begin) for i in timeline.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
-    kept = {i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed}
-    done = sorted((instant for instant in now.instants if _is_drawn(instant)), key=lambda i: i.begin)
-    done = done[-last:] if last else done
-    found = [replace(_done(table, one, made_ms, tenures), savepoint=one.begin in kept) for one in done]
-    pending = (begin for action in (*Action,) if action is not Action.SAVEPOINT for begin in now.pending(action))
+    savepoints = {i.begin for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed}
+    completed = sorted((instant for instant in timeline.instants if _is_drawn(instant)), key=lambda i: i.begin)
+    completed = completed[-last:] if last else completed
+    drawn = [replace(_done(table, item, made_ms, tenures), savepoint=item.begin in savepoints) for item in completed]
+    pending = (begin for action in (*Action,) if action is not Action.SAVEPOINT for begin in timeline.pending(action))
     still = [Bar(to_ms(b), max(ends, default=0), "pending", f"{b} is pending") for b in sorted({*pending})]
-    every = sorted(found + still + _undone(table, now), key=lambda bar: bar.start_ms)
+    every = sorted(drawn + still + _undone(table, timeline), key=lambda bar: bar.start_ms)
     return every[-last:] if last else every
 
 
@@ -142,10 +142,10 @@ def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
 
     File times come from the store's clock, which may differ, and often has whole seconds.
     """
-    mine = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
-    if len(mine) != 1:
+    holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
+    if len(holders) != 1:
         return bar  # no record, or clocks that differ: unknown
-    held_ms = max(bar.start_ms, mine[0].start_ms)
+    held_ms = max(bar.start_ms, holders[0].start_ms)
     ready = None if ready_ms is None else min(max(ready_ms, bar.start_ms), held_ms)
     return replace(bar, ready_ms=ready, held_ms=held_ms)
 
@@ -168,14 +168,14 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: S
 def _ready_ms(metadata: CommitMetadata, made_ms: Mapping[str, int]) -> int | None:
     """Return the time of the commit's last file; None if unknown."""
     paths = [stat.path for stats in metadata.stats.values() for stat in stats]
-    known = [made_ms[path] for path in paths if path in made_ms]
-    return max(known) if known and len(known) == len(paths) else None
+    times_ms = [made_ms[path] for path in paths if path in made_ms]
+    return max(times_ms) if times_ms and len(times_ms) == len(paths) else None
 
 
-def _undone(table: Table, now: Timeline) -> list[Bar]:
+def _undone(table: Table, timeline: Timeline) -> list[Bar]:
     """List rolled back instants as bars that end at their rollback."""
-    found: list[Bar] = []
-    for instant in now.instants:
+    undone: list[Bar] = []
+    for instant in timeline.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:
             name = instant.file_name
             try:
@@ -183,5 +183,5 @@ def _undone(table: Table, now: Timeline) -> list[Bar]:
             except Corrupt:
                 continue  # the doctor reports it
             ended = to_ms(instant.begin)
-            found += [Bar(to_ms(b), ended, "undone", f"{b}.{a} was rolled back by {name}") for b, a in victims]
-    return found
+            undone += [Bar(to_ms(b), ended, "undone", f"{b}.{a} was rolled back by {name}") for b, a in victims]
+    return undone

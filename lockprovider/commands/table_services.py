@@ -29,9 +29,9 @@ def add(commands: Commands) -> None:
     parser = add_table_command(commands, "savepoint", _savepoint, "Protect the files of a commit from `clean`.")
     parser.add_argument("version", nargs="?", metavar="VERSION", help=f"{VERSION} (default: the last)")
     parser.add_argument("--comment", default="", help="a note for the list")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list all savepoints instead")
-    what.add_argument("--delete", action="store_true", help="delete this savepoint instead")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--list", action="store_true", help="list all savepoints instead")
+    choice.add_argument("--delete", action="store_true", help="delete this savepoint instead")
     parser = add_table_command(commands, "restore", _restore, "Undo every commit that completed after VERSION.")
     parser.add_argument("version", metavar="VERSION", help=VERSION)
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -75,35 +75,35 @@ def _add_compact(commands: Commands) -> None:
     _add_plan_options(parser, "merged")
 
 
-def _add_plan_options(parser: Any, done: str) -> None:
+def _add_plan_options(parser: Any, participle: str) -> None:
     """Add the options to schedule, run or remove a plan."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--schedule", action="store_true", help=f"only plan what will be {done}")
-    what.add_argument(
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--schedule", action="store_true", help=f"only plan what will be {participle}")
+    choice.add_argument(
         "--run", dest="scheduled", metavar="INSTANT", help="run this plan, or continue it if its executor died"
     )
-    what.add_argument("--unschedule", metavar="INSTANT", help="remove this plan; no row changes")
-    what.add_argument(
+    choice.add_argument("--unschedule", metavar="INSTANT", help="remove this plan; no row changes")
+    choice.add_argument(
         "--unschedule-after", type=float, metavar="HOURS", help="remove all plans that no executor has run for HOURS"
     )
-    what.add_argument("--dry-run", action="store_true", help=f"only show what would be {done}")
+    choice.add_argument("--dry-run", action="store_true", help=f"only show what would be {participle}")
 
 
-def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
+def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
     """Write or remove a plan if the options ask for it, else return None."""
     if arguments.schedule:
         begin = schedule()
-        said = f"scheduled {done} {begin}" if begin else f"nothing to {verb}"
+        said = f"scheduled {service} {begin}" if begin else f"nothing to {verb}"
         return CommandAnswer({"scheduled": begin}, said)
     if arguments.unschedule:
         unschedule(arguments.unschedule)
-        said = f"removed the plan of {done} {arguments.unschedule}"
+        said = f"removed the plan of {service} {arguments.unschedule}"
         return CommandAnswer({"unscheduled": arguments.unschedule}, said)
     if arguments.unschedule_after is None:
         return None
     begins = unschedule(hours=arguments.unschedule_after)
     hours = f"{arguments.unschedule_after:g} hours"
-    title = f"removed {len(begins)} plans of {done} that no executor has run for {hours}"
+    title = f"removed {len(begins)} plans of {service} that no executor has run for {hours}"
     return CommandAnswer({"unscheduled": list(begins)}, title)
 
 
@@ -113,14 +113,14 @@ def _compact(arguments: Any) -> CommandAnswer:
     planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
         return planned
-    done = (
+    results = (
         (table.run_compaction(arguments.scheduled),)
         if arguments.scheduled
         else table.compact(dry_run=arguments.dry_run)
     )
-    rows = [(one.instant, one.completion, *group) for one in done for group in one.file_groups]
+    rows = [(result.instant, result.completion, *group) for result in results for group in result.file_groups]
     word = "would merge" if arguments.dry_run else "merged"
-    title = f"{word} {sum(one.log_files for one in done)} log files of {len(rows)} file groups"
+    title = f"{word} {sum(result.log_files for result in results)} log files of {len(rows)} file groups"
     return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group"), rows)
 
 
@@ -149,23 +149,26 @@ def _add_cluster(commands: Commands) -> None:
 
 def _cluster(arguments: Any) -> CommandAnswer:
     """Schedule, unschedule or run a clustering."""
-    table, given = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
-    schedule = partial(table.schedule_clustering, *given)
+    table, options = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
+    schedule = partial(table.schedule_clustering, *options)
     planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
     if planned is not None:
         return planned
-    done = (
+    results = (
         (table.run_clustering(arguments.scheduled),)
         if arguments.scheduled
-        else table.cluster(*given, dry_run=arguments.dry_run)
+        else table.cluster(*options, dry_run=arguments.dry_run)
     )
     rows = [
-        (one.instant, one.completion, *group, state)
-        for one in done
-        for state, groups in (("ended", one.file_groups), ("new", one.new_file_groups))
+        (result.instant, result.completion, *group, state)
+        for result in results
+        for state, groups in (("ended", result.file_groups), ("new", result.new_file_groups))
         for group in groups
     ]
-    old, new = sum(len(one.file_groups) for one in done), sum(len(one.new_file_groups) for one in done)
+    old, new = (
+        sum(len(result.file_groups) for result in results),
+        sum(len(result.new_file_groups) for result in results),
+    )
     title = f"would join {old} files" if arguments.dry_run else f"joined {old} files into {new}"
     return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group", "state"), rows)
 
@@ -181,20 +184,20 @@ def _add_archive(commands: Commands) -> None:
 
 
 def _archive(arguments: Any) -> CommandAnswer:
-    table, given = opened(arguments), (arguments.keep_min, arguments.keep_max)
-    keep = None if given == (None, None) else KeepActive.of(*given)
-    found = table.archive(keep, dry_run=arguments.dry_run)
-    said = {"archived": list(found.instants), "held": found.held}
-    title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
-    below = f"no more, because {found.held}" if found.held else ""
-    rows = tuple((name,) for name in found.instants)
-    return CommandAnswer(said, title, ("instant",), rows, below)
+    table, limits = opened(arguments), (arguments.keep_min, arguments.keep_max)
+    keep = None if limits == (None, None) else KeepActive.of(*limits)
+    result = table.archive(keep, dry_run=arguments.dry_run)
+    fields = {"archived": list(result.instants), "held": result.held}
+    title = f"{'would archive' if arguments.dry_run else 'archived'} {len(result.instants)} instants"
+    below = f"no more, because {result.held}" if result.held else ""
+    rows = tuple((name,) for name in result.instants)
+    return CommandAnswer(fields, title, ("instant",), rows, below)
 
 
 def _clean(arguments: Any) -> CommandAnswer:
-    done = opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
+    results = opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
     word = "would remove" if arguments.dry_run else "removed"
-    return _removed(word, [(one.instant or one.policy, one.files) for one in done])
+    return _removed(word, [(result.instant or result.policy, result.files) for result in results])
 
 
 def _policy(arguments: Any) -> Policy | None:
@@ -206,7 +209,7 @@ def _policy(arguments: Any) -> Policy | None:
 
 
 def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
-    rows = [(by, part or ".", name) for by, found in cleans for part, names in found.items() for name in names]
+    rows = [(by, part or ".", name) for by, files in cleans for part, names in files.items() for name in names]
     return CommandAnswer.of_rows(f"{word} {len(rows)} files", ("by", "partition", "file"), rows)
 
 
@@ -223,8 +226,8 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
     if not table.delete_savepoint(arguments.version):
         complain("lockprovider", f"the table has no savepoint {arguments.version}; --list shows its savepoints")
         return REFUSED
-    said = {"deleted": arguments.version}
-    return CommandAnswer(said, f"deleted savepoint {arguments.version}: its files may be cleaned")
+    fields = {"deleted": arguments.version}
+    return CommandAnswer(fields, f"deleted savepoint {arguments.version}: its files may be cleaned")
 
 
 def _savepoints(table: Table) -> CommandAnswer:
@@ -240,22 +243,22 @@ def _restore(arguments: Any) -> CommandAnswer | int:
         complain("lockprovider", "not confirmed; nothing was changed")
         return REFUSED
     result = table.restore(arguments.version)
-    said = {
+    fields = {
         "restore": result.instant,
         "target": result.target,
         "completion": result.completion,
         "taken_back": list(result.taken_back),
     }
     chosen = f"{result.target}, completed {result.completion}"
-    return CommandAnswer(said, f"restored to {chosen}; undid {len(result.taken_back)} writes")
+    return CommandAnswer(fields, f"restored to {chosen}; undid {len(result.taken_back)} writes")
 
 
 def _confirmed(table: Table, version: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider table log`, then add --yes")
-    now = table.timeline()
-    chosen = commit_of(now, version, reached(table))
-    later = [i.begin for i in now.writes if (i.completion or "") > (chosen.completion or "")]
+    timeline = table.timeline()
+    chosen = commit_of(timeline, version, reached(table))
+    later = [i.begin for i in timeline.writes if (i.completion or "") > (chosen.completion or "")]
     words = f"Undo the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good? Type yes: "
     print(words, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
@@ -264,9 +267,9 @@ def _confirmed(table: Table, version: str) -> bool:
 def _rollback(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     if arguments.instant is None:
-        done = list(table.sweep())
-        words = ", ".join(done) or "nothing to do"
-        return CommandAnswer({"done": done}, f"rolled back or finished: {words}")
+        instants = list(table.sweep())
+        words = ", ".join(instants) or "nothing to do"
+        return CommandAnswer({"done": instants}, f"rolled back or finished: {words}")
     begin = arguments.instant
     table.roll_back(begin, force=arguments.force)
     return CommandAnswer({"done": [begin]}, f"rolled back {begin}")
@@ -275,26 +278,26 @@ def _rollback(arguments: Any) -> CommandAnswer:
 def _adopt(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
-    said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
-    return CommandAnswer(said, f"recorded {arguments.buckets} buckets, which every writer now uses")
+    fields = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
+    return CommandAnswer(fields, f"recorded {arguments.buckets} buckets, which every writer now uses")
 
 
 def _share(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).share(dry_run=arguments.dry_run, all_in_utc=arguments.all_in_utc)
-    said = {"changed": [{"key": one.key, "found": one.found, "wanted": one.wanted} for one in changes]}
+    fields = {"changed": [{"key": change.key, "found": change.found, "wanted": change.wanted} for change in changes]}
     word = "would set" if arguments.dry_run else "set"
     title = f"{word} {len(changes)} properties" if changes else "all settings are already set"
-    rows = tuple((one.key, one.found or "", one.wanted) for one in changes)
-    return CommandAnswer(said, title, ("property", "was", "is"), rows)
+    rows = tuple((change.key, change.found or "", change.wanted) for change in changes)
+    return CommandAnswer(fields, title, ("property", "was", "is"), rows)
 
 
 def _unshare(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).unshare(dry_run=arguments.dry_run)
-    said = {"removed": [{"key": one.key, "found": one.found} for one in changes]}
+    fields = {"removed": [{"key": change.key, "found": change.found} for change in changes]}
     word = "would remove" if arguments.dry_run else "removed"
     title = f"{word} {len(changes)} properties" if changes else "no settings of `share` to remove"
-    rows = tuple((one.key, one.found or "") for one in changes)
-    return CommandAnswer(said, title, ("property", "was"), rows)
+    rows = tuple((change.key, change.found or "") for change in changes)
+    return CommandAnswer(fields, title, ("property", "was"), rows)
 
 
 def _retire(arguments: Any) -> CommandAnswer:

@@ -41,11 +41,11 @@ def add_wal(commands: Commands) -> None:
     )
     append.add_argument("--first", type=int, default=1, metavar="N", help="the number of the first record (default: 1)")
     append.add_argument("--fence", type=int, metavar="EPOCH", help="lead under this epoch; an older epoch is refused")
-    for name, run, what in (
+    for name, run, text in (
         ("read", _read, "Show the records up to the end of the log."),
         ("tail", _tail, "Show new records until Ctrl-C."),
     ):
-        parser = _command(wal, name, run, what)
+        parser = _command(wal, name, run, text)
         begins = "oldest" if name == "read" else "end"
         parser.add_argument(
             "--start", default=begins, metavar="WHERE", help=f"oldest, end, or SLOT:OFFSET (default: {begins})"
@@ -96,17 +96,17 @@ def _append(arguments: Any) -> None:
     first = None if producer is None else arguments.first
     if arguments.fence is not None:
         with log.lead(fence=arguments.fence, producer=producer) as out:
-            told = out.append_many(data, first=first)
+            results = out.append_many(data, first=first)
     elif producer is not None:
         with log.appender(producer) as out:
-            told = out.append_many(data, first=first)
+            results = out.append_many(data, first=first)
     else:
-        told = log.append_many(data)
-    again = sum(one.again for one in told)
-    new = len(told) - again
-    end = next((str(one.position) for one in reversed(told) if one.position is not None), None)
-    fields = {"outcome": "appended", "appended": new, "again": again, "last": end}
-    say(arguments, fields, f"appended: {new}; already there: {again}")
+        results = log.append_many(data)
+    again = sum(result.again for result in results)
+    added = len(results) - again
+    end = next((str(result.position) for result in reversed(results) if result.position is not None), None)
+    fields = {"outcome": "appended", "appended": added, "again": again, "last": end}
+    say(arguments, fields, f"appended: {added}; already there: {again}")
 
 
 def _read(arguments: Any) -> None:
@@ -139,10 +139,10 @@ def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None)
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))
             try:
-                said = {"record": record.decode()}
+                fields = {"record": record.decode()}
             except UnicodeDecodeError:
-                said = {"base64": base64.b64encode(record).decode()}
-            say(arguments, {"position": position, **said}, record.decode(errors="replace"))
+                fields = {"base64": base64.b64encode(record).decode()}
+            say(arguments, {"position": position, **fields}, record.decode(errors="replace"))
         if batch.sealed and arguments.json:
             say(arguments, {"sealed": str(batch.end), "successor": batch.successor or None}, "")
         if reader is not None:

@@ -85,18 +85,18 @@ def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
     """Select the rows of one delivery, by row numbers alone."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
-    wanted = held_back | preliminary if kind == "late" else ~held_back
+    chosen = held_back | preliminary if kind == "late" else ~held_back
     for column in NOT_YET_KNOWN if kind == "main" else ():
-        known = pc.if_else(pa.array(preliminary), pa.scalar(None, pa.int32()), flights[column])
-        flights = flights.set_column(SCHEMA.get_field_index(column), column, known)
-    return flights.filter(pa.array(wanted & (flights["month"].to_numpy() == month)))
+        values = pc.if_else(pa.array(preliminary), pa.scalar(None, pa.int32()), flights[column])
+        flights = flights.set_column(SCHEMA.get_field_index(column), column, values)
+    return flights.filter(pa.array(chosen & (flights["month"].to_numpy() == month)))
 
 
 def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
     """Compute the table that every interleaving of the jobs must end in."""
     delivered = flights.filter(pc.is_in(flights["month"], pa.array(months, pa.int32())))
-    done = delete_cancelled(backfill(protect(frame(delivered))))
-    return pa.Table.from_pandas(done, SCHEMA, preserve_index=False)
+    result = delete_cancelled(backfill(protect(frame(delivered))))
+    return pa.Table.from_pandas(result, SCHEMA, preserve_index=False)
 
 
 def frame(table: pa.Table) -> pd.DataFrame:
@@ -165,12 +165,12 @@ def prove(url: str, storage_options: Mapping[str, object], flights: pa.Table, mo
     return compare(read(url, storage_options), reference(flights, months))
 
 
-def compare(found: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare rows in any order; ignores columns that only `found` has."""
-    found = found.select(expected.column_names).cast(expected.schema)
-    have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (found, expected))
+def compare(actual: pa.Table, expected: pa.Table) -> Comparison:
+    """Compare rows in any order; ignores columns that only `actual` has."""
+    actual = actual.select(expected.column_names).cast(expected.schema)
+    have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (actual, expected))
     missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
-    return Comparison(found.num_rows, expected.num_rows, missing, surplus)
+    return Comparison(actual.num_rows, expected.num_rows, missing, surplus)
 
 
 _S3 = ("s3://", "s3a://")
@@ -203,12 +203,12 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
     nested = storage_options.get("client_kwargs")
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     flat = {"endpoint_url": endpoint, **(nested if isinstance(nested, dict) else {}), **storage_options}
-    found = {theirs: str(flat[ours]) for ours, theirs in _RENAMED.items() if flat.get(ours)}
-    if found.get("aws_endpoint", "").startswith("http://"):
-        found["aws_allow_http"] = "true"
+    options = {theirs: str(flat[ours]) for ours, theirs in _RENAMED.items() if flat.get(ours)}
+    if options.get("aws_endpoint", "").startswith("http://"):
+        options["aws_allow_http"] = "true"
     if storage_options.get("anon"):
-        found["aws_skip_signature"] = "true"
-    return found
+        options["aws_skip_signature"] = "true"
+    return options
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:

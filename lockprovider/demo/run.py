@@ -102,15 +102,15 @@ class Done:
 
 def to_protect(history: Sequence[Done]) -> list[int]:
     """Return months with an unprotected delivery, newest last; `history` is by completion."""
-    last = {one.month: one.completion for one in history if one.role == "ingest"}
-    seen = {one.month: one.detail for one in history if one.role == "protect"}
-    return sorted((month for month in last if last[month] > seen.get(month, "")), key=last.__getitem__)
+    last = {commit.month: commit.completion for commit in history if commit.role == "ingest"}
+    protected = {commit.month: commit.detail for commit in history if commit.role == "protect"}
+    return sorted((month for month in last if last[month] > protected.get(month, "")), key=last.__getitem__)
 
 
 def to_backfill(history: Sequence[Done]) -> list[int]:
     """Return months that are complete and not corrected, newest last."""
-    corrected = {one.month for one in history if one.role == "backfill"}
-    return [one.month for one in history if one.detail == "late" and one.month not in corrected]
+    corrected = {commit.month for commit in history if commit.role == "backfill"}
+    return [commit.month for commit in history if commit.detail == "late" and commit.month not in corrected]
 
 
 class Worker:
@@ -137,13 +137,13 @@ class Worker:
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
         """List the pipelines' commits by completion, so far or in the transaction's snapshot."""
         timeline = self.table.timeline() if txn is None else txn.timeline
-        said = ((one.completion or "", dict(self.table.metadata_of(one).extra)) for one in timeline.writes)
-        found = [
+        extras = ((commit.completion or "", dict(self.table.metadata_of(commit).extra)) for commit in timeline.writes)
+        commits = [
             Done(extra["demo.role"], int(extra["demo.month"]), extra["demo.detail"], completion)
-            for completion, extra in said
+            for completion, extra in extras
             if "demo.role" in extra
         ]
-        return sorted(found, key=lambda one: one.completion)
+        return sorted(commits, key=lambda commit: commit.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
         """Run one transaction with retries; `write` returns the commit's `detail`."""
@@ -180,7 +180,9 @@ def protect(worker: Worker, spark: SparkSession) -> None:
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
-        deliveries = [one.completion for one in worker.history(txn) if (one.role, one.month) == ("ingest", month)]
+        deliveries = [
+            commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
+        ]
         rows = hudi.read(spark, txn, partitions=[str(month)])
         raw = rows.where(f"tailnum is not null and not startswith(tailnum, '{proof.PSEUDONYM_PREFIX}')")
         hudi.write(txn, upserts=raw.selectExpr("* except (tailnum)", alias).select(*rows.columns))
@@ -204,20 +206,20 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 
 
 def _month_by_month(
-    worker: Worker, left: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
+    worker: Worker, remaining: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
     """Commit month by month, newest first, until ingest is over and none is left."""
     deliveries = len(proof.plan(worker.job.months))
     while True:
         is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
         history = worker.history()
-        months = left(history)
-        done = sum(one.role == worker.role for one in history)
-        worker.send(Step(done, done + len(months), f"month {months[-1]}" if months else "waits for ingest"))
+        months = remaining(history)
+        finished = sum(commit.role == worker.role for commit in history)
+        worker.send(Step(finished, finished + len(months), f"month {months[-1]}" if months else "waits for ingest"))
         if months:
             worker.commit(months[-1], lambda txn, month=months[-1]: work(txn, month))  # type: ignore[misc]
-        elif is_ingest_gone or sum(one.role == "ingest" for one in history) == deliveries:
-            return worker.send(Step(done, done, "done"))
+        elif is_ingest_gone or sum(commit.role == "ingest" for commit in history) == deliveries:
+            return worker.send(Step(finished, finished, "done"))
         else:
             Machine().sleep(POLL_S)
 
@@ -244,15 +246,15 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 def compact(worker: Worker) -> None:
     """Merge log files while pipelines run, and once after them."""
-    done, is_last = 0, False
+    merged, is_last = 0, False
     while not is_last:
-        worker.send(Step(done, done, "waits for log files"))
+        worker.send(Step(merged, merged, "waits for log files"))
         is_last = worker.hears("alone", POLL_S)
-        logs = sum(one.log_files for one in worker.table.compact(dry_run=True))
+        logs = sum(compaction.log_files for compaction in worker.table.compact(dry_run=True))
         if logs >= (1 if is_last else LEAST_LOGS):
-            worker.send(Step(done, done, f"merges {logs} log files"))
-            done += len(worker.table.compact())
-    worker.send(Step(done, done, "done"))
+            worker.send(Step(merged, merged, f"merges {logs} log files"))
+            merged += len(worker.table.compact())
+    worker.send(Step(merged, merged, "done"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +471,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
     """Draw the SVG: a lane for attempts and one for the lock, by process."""
-    everything = [(2 * number, one) for number, track in enumerate(tracks) for one in track.attempts.values()]
+    everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
         boxes = [_box(attempt, track.role) for attempt in track.attempts.values()]
@@ -485,8 +487,8 @@ def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str
         if lost.end == LOST and won.end == COMMITTED and won.instant in lost.named
     ]
     pipelines = [track for track in tracks if track.role != COMPACT]
-    commits, conflicts = sum(one.commits for one in pipelines), sum(one.events["conflict"] for one in tracks)
-    waited_s = sum(sum(one.waits_ms) for one in tracks) / 1000
+    commits, conflicts = sum(item.commits for item in pipelines), sum(item.events["conflict"] for item in tracks)
+    waited_s = sum(sum(item.waits_ms) for item in tracks) / 1000
     words = f"{count(commits, 'commit')}, {count(conflicts, 'conflict')}, {waited_s:.1f} s spent waiting for the lock"
     return draw_lanes(title, words, lanes, legend=_LEGEND, links=links)
 
@@ -532,20 +534,20 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """Return the report as a JSON-able mapping."""
-        found = self.proof
+        comparison = self.proof
         return {
             "ok": self.ok,
             "url": self.url,
             "took_s": self.took_s,
-            "pipelines": [one.to_json() for one in self.tracks],
+            "pipelines": [track.to_json() for track in self.tracks],
             "deaths": [asdict(death) | {"sentence": death.sentence} for death in self.deaths],
-            "proof": found
+            "proof": comparison
             and {
-                "equal": found.equal,
-                "found_rows": found.found_rows,
-                "expected_rows": found.expected_rows,
-                "missing": len(found.missing),
-                "surplus": len(found.surplus),
+                "equal": comparison.equal,
+                "found_rows": comparison.found_rows,
+                "expected_rows": comparison.expected_rows,
+                "missing": len(comparison.missing),
+                "surplus": len(comparison.surplus),
             },
             "trouble": self.trouble,
             "pending": self.pending,
@@ -554,7 +556,7 @@ class Report:
 
     def text(self) -> str:
         """Return the report as text for people."""
-        rows = [list(map(str, one.to_json().values()))[:8] for one in self.tracks]
+        rows = [list(map(str, track.to_json().values()))[:8] for track in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
         for death in self.deaths:
@@ -565,15 +567,16 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
-        found = self.proof
-        if found is None:
+        comparison = self.proof
+        if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]
-        reads = f"hudi-rs reads {found.found_rows:,} rows"
-        if found.equal:
+        reads = f"hudi-rs reads {comparison.found_rows:,} rows"
+        if comparison.equal:
             return [f"proof    {reads}, equal row for row to the same jobs in single-threaded pandas"]
-        failed = f"PROOF FAILED: {reads}, {found.expected_rows:,} expected; {len(found.missing):,} of these are missing"
-        shown = [f"    expected {row}" for row in found.missing[:SHOWN]]
-        return [failed, *shown, *(f"    found    {row}" for row in found.surplus[:SHOWN])]
+        missing, expected = len(comparison.missing), comparison.expected_rows
+        failed = f"PROOF FAILED: {reads}, {expected:,} expected; {missing:,} of these are missing"
+        shown = [f"    expected {row}" for row in comparison.missing[:SHOWN]]
+        return [failed, *shown, *(f"    found    {row}" for row in comparison.surplus[:SHOWN])]
 
 
 def run(job: Job, out: Path | None) -> Report:
@@ -613,14 +616,14 @@ def run(job: Job, out: Path | None) -> Report:
             take(tracks, role, item)
             if isinstance(item, Step) and item != before:
                 one = tracks[role]
-                told = f"{count(one.commits, 'commit')}, {count(one.events['conflict'], 'conflict')}"
-                complain("lockprovider", f"{role} {item.done}/{item.total}: {item.doing} ({told})")
+                progress = f"{count(one.commits, 'commit')}, {count(one.events['conflict'], 'conflict')}"
+                complain("lockprovider", f"{role} {item.done}/{item.total}: {item.doing} ({progress})")
     if deaths and table.timeline().pending_writes:
         _roll_back_the_dead(table, deaths[-1], world)
     complain("lockprovider", "reading the table back")
-    found, trouble = None, ""
+    comparison, trouble = None, ""
     try:
-        found = proof.prove(job.url, job.storage_options, flights, job.months)
+        comparison = proof.prove(job.url, job.storage_options, flights, job.months)
     except Exception as error:  # noqa: BLE001 - whatever stops the reader is the finding
         trouble = f"{type(error).__name__}: {error}"
     picture = out or folder / "run.svg"
@@ -628,7 +631,7 @@ def run(job: Job, out: Path | None) -> Report:
     picture.write_text(draw(list(tracks.values()), job.title, {one.role: one.at_ms for one in deaths}))
     took_s = round(world.monotonic_s() - started_s, 1)
     pending = tuple(table.timeline().pending_writes)
-    return Report(job.url, tuple(tracks.values()), tuple(deaths), found, trouble, str(picture), took_s, pending)
+    return Report(job.url, tuple(tracks.values()), tuple(deaths), comparison, trouble, str(picture), took_s, pending)
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
@@ -640,11 +643,11 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
     if is_url and rest.startswith("/") and protocol not in ("file", "local"):
         raise InvalidUrl(f"{url} names no bucket: write it as {protocol}://BUCKET/FOLDER")
     url = url if is_url else str(Path(url).absolute())
-    there = [entry.path for entry in Store.from_url(url, storage_options).list("")]
-    if any(path.startswith(".hoodie/") for path in there):
+    paths = [entry.path for entry in Store.from_url(url, storage_options).list("")]
+    if any(path.startswith(".hoodie/") for path in paths):
         raise TableExists(f"there is a table at {url} already: name an empty folder")
-    if there:
-        raise InvalidUrl(f"{url} is not empty ({there[0]}): name an empty or new folder")
+    if paths:
+        raise InvalidUrl(f"{url} is not empty ({paths[0]}): name an empty or new folder")
     return url
 
 
@@ -706,16 +709,16 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield "s3://demo/flights", options
             finally:
                 child.kill()
-                for left in (one for port in ports for one in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):  # noqa: S108 - its choice
-                    left.unlink(missing_ok=True)
+                for socket_path in (path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):  # noqa: S108 - its choice
+                    socket_path.unlink(missing_ok=True)
 
 
 def _free_ports(number: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        return [int(free.getsockname()[1]) for free in sockets]
 
 
 def _answers(store: Store) -> bool:

@@ -178,16 +178,16 @@ class Batcher(OfThisProcess, Generic[Op, T]):
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
         """Write a batch without its cancelled operations, and set each result."""
         began_s = self._world.monotonic_s()
-        taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
-        wanted = [one for one in taken if one[0] is not _END]
+        taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
+        to_write = [entry for entry in taken if entry[0] is not _END]
         try:
-            results = self._write([operation for operation, _ in wanted]) if wanted else []
-            answers = zip(wanted, results, strict=True)
-            given = [(answer, result) for (_, answer), result in answers]
+            results = self._write([operation for operation, _ in to_write]) if to_write else []
+            answers = zip(to_write, results, strict=True)
+            outcomes = [(answer, result) for (_, answer), result in answers]
         except BaseException as error:  # noqa: BLE001 - each waiting caller raises it
-            given = [(answer, error) for _, answer in wanted]  # type: ignore[misc]
+            outcomes = [(answer, error) for _, answer in to_write]  # type: ignore[misc]
         self._line = self._line.answered(began_s, self._world.monotonic_s())
-        for answer, result in given:
+        for answer, result in outcomes:
             if isinstance(result, BaseException):
                 answer.set_exception(result)
             else:
@@ -222,9 +222,9 @@ _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    for one in list(_ALL):
+    for batcher in list(_ALL):
         with contextlib.suppress(RuntimeError):
-            one.close(DRAIN_S)
+            batcher.close(DRAIN_S)
 
 
 atexit.register(_at_exit)

@@ -62,10 +62,10 @@ class NoFrame(Exception):
     """Content that is too large or no JSON was not sent."""
 
 
-def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> None:
+def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:
     """Send one JSON frame; may raise NoFrame or BrokenLink."""
     try:
-        data = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+        data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise NoFrame(str(error)) from error
     if len(data) > FRAME_BYTES:
@@ -85,14 +85,14 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
         raise BrokenLink(f"a frame of {size} bytes")
     try:
         data = _exactly(link, size, end_s)
-        said = json.loads(data)
+        content = json.loads(data)
         if b"\\u" in data:  # a lone surrogate would make the object's bytes invalid
-            json.dumps(said, ensure_ascii=False).encode()
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BrokenLink(f"no JSON: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise BrokenLink("no JSON object")
-    return said
+    return content
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
@@ -126,15 +126,15 @@ def prove_as_answerer(link: socket.socket, key: str) -> None:
     """Exchange proofs of the key as the answerer, or raise BrokenLink."""
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
-    said = receive_frame(link, _HELLO_S, _HELLO_BYTES)
-    nonce = _nonce(said)
-    _check(said, _proof(key, "asks", own, nonce))
+    hello = receive_frame(link, _HELLO_S, _HELLO_BYTES)
+    nonce = _nonce(hello)
+    _check(hello, _proof(key, "asks", own, nonce))
     send_frame(link, {"proof": _proof(key, "answers", own, nonce)}, _HELLO_S)
 
 
-def _nonce(said: dict[str, Any]) -> str:
-    nonce = said.get("nonce")
-    if said.get("v") != _VERSION or not isinstance(nonce, str):
+def _nonce(hello: dict[str, Any]) -> str:
+    nonce = hello.get("nonce")
+    if hello.get("v") != _VERSION or not isinstance(nonce, str):
         raise BrokenLink("the other process has another version")
     return nonce
 
@@ -143,9 +143,9 @@ def _proof(key: str, side: str, first: str, second: str) -> str:
     return hmac.new(key.encode(), f"{side} {first} {second}".encode(), "sha256").hexdigest()
 
 
-def _check(said: dict[str, Any], proof: str) -> None:
-    given = said.get("proof")
-    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), proof.encode()):
+def _check(hello: dict[str, Any], proof: str) -> None:
+    their_proof = hello.get("proof")
+    if not isinstance(their_proof, str) or not hmac.compare_digest(their_proof.encode(), proof.encode()):
         raise BrokenLink("the other process does not know the key")
 
 
@@ -201,18 +201,18 @@ class Service:
         with self._guard:
             self._closed = True
             peers = [*self._peers]
-        for one in (self._socket, *peers):
+        for open_socket in (self._socket, *peers):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for one in (self._socket, *peers):
-            one.close()
+                open_socket.shutdown(socket.SHUT_RDWR)
+        for open_socket in (self._socket, *peers):
+            open_socket.close()
         self._remove()
 
     def abandon(self) -> None:
         """Close a forked child's copies of the sockets."""
         self._keep()
-        for one in (self._socket, *self._peers):
-            one.close()
+        for open_socket in (self._socket, *self._peers):
+            open_socket.close()
 
     def _accept(self) -> None:
         """Accept peers, each on its own thread, until closed."""
@@ -266,7 +266,7 @@ class Link:
             self.close()
             raise
 
-    def ask(self, said: list[Any]) -> list[Any]:
+    def ask(self, encoded: list[Any]) -> list[Any]:
         """Send operations and return one answer for each; raises NoFrame if nothing was sent.
 
         After a BrokenLink, which closes the link, the outcome is unknown.
@@ -274,13 +274,13 @@ class Link:
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
         try:
-            send_frame(self._socket, {"ask": self._asked, "operations": said}, SILENCE_S)
+            send_frame(self._socket, {"ask": self._asked, "operations": encoded}, SILENCE_S)
             while CLOCK.monotonic_s() < end_s:
                 answer = receive_frame(self._socket, SILENCE_S)
                 if answer.get("ask") != self._asked:
                     raise BrokenLink("an answer to something else")  # noqa: TRY301
                 results = answer.get("results")
-                if isinstance(results, list) and len(results) == len(said):
+                if isinstance(results, list) and len(results) == len(encoded):
                     return results
                 if results is not None:
                     raise BrokenLink("not an answer for each")  # noqa: TRY301
@@ -313,25 +313,27 @@ class WireCodec(Protocol[T]):
     def say(self, operation: T) -> list[Any]:
         """Encode an operation."""
 
-    def understand(self, said: list[Any]) -> T:
+    def understand(self, encoded: list[Any]) -> T:
         """Decode an operation."""
 
     def say_result(self, operation: T, result: Any) -> Any:
         """Encode an operation's result."""
 
-    def understand_result(self, operation: T, said: Any) -> Any:
+    def understand_result(self, operation: T, encoded: Any) -> Any:
         """Decode an operation's result."""
 
 
-def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
+def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
     """Return the broker's interface ("": Unix socket, None: no broker), or raise InvalidInput."""
-    if given is False:
+    if broker is False:
         return None
-    if given is True:
+    if broker is True:
         return "" if hasattr(socket, "AF_UNIX") else "127.0.0.1"
-    if not isinstance(given, str) or not given or given in _ANYWHERE:
-        raise InvalidInput(f"broker={given!r} must be True (on this host) or an address of this host, e.g. '127.0.0.1'")
-    return given
+    if not isinstance(broker, str) or not broker or broker in _ANYWHERE:
+        raise InvalidInput(
+            f"broker={broker!r} must be True (on this host) or an address of this host, e.g. '127.0.0.1'"
+        )
+    return broker
 
 
 class Broker(Generic[T]):
@@ -364,42 +366,50 @@ class Broker(Generic[T]):
         self._closed = self._is_mute = False
         self._mine: Offer | None = None
 
-    def offers(self, there: object) -> object:
+    def offers(self, named: object) -> object:
         """Return the brokers to name in the object's next version; may start to listen.
 
         Adds this broker, unless its host has one that is not avoided.
         """
-        offer = offers_of(there).get(self._place)
+        offer = offers_of(named).get(self._place)
         if offer is not None and not self._is_avoided(offer[0]):
-            return there
-        mine = self._listening()
-        return there if mine is None or offer == mine else with_offer(there, self._place, mine)
+            return named
+        own_offer = self._listening()
+        return named if own_offer is None or offer == own_offer else with_offer(named, self._place, own_offer)
 
     def hand_over(
-        self, there: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked: set[str]
+        self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
     ) -> Handed | None:
         """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` marks operations that may be done already. Addresses in `asked` are not asked again, and the broker's is
+        `sent` marks operations that may be done already. Addresses in `asked_addresses` are not asked again, and the broker's is
         added. Foreign operations get `NotHere`.
         """
-        offer = whom_to_ask(there, self._place, self._mine, lambda one: one in asked or self._is_avoided(one))
-        mine = [(one, was) for one, was in zip(operations, sent, strict=True) if not isinstance(one, Foreign)]
-        if offer is None or not all(self._codec.may_hand_over(one) for one, _ in mine):
+        offer = whom_to_ask(
+            named, self._place, self._mine, lambda address: address in asked_addresses or self._is_avoided(address)
+        )
+        own_operations = [
+            (operation, was)
+            for operation, was in zip(operations, sent, strict=True)
+            if not isinstance(operation, Foreign)
+        ]
+        if offer is None or not all(self._codec.may_hand_over(operation) for operation, _ in own_operations):
             return None
-        asked.add(offer[0])
-        answers = self._answers(offer, mine) if mine else []
+        asked_addresses.add(offer[0])
+        answers = self._answers(offer, own_operations) if own_operations else []
         if answers is None:
             return None
-        told = after_answer(answers, [was for _, was in mine])
-        if told.results is None:
-            flags = iter(told.sent)
-            now = zip(operations, sent, strict=True)
-            return Handed(None, tuple(was if isinstance(one, Foreign) else next(flags) for one, was in now))
-        results = iter(told.results)
+        outcome = after_answer(answers, [was for _, was in own_operations])
+        if outcome.results is None:
+            flags = iter(outcome.sent)
+            pairs = zip(operations, sent, strict=True)
+            return Handed(
+                None, tuple(was if isinstance(operation, Foreign) else next(flags) for operation, was in pairs)
+            )
+        results = iter(outcome.results)
         merged = [
-            NotHere("another process is the broker", sent=was) if isinstance(one, Foreign) else next(results)
-            for one, was in zip(operations, sent, strict=True)
+            NotHere("another process is the broker", sent=was) if isinstance(operation, Foreign) else next(results)
+            for operation, was in zip(operations, sent, strict=True)
         ]
         return Handed(merged, tuple(sent))
 
@@ -415,7 +425,7 @@ class Broker(Generic[T]):
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Return the broker's answers (None: too large); avoids a failing broker for 5 s."""
-        said = [[self._codec.say(one), was] for one, was in operations]
+        encoded = [[self._codec.say(operation), was] for operation, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
                 if self._link is not None:
@@ -426,9 +436,11 @@ class Broker(Generic[T]):
             self._avoid(offer[0])
             return [NotHere(str(error)) for _ in operations]
         try:
-            told = self._link.ask(said)
-            answers = zip(operations, told, strict=True)
-            return [heard(answer, partial(self._codec.understand_result, one)) for (one, _), answer in answers]
+            replies = self._link.ask(encoded)
+            answers = zip(operations, replies, strict=True)
+            return [
+                heard(answer, partial(self._codec.understand_result, operation)) for (operation, _), answer in answers
+            ]
         except NoFrame:
             return None
         except (BrokenLink, *_ERRORS) as error:
@@ -439,7 +451,7 @@ class Broker(Generic[T]):
 
     def _avoid(self, address: str) -> None:
         now_s = self._world.monotonic_s()
-        self._avoided = {one: until_s for one, until_s in self._avoided.items() if until_s > now_s}
+        self._avoided = {other: until_s for other, until_s in self._avoided.items() if until_s > now_s}
         self._avoided[address] = now_s + _AVOIDED_S
 
     def _is_avoided(self, address: str) -> bool:
@@ -455,19 +467,19 @@ class Broker(Generic[T]):
                     self._mine = (self._service.address, key)
                 except OSError as error:
                     self._is_mute = True
-                    place = self._host or "a Unix socket"
-                    _LOG.warning("no broker at %s: %s; this process writes for itself", place, error)
+                    interface = self._host or "a Unix socket"
+                    _LOG.warning("no broker at %s: %s; this process writes for itself", interface, error)
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:
         """Carry out one peer's bundles in turn, until it hangs up."""
         while True:
-            said = receive_frame(peer, None)
+            request = receive_frame(peer, None)
             try:
-                number = int(said["ask"])
+                number = int(request["ask"])
                 bundle = Bundle(
-                    tuple(self._codec.understand(one) for one, _ in said["operations"]),
-                    tuple(was is not False for _, was in said["operations"]),
+                    tuple(self._codec.understand(encoded) for encoded, _ in request["operations"]),
+                    tuple(was is not False for _, was in request["operations"]),
                     lambda: not has_hung_up(peer),
                 )
             except _ERRORS as error:
@@ -495,8 +507,8 @@ class Broker(Generic[T]):
             results = [NotHere(str(error), sent=True)] * len(bundle.operations)
         finally:
             answer.cancel()  # does nothing once it is done
-        told = zip(bundle.operations, results, strict=True)
-        return [said_of(one, partial(self._codec.say_result, of)) for of, one in told]
+        pairs = zip(bundle.operations, results, strict=True)
+        return [said_of(result, partial(self._codec.say_result, of)) for of, result in pairs]
 
 
 class Handover(Generic[T]):
@@ -507,16 +519,16 @@ class Handover(Generic[T]):
         dropped: by index, operations left out of a log's drafts; a queue decides anew for each draft.
     """
 
-    def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
-        self.handed = tuple(isinstance(one, Foreign) and one.sent for one in given)
-        self._given = given
+    def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
+        self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)
+        self._given = operations
         self._broker = broker
         self._asked: set[str] = set()
         self.dropped: dict[int, NotHere] = {}
 
-    def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
+    def ask(self, named: object, sent: Sequence[bool]) -> Handed | None:
         """Hand the batch to the named broker, and update `handed`; None: do it here."""
-        handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
+        handed = None if self._broker is None else self._broker.hand_over(named, self._given, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
         return handed
@@ -528,21 +540,22 @@ class Handover(Generic[T]):
 
         Adds to `dropped` foreign operations of closed connections, or that would add a name to the table.
         """
-        gone: dict[int, bool] = {}
-        for place, one in enumerate(self._given):
-            if isinstance(one, Foreign) and (
-                gone.setdefault(id(one.bundle), not one.bundle.wanted()) or adds_a_name(one.operation)
+        hung_up: dict[int, bool] = {}
+        for index, operation in enumerate(self._given):
+            if isinstance(operation, Foreign) and (
+                hung_up.setdefault(id(operation.bundle), not operation.bundle.wanted())
+                or adds_a_name(operation.operation)
             ):
-                not_here = NotHere("its name is to be added by its own client", sent=sent[place])
-                dropped.setdefault(place, not_here)
-        return [nothing if place in dropped else own(one) for place, one in enumerate(self._given)]
+                not_here = NotHere("its name is to be added by its own client", sent=sent[index])
+                dropped.setdefault(index, not_here)
+        return [nothing if index in dropped else own(operation) for index, operation in enumerate(self._given)]
 
     @staticmethod
     def answered(results: Sequence[Any], dropped: dict[int, NotHere]) -> list[Any]:
         """Return the results, with `NotHere` for dropped operations."""
-        return [dropped.get(place, result) for place, result in enumerate(results)]
+        return [dropped.get(index, result) for index, result in enumerate(results)]
 
     def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
         """Return the results, with `unknown(message)` for errors of unknown outcome."""
         answers = zip(results, self.handed, strict=True)
-        return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]
+        return [unknown(str(result)) if is_untold(result, handed=handed) else result for result, handed in answers]

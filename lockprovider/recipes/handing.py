@@ -82,18 +82,24 @@ def flat(operations: Sequence[Any]) -> list[Any]:
 
     Foreign ones add no name to the table, so none of their names is forgotten before its turn.
     """
-    found: list[Any] = []
-    for one in operations:
-        if isinstance(one, Bundle):
-            found += [Foreign(each, one, sent) for each, sent in zip(one.operations, one.sent, strict=True)]
-    return found + [one for one in operations if not isinstance(one, Bundle)]
+    flattened: list[Any] = []
+    for operation in operations:
+        if isinstance(operation, Bundle):
+            flattened += [
+                Foreign(each, operation, sent) for each, sent in zip(operation.operations, operation.sent, strict=True)
+            ]
+    return flattened + [operation for operation in operations if not isinstance(operation, Bundle)]
 
 
 def regrouped(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     """Group the results of `flat` by the given operations and bundles."""
-    left = iter(results)
-    lists = {id(one): [next(left) for _ in one.operations] for one in operations if isinstance(one, Bundle)}
-    return [lists[id(one)] if isinstance(one, Bundle) else next(left) for one in operations]
+    remaining = iter(results)
+    lists = {
+        id(operation): [next(remaining) for _ in operation.operations]
+        for operation in operations
+        if isinstance(operation, Bundle)
+    }
+    return [lists[id(operation)] if isinstance(operation, Bundle) else next(remaining) for operation in operations]
 
 
 def own(operation: Any) -> Any:
@@ -101,35 +107,35 @@ def own(operation: Any) -> Any:
     return operation.operation if isinstance(operation, Foreign) else operation
 
 
-def offers_of(there: object) -> dict[str, Offer]:
+def offers_of(named: object) -> dict[str, Offer]:
     """Return the brokers that an object names, by host; skips malformed ones."""
-    if not isinstance(there, Mapping):
+    if not isinstance(named, Mapping):
         return {}
-    found = {}
-    for place, offer in there.items():
-        if isinstance(offer, (list, tuple)) and len(offer) == 2 and all(isinstance(one, str) for one in offer):  # noqa: PLR2004
-            found[str(place)] = (offer[0], offer[1])
-    return found
+    offers = {}
+    for host, offer in named.items():
+        if isinstance(offer, (list, tuple)) and len(offer) == 2 and all(isinstance(part, str) for part in offer):  # noqa: PLR2004
+            offers[str(host)] = (offer[0], offer[1])
+    return offers
 
 
-def with_offer(there: object, place: str, offer: Offer) -> dict[str, Offer]:
+def with_offer(named: object, host: str, offer: Offer) -> dict[str, Offer]:
     """Return the brokers with this one as the newest of `PLACES`."""
-    others = {name: one for name, one in offers_of(there).items() if name != place}
-    return dict([*others.items(), (place, offer)][-PLACES:])
+    other_offers = {name: known_offer for name, known_offer in offers_of(named).items() if name != host}
+    return dict([*other_offers.items(), (host, offer)][-PLACES:])
 
 
-def whom_to_ask(there: object, place: str, mine: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
+def whom_to_ask(named: object, host: str, own_offer: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
     """Return the broker to hand operations to; None: carry them out here."""
-    offer = offers_of(there).get(place)
-    return None if offer is None or offer == mine or avoided(offer[0]) else offer
+    offer = offers_of(named).get(host)
+    return None if offer is None or offer == own_offer or avoided(offer[0]) else offer
 
 
 def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
     """Return a broker's results if complete; else mark operations that may be done."""
-    if not any(isinstance(one, NotHere) for one in answers):
+    if not any(isinstance(answer, NotHere) for answer in answers):
         return Handed(list(answers), tuple(sent))
-    now = zip(answers, sent, strict=True)
-    return Handed(None, tuple(was or not isinstance(one, NotHere) or one.sent for one, was in now))
+    pairs = zip(answers, sent, strict=True)
+    return Handed(None, tuple(was or not isinstance(answer, NotHere) or answer.sent for answer, was in pairs))
 
 
 def left_in_doubt(result: object, *, sent: bool) -> bool:
@@ -153,14 +159,14 @@ def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
     return {"ok": say(result)}
 
 
-def heard(said: object, understand: Callable[[Any], Any]) -> Any:
+def heard(encoded: object, understand: Callable[[Any], Any]) -> Any:
     """Decode a result; may raise ValueError, KeyError or TypeError."""
-    if not isinstance(said, dict):
-        raise TypeError(f"{said!r} is no result")
-    if "not_here" in said:
-        return NotHere("it is to be done here", sent=said["not_here"] is not False)
-    if "error" in said:
-        if not all(isinstance(one, (str, int)) for one in said["args"]):
-            raise TypeError(f"{said!r} is no error")
-        return _PASSED[said["error"]](*said["args"])
-    return understand(said["ok"])
+    if not isinstance(encoded, dict):
+        raise TypeError(f"{encoded!r} is no result")
+    if "not_here" in encoded:
+        return NotHere("it is to be done here", sent=encoded["not_here"] is not False)
+    if "error" in encoded:
+        if not all(isinstance(argument, (str, int)) for argument in encoded["args"]):
+            raise TypeError(f"{encoded!r} is no error")
+        return _PASSED[encoded["error"]](*encoded["args"])
+    return understand(encoded["ok"])

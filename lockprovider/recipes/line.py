@@ -82,41 +82,41 @@ class Numbers:
         """Return, by index, an error for each operation behind a failed number."""
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
-        for place, one in enumerate(batch):
-            failed = None if one is None or one[0] in again else self.failed.get(one[0])
-            if one is None or failed is None:
+        for index, number in enumerate(batch):
+            failed = None if number is None or number[0] in again else self.failed.get(number[0])
+            if number is None or failed is None:
                 continue
-            if one[1] <= failed:
-                again.add(one[0])
+            if number[1] <= failed:
+                again.add(number[0])
             else:
-                gaps[place] = SequenceGap(f"{failed} failed: repeat it before {one[1]}")
+                gaps[index] = SequenceGap(f"{failed} failed: repeat it before {number[1]}")
         return gaps
 
     def carried_out(
-        self, given: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
+        self, operations: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
     ) -> list[Any]:
         """Run `carry_out` on the operations not held up; record outcomes, and return all results.
 
         If `carry_out` raises, each number has failed.
         """
         gaps = self.held_up(named)
-        taken = [one for place, one in enumerate(given) if place not in gaps]
+        taken = [operation for index, operation in enumerate(operations) if index not in gaps]
         try:
-            done = iter(carry_out(taken) if taken else ())
+            carried = iter(carry_out(taken) if taken else ())
         except BaseException as error:
             for number in named:
                 self.note(number, error)
             raise
-        results = [gaps[place] if place in gaps else next(done) for place in range(len(given))]
+        results = [gaps[index] if index in gaps else next(carried) for index in range(len(operations))]
         for number, result in zip(named, results, strict=True):
             self.note(number, result)
         return results
 
-    def note(self, one: NumberOf | None, result: object) -> None:
+    def note(self, numbered: NumberOf | None, result: object) -> None:
         """Record a number's outcome; the lowest failed one stays until it succeeds."""
-        if one is None:
+        if numbered is None:
             return
-        who, number = one
+        who, number = numbered
         if isinstance(result, BaseException) and not isinstance(result, SequenceGap):
             self.failed[who] = min(number, self.failed.get(who, number))
         elif self.failed.get(who) == number and not isinstance(result, BaseException):

@@ -21,11 +21,11 @@ R = TypeVar("R", bound="Recipe")
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
     """Create `kind` for a URL's object; may raise InvalidUrl, InvalidInput, NotSupported."""
-    known = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
+    allowed = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
-        if name not in known:
+        if name not in allowed:
             raise InvalidInput(
-                f"{name}={options[name]!r} is not an option: there are {', '.join(known)}; "
+                f"{name}={options[name]!r} is not an option: there are {', '.join(allowed)}; "
                 "what the store is opened with goes into storage_options="
             )
     store, path = store_and_path(url, storage_options)
@@ -63,8 +63,8 @@ _ALL: weakref.WeakSet[OfThisProcess] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for one in _ALL:
-        one._be_new()  # noqa: SLF001 - the class is in this file
+    for instance in _ALL:
+        instance._be_new()  # noqa: SLF001 - the class is in this file
 
 
 if hasattr(os, "register_at_fork"):
@@ -140,9 +140,9 @@ class Proof:
             self._is_there = True
 
 
-def repr_at(one: object, store: Store, path: str, more: str = "") -> str:
+def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:
     """Return the `repr` of a recipe's object: its class and its URL."""
-    return f"<{type(one).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
+    return f"<{type(recipe).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
 
 
 def me() -> str:

@@ -14,38 +14,38 @@ from lockprovider.recipes.errors import MalformedObject
 UNNAMED = "~"  # prefix of producer names that the library makes
 
 
-def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
+def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
     """Return the value as JSON reads it back, or raise InvalidInput if JSON changes it, or beyond the limits."""
-    _check_keys(value, what, DEEPEST_VALUE)
+    _check_keys(value, argument, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         check_fits(data, most=most)
         return json.loads(data)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{what} must be a JSON value: {error}") from error
+        raise InvalidInput(f"{argument} must be a JSON value: {error}") from error
 
 
-def check_name(value: Any, what: str) -> str:
+def check_name(value: Any, argument: str) -> str:
     """Return text that can be stored as UTF-8, or raise InvalidInput."""
-    text = check_text(value, what)
+    text = check_text(value, argument)
     if storable(text) != text:
-        raise InvalidInput(f"{what}={text!r} cannot be stored as UTF-8: give other text")
+        raise InvalidInput(f"{argument}={text!r} cannot be stored as UTF-8: give other text")
     return text
 
 
-def check_producer(value: Any, what: str) -> str:
+def check_producer(value: Any, argument: str) -> str:
     """Return a valid name of a producer or of one message, or raise InvalidInput."""
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
-        raise InvalidInput(f"{what}={value!r} must be a name that does not begin with {UNNAMED!r}")
-    return check_name(value, what)
+        raise InvalidInput(f"{argument}={value!r} must be a name that does not begin with {UNNAMED!r}")
+    return check_name(value, argument)
 
 
-def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
+def check_format(fields: Mapping[str, Any], path: str, *known: int) -> None:
     """Check a stored object's format number; may raise MalformedObject, KeyError or ValueError."""
-    if as_whole(found["format"], "format") not in known:
+    if as_whole(fields["format"], "format") not in known:
         versions = " and ".join(map(str, known))
         raise MalformedObject(
-            f"{path!r} has format {found['format']}, this version of fsspec-cas reads {versions}: install a newer one"
+            f"{path!r} has format {fields['format']}, this version of fsspec-cas reads {versions}: install a newer one"
         )
 
 
@@ -59,15 +59,17 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _check_keys(value: Any, what: str, levels: int) -> None:
+def _check_keys(value: Any, argument: str, levels: int) -> None:
     """Check that keys are text, nested at most `levels` deep."""
     if isinstance(value, (dict, list, tuple)) and not levels:
-        raise InvalidInput(f"{what} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse")
+        raise InvalidInput(
+            f"{argument} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse"
+        )
     if isinstance(value, dict):
         for key, below in value.items():
             if not isinstance(key, str):
-                raise InvalidInput(f"{what} has the key {key!r}, which would be read back as text: use text keys")
-            _check_keys(below, what, levels - 1)
+                raise InvalidInput(f"{argument} has the key {key!r}, which would be read back as text: use text keys")
+            _check_keys(below, argument, levels - 1)
     elif isinstance(value, (list, tuple)):
         for below in value:
-            _check_keys(below, what, levels - 1)
+            _check_keys(below, argument, levels - 1)

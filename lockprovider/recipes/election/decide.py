@@ -80,22 +80,22 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
     """Decode a record, or raise MalformedObject."""
-    said = f"the object {path!r} is not an election and was not overwritten"
+    message = f"the object {path!r} is not an election and was not overwritten"
     step = "give the election another path, or remove the object if nothing needs it"
-    with undecodable_as(MalformedObject, said, step):
-        found = parse_object(data, most=_LARGEST)
-        check_format(found, path, _FORMAT)
+    with undecodable_as(MalformedObject, message, step):
+        fields = parse_object(data, most=_LARGEST)
+        check_format(fields, path, _FORMAT)
         return ElectionRecord(
-            epoch=whole_in(found, "epoch"),
-            owner=text_in(found, "owner"),
-            name=text_in(found, "name"),
-            validity_ms=whole_in(found, "validity_ms", most=LATEST_MS),
-            write=text_in(found, "write"),
-            resigned=as_flag(found["resigned"], "resigned"),
-            heir=text_in(found, "heir"),
-            since_ms=whole_in(found, "since_ms", most=LATEST_MS),
-            value=found["value"],
-            more=tuple((name, value) for name, value in found.items() if name not in _KNOWN),
+            epoch=whole_in(fields, "epoch"),
+            owner=text_in(fields, "owner"),
+            name=text_in(fields, "name"),
+            validity_ms=whole_in(fields, "validity_ms", most=LATEST_MS),
+            write=text_in(fields, "write"),
+            resigned=as_flag(fields["resigned"], "resigned"),
+            heir=text_in(fields, "heir"),
+            since_ms=whole_in(fields, "since_ms", most=LATEST_MS),
+            value=fields["value"],
+            more=tuple((name, value) for name, value in fields.items() if name not in _KNOWN),
         )
 
 
@@ -150,10 +150,10 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
     """Return whether the candidate may try to be elected."""
     if observed is None or now_s >= observed.until_s:
         return True
-    there = observed.record
-    if there.resigned:
-        return there.heir in ("", me.name)
-    return there.owner == me.owner  # its older write landed late, and elects no candidate
+    record = observed.record
+    if record.resigned:
+        return record.heir in ("", me.name)
+    return record.owner == me.owner  # its older write landed late, and elects no candidate
 
 
 def candidacy(
@@ -163,9 +163,9 @@ def candidacy(
 
     In a new object the epoch is at least `now_ms`, to exceed those of a removed object.
     """
-    there = None if observed is None or observed.gone else observed.record
-    epoch = max(highest + 1, now_ms) if there is None else max(highest, there.epoch) + 1
-    more = () if there is None else there.more
+    record = None if observed is None or observed.gone else observed.record
+    epoch = max(highest + 1, now_ms) if record is None else max(highest, record.epoch) + 1
+    more = () if record is None else record.more
     return ElectionRecord(epoch, me.owner, me.name, me.validity_ms, write, since_ms=now_ms, value=value, more=more)
 
 
@@ -182,31 +182,31 @@ def leads_by(me: CandidateId, record: ElectionRecord, version: Version, sent_s: 
     return Leading(record, version, sent_s + record.validity_ms / 1000 - me.margin_s)
 
 
-def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, there: Observed | None) -> Leading | None:
+def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Observed | None) -> Leading | None:
     """Return the term if a read after an unclear answer shows the candidacy."""
-    if there is None or there.gone or there.record.write != sent.write:
+    if observed is None or observed.gone or observed.record.write != sent.write:
         return None
-    return leads_by(me, sent, there.version, sent_s)
+    return leads_by(me, sent, observed.version, sent_s)
 
 
 def renewed(
-    me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, there: Observed | None
+    me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, observed: Observed | None
 ) -> Leading | None:
     """Return the term if a read after an unclear renewal shows that it goes on.
 
     An earlier write of this term prolongs nothing, but the next write must replace it.
     """
-    if not goes_on(me, leading, there):
+    if not goes_on(me, leading, observed):
         return None
-    assert there is not None  # noqa: S101 - a term that goes on has a record
-    if there.record.write == sent.write:
-        return leads_by(me, sent, there.version, sent_s)
-    return Leading(there.record, there.version, leading.deadline_s)
+    assert observed is not None  # noqa: S101 - a term that goes on has a record
+    if observed.record.write == sent.write:
+        return leads_by(me, sent, observed.version, sent_s)
+    return Leading(observed.record, observed.version, leading.deadline_s)
 
 
-def goes_on(me: CandidateId, leading: Leading, there: Observed | None) -> bool:
+def goes_on(me: CandidateId, leading: Leading, observed: Observed | None) -> bool:
     """Return whether the object holds this very term."""
-    return there is not None and not there.gone and there.record.is_of(me.owner, leading.record.epoch)
+    return observed is not None and not observed.gone and observed.record.is_of(me.owner, leading.record.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +277,8 @@ def leader_of(observed: Observed | None) -> Leader | None:
     """Return the record's leader, whether or not it still leads."""
     if observed is None:
         return None
-    there = observed.record
-    return Leader(there.name, json_copy(there.value, "value"), there.epoch, there.since_ms)
+    record = observed.record
+    return Leader(record.name, json_copy(record.value, "value"), record.epoch, record.since_ms)
 
 
 def leads(observed: Observed | None, now_s: float) -> Leader | None:
@@ -290,9 +290,9 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
     """Return the change since `before` led, which may skip others."""
-    now = leads(observed, now_s)
-    if now is not None:
-        return None if now == before else Elected(now)
+    leader = leads(observed, now_s)
+    if leader is not None:
+        return None if leader == before else Elected(leader)
     if before is None:
         return None
     resigned = observed is not None and observed.record.resigned and not observed.gone

@@ -136,9 +136,9 @@ class Election(Recipe):
         if now_s >= deadline_s:
             if failure is not None:
                 raise failure
-            there = leads(observed, now_s)
-            who = "another candidate" if there is None else f"{there.name!r}, in term {there.epoch},"
-            raise NotElected(f"{who} leads {self.path!r}", "" if there is None else there.name)
+            leader = leads(observed, now_s)
+            who = "another candidate" if leader is None else f"{leader.name!r}, in term {leader.epoch},"
+            raise NotElected(f"{who} leads {self.path!r}", "" if leader is None else leader.name)
         pause = pause_s(observed, now_s, self.settings.poll, self.world.random())
         return min(pause, max(0.0, deadline_s - now_s))
 
@@ -170,8 +170,8 @@ class Election(Recipe):
             except NotElected:  # stopped
                 break
             with term:
-                done, result = work_under(term, main, ending)
-                if done:
+                ended, result = work_under(term, main, ending)
+                if ended:
                     return result
         return None
 

@@ -117,13 +117,13 @@ class Candidate:
             outcome = self._put(record, leading.version, min(_REQUEST_S, max(left_s, self.me.margin_s / 2)))
             if isinstance(outcome, Won):
                 return decide.leads_by(self.me, record, outcome.version, sent_s)
-            there = self.look()
-            now = decide.renewed(self.me, leading, record, sent_s, there)
-            if now is None:
-                raise self._deposed(leading, there)
-            if now.record.write == record.write:
-                return now
-            leading = now
+            observed = self.look()
+            renewed = decide.renewed(self.me, leading, record, sent_s, observed)
+            if renewed is None:
+                raise self._deposed(leading, observed)
+            if renewed.record.write == record.write:
+                return renewed
+            leading = renewed
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
@@ -132,10 +132,10 @@ class Candidate:
             record = leading.record.resign(self.world.new_id(), heir)
             if isinstance(self._put(record, leading.version, _REQUEST_S), Won):
                 return
-            there = self.look()
-            if there is None or not decide.goes_on(self.me, leading, there):
+            observed = self.look()
+            if observed is None or not decide.goes_on(self.me, leading, observed):
                 return
-            leading = Leading(there.record, there.version, leading.deadline_s)
+            leading = Leading(observed.record, observed.version, leading.deadline_s)
         raise OutcomeUnknown(f"the term {leading.record.epoch} of {self._path!r} may lapse only", path=self._path)
 
     def _put(self, record: ElectionRecord, version: Version | None, timeout_s: float) -> Outcome:
@@ -144,10 +144,10 @@ class Candidate:
         return self._store.put_if_match(self._path, record.encode(), version, timeout=timeout_s)
 
     def _record(self, content: Content) -> ElectionRecord:
-        known = self._decoded
-        if known is None or known[0] is not content:
-            known = self._decoded = (content, decode_election(content.data, self._path))
-        return known[1]
+        cached = self._decoded
+        if cached is None or cached[0] is not content:
+            cached = self._decoded = (content, decode_election(content.data, self._path))
+        return cached[1]
 
     def _age_s(self, version: Version) -> float:
         """Return the record's age by the store's own clock; 0 if unknown."""
@@ -162,11 +162,11 @@ class Candidate:
     def _over(self, leading: Leading, why: str) -> str:
         return f"the term {leading.record.epoch} of {self._path!r} is over: {why}; stop what it protects"
 
-    def _deposed(self, leading: Leading, there: Observed | None) -> TermLost:
-        if there is None or there.gone:
+    def _deposed(self, leading: Leading, observed: Observed | None) -> TermLost:
+        if observed is None or observed.gone:
             return TermLost(self._over(leading, "its object was removed"), LossReason.BROKEN)
-        now = there.record
-        who = f"{now.name!r} {'has led' if now.resigned else 'leads'}, in term {now.epoch}"
+        record = observed.record
+        who = f"{record.name!r} {'has led' if record.resigned else 'leads'}, in term {record.epoch}"
         return TermLost(self._over(leading, who), LossReason.TAKEN_OVER)
 
 
@@ -272,10 +272,10 @@ class Term:
         >>> election.leader().value
         {'port': 8080}
         """
-        told = json_copy(value, "value")
+        copy = json_copy(value, "value")
         with self._one_write:
             self.check()
-            self._renew({"value": told})
+            self._renew({"value": copy})
 
     def resign(self, to: str = "") -> None:
         """End the term, so that another may begin. `to` leads next, if it stands within a third of the validity.
@@ -362,9 +362,9 @@ class Term:
                 return
             self._why = why
             self.lost.set()
-            told, self._told = self._told, []
+            callbacks, self._told = self._told, []
             _LOG.log(logging.DEBUG if why.reason is LossReason.RELEASED else logging.INFO, "%s", why)
-        for call in told:
+        for call in callbacks:
             call()
 
 
@@ -493,5 +493,5 @@ class _Call:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    given = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), given)
+    exception = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)

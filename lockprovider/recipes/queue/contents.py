@@ -91,11 +91,11 @@ class Message:
     def told(self) -> Message:
         """Return the message with its text; may raise TypeError or ValueError."""
         raw = isinstance(self.body, bytes)
-        said = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
+        body_text = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
         n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
         kind, error = '"bytes"' if raw else '"json"', _dump(self.error) if self.error else '""'
-        text = f"[{n},{priority},{not_before_ms},{attempts},{_dump(key)},{said},{kind},{error}]"
-        return Message(n, priority, not_before_ms, attempts, key, self.body, self.error, text, said)
+        text = f"[{n},{priority},{not_before_ms},{attempts},{_dump(key)},{body_text},{kind},{error}]"
+        return Message(n, priority, not_before_ms, attempts, key, self.body, self.error, text, body_text)
 
     def given(self) -> Any:
         """Return a body that the caller may change."""
@@ -161,7 +161,7 @@ class Segment:
     def encode(self, queue_id: str) -> bytes:
         """Encode the segment's object."""
         head = _dump({"format": _SEGMENT_FORMAT, "id": queue_id})[:-1]
-        return f'{head},"messages":[{",".join(one.text for one in self.messages or ())}]}}'.encode()
+        return f'{head},"messages":[{",".join(message.text for message in self.messages or ())}]}}'.encode()
 
 
 @dataclass(slots=True)
@@ -202,36 +202,36 @@ class Contents:
     @property
     def waiting(self) -> int:
         """Number of ready and delayed messages, also in segments."""
-        return len(self.ready) + sum(one.count for one in self.segments)
+        return len(self.ready) + sum(segment.count for segment in self.segments)
 
     def add(self, message: Message) -> None:
         """Make a message ready. The caller adjusts `size`."""
-        insort(self.ready, message, key=lambda one: one.order)
+        insort(self.ready, message, key=lambda other: other.order)
         self.loose += 0 if message.key else len(message.text)
 
-    def order_at(self, place: int) -> tuple[float, float]:
+    def order_at(self, index: int) -> tuple[float, float]:
         """Return the order of a ready message, infinite after the last."""
-        return self.ready[place].order if place < len(self.ready) else (float("inf"), 0.0)
+        return self.ready[index].order if index < len(self.ready) else (float("inf"), 0.0)
 
-    def pop(self, place: int) -> Message:
+    def pop(self, index: int) -> Message:
         """Remove the ready message at an index. The caller adjusts `size`."""
-        message = self.ready.pop(place)
+        message = self.ready.pop(index)
         self.loose -= 0 if message.key else len(message.text)
         return message
 
     def encode(self) -> bytes:
         """Encode as JSON."""
-        kept = self.settings
-        settings = {"visible_s": kept.visible_s, "max_attempts": kept.max_attempts, "max_bytes": kept.max_bytes}
+        shared = self.settings
+        settings = {"visible_s": shared.visible_s, "max_attempts": shared.max_attempts, "max_bytes": shared.max_bytes}
         number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
         head = {"format": number, "id": self.id, "rev": self.rev, "next": self.next, "turn": self.turn}
         tail = {"producers": self.producers, "settled": [*self.settled.items()], "recent": self.recent}
         parts = (
             _dump({**self.more, **head, "epoch": self.epoch, "settings": settings})[:-1],
-            f'"ready":[{",".join(one.text for one in self.ready)}]',
-            *([f'"segments":[{",".join(one.text for one in self.segments)}]'] if self.segments else []),
-            f'"claims":[{",".join(one.text for one in self.claims.values())}]',
-            f'"dead":[{",".join(one.text for one in self.dead.values())}]',
+            f'"ready":[{",".join(item.text for item in self.ready)}]',
+            *([f'"segments":[{",".join(item.text for item in self.segments)}]'] if self.segments else []),
+            f'"claims":[{",".join(item.text for item in self.claims.values())}]',
+            f'"dead":[{",".join(item.text for item in self.dead.values())}]',
             _dump(tail)[1:],
         )
         return ",".join(parts).encode()
@@ -246,39 +246,39 @@ _SEGMENT = re.compile(r"[\w.-]+")
 def decode_queue(data: bytes, path: str) -> Contents:
     """Decode a queue's object, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a queue and was not changed", "give the queue another path"):
-        found = parse_object(data, most=LARGEST_QUEUE)
-        check_format(found, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
-        claims = [decode_claim(one) for one in found["claims"]]
-        dead = [_dead(one) for one in found["dead"]]
+        fields = parse_object(data, most=LARGEST_QUEUE)
+        check_format(fields, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
+        claims = [decode_claim(item) for item in fields["claims"]]
+        dead = [_dead(item) for item in fields["dead"]]
         contents = Contents(
-            id=text_in(found, "id"),
-            settings=_settings(found["settings"]),
-            rev=whole_in(found, "rev"),
-            next=whole_in(found, "next"),
-            turn=whole_in(found, "turn"),
-            epoch=whole_in(found, "epoch"),
-            ready=[_message(one) for one in found["ready"]],
-            segments=[_segment(one) for one in found.get("segments", ())],
-            claims={one.message.n: one for one in claims},
-            dead={one.message.n: one for one in dead},
-            producers={name: _producer(one) for name, one in found["producers"].items()},
-            settled={as_text(token, "claim"): as_text(verb, "verb") for token, verb in found["settled"]},
-            recent=tuple(as_text(one, "recent") for one in found["recent"]),
-            more={name: value for name, value in found.items() if name not in _KNOWN},
+            id=text_in(fields, "id"),
+            settings=_settings(fields["settings"]),
+            rev=whole_in(fields, "rev"),
+            next=whole_in(fields, "next"),
+            turn=whole_in(fields, "turn"),
+            epoch=whole_in(fields, "epoch"),
+            ready=[_message(item) for item in fields["ready"]],
+            segments=[_segment(item) for item in fields.get("segments", ())],
+            claims={item.message.n: item for item in claims},
+            dead={item.message.n: item for item in dead},
+            producers={name: _producer(item) for name, item in fields["producers"].items()},
+            settled={as_text(token, "claim"): as_text(verb, "verb") for token, verb in fields["settled"]},
+            recent=tuple(as_text(item, "recent") for item in fields["recent"]),
+            more={name: value for name, value in fields.items() if name not in _KNOWN},
         )
-    messages = [*contents.ready, *(one.message for one in claims), *(one.message for one in dead)]
-    contents.size = sum(len(one.text) for one in messages) + sum(len(one.text) for one in contents.segments)
-    contents.loose = sum(len(one.text) for one in contents.ready if not one.key)
+    messages = [*contents.ready, *(item.message for item in claims), *(item.message for item in dead)]
+    contents.size = sum(len(item.text) for item in messages) + sum(len(item.text) for item in contents.segments)
+    contents.loose = sum(len(item.text) for item in contents.ready if not item.key)
     return contents
 
 
 def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
     """Decode the messages of this queue's segment, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a segment of a queue and was not changed"):
-        found = parse_object(data, most=LARGEST_QUEUE)
-        if (found["format"], found["id"]) != (_SEGMENT_FORMAT, queue_id):
+        fields = parse_object(data, most=LARGEST_QUEUE)
+        if (fields["format"], fields["id"]) != (_SEGMENT_FORMAT, queue_id):
             raise Undecodable(f"it belongs to another queue than {queue_id}, or has a newer format")
-        return tuple(_message(one) for one in found["messages"])
+        return tuple(_message(stored) for stored in fields["messages"])
 
 
 def decode_claim(stored: list[Any]) -> Claim:
@@ -366,17 +366,19 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
-    loose = sorted((one for one in contents.ready if not one.key), key=lambda one: (_due_ms(one, now_ms), one.order))
-    gone: set[int] = set()
+    loose = sorted(
+        (item for item in contents.ready if not item.key), key=lambda item: (_due_ms(item, now_ms), item.order)
+    )
+    moved: set[int] = set()
     while len(loose) > 1 and (len(loose) > IN_OBJECT or contents.loose > most_bytes):
         segment = _cut(loose, now_ms, stem, most_bytes // 2)
-        gone.update(one.n for one in segment.messages or ())
+        moved.update(item.n for item in segment.messages or ())
         contents.segments.append(segment)
         contents.size += len(segment.text) - segment.size
         contents.loose -= segment.size
         contents.changed = True
-    contents.ready = [one for one in contents.ready if one.n not in gone]
-    contents.segments.sort(key=lambda one: one.first)
+    contents.ready = [item for item in contents.ready if item.n not in moved]
+    contents.segments.sort(key=lambda segment: segment.first)
 
 
 def promote(contents: Contents, segment: Segment) -> None:
@@ -386,15 +388,15 @@ def promote(contents: Contents, segment: Segment) -> None:
     contents.segments.remove(segment)
     contents.size += segment.size - len(segment.text)
     contents.loose += segment.size
-    contents.ready = sorted((*contents.ready, *segment.messages), key=lambda one: one.order)
+    contents.ready = sorted((*contents.ready, *segment.messages), key=lambda message: message.order)
     contents.changed = True
 
 
-def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set all segments' messages from `found`, and return the contents."""
+def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]]) -> Contents:
+    """Set all segments' messages from `loaded`, and return the contents."""
     contents.segments = [
-        one if one.messages is found.get(one.name) else replace(one, messages=found.get(one.name))
-        for one in contents.segments
+        segment if segment.messages is loaded.get(segment.name) else replace(segment, messages=loaded.get(segment.name))
+        for segment in contents.segments
     ]
     return contents
 
@@ -407,7 +409,7 @@ def has_room(contents: Contents, segment: Segment) -> bool:
 
 def next_segment(contents: Contents, now_ms: int) -> Segment | None:
     """Return the first segment with a due message."""
-    return next((one for one in contents.segments if one.due_ms <= now_ms), None)
+    return next((segment for segment in contents.segments if segment.due_ms <= now_ms), None)
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
@@ -421,9 +423,9 @@ def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segme
         taken.append(loose.pop())
         size += len(taken[-1].text)
     taken.reverse()
-    first = min(one.order for one in taken)
-    due_ms = min(_due_ms(one, now_ms) for one in taken)
-    name = f"{min(one.n for one in taken)}.{stem}"
+    first = min(message.order for message in taken)
+    due_ms = min(_due_ms(message, now_ms) for message in taken)
+    name = f"{min(message.n for message in taken)}.{stem}"
     return Segment(name, len(taken), size, first, due_ms, tuple(taken)).told()
 
 

@@ -252,18 +252,18 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     """Add all messages or none, and return their numbers; `freed` bytes leave the object."""
     messages = []
-    for n, new in enumerate(news, contents.next):
-        message = Message(n, new.priority, new.not_before_ms, 0, new.key, new.body, said=new.said)
+    for n, to_put in enumerate(news, contents.next):
+        message = Message(n, to_put.priority, to_put.not_before_ms, 0, to_put.key, to_put.body, said=to_put.said)
         messages.append(message.told())
-    more = sum(len(one.text) for one in messages) - freed
+    more = sum(len(added.text) for added in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
         _check_room(contents, messages, freed)
     contents.next += len(messages)
     contents.size += more
     contents.changed = True
-    for one in messages:
-        contents.add(one)
-    return [one.n for one in messages]
+    for added in messages:
+        contents.add(added)
+    return [added.n for added in messages]
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
@@ -272,31 +272,31 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
     Of those the object must hold half of its size, or the largest.
     """
     most = contents.settings.max_bytes
-    loose = [len(one.text) for one in messages if not one.key]
-    keyed = sum(len(one.text) for one in messages if one.key)
-    kept = min(contents.loose + sum(loose), max(most // 2, *loose, 0))
-    if contents.size - contents.loose - freed + keyed + kept > most:
+    loose = [len(message.text) for message in messages if not message.key]
+    keyed = sum(len(message.text) for message in messages if message.key)
+    kept_bytes = min(contents.loose + sum(loose), max(most // 2, *loose, 0))
+    if contents.size - contents.loose - freed + keyed + kept_bytes > most:
         raise QueueFull(f"the queue holds {contents.size} bytes of at most {most}: take messages first")
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
     """Claim the next message, promoting earlier segments; a repeat gets the same claim."""
-    if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
-        return mine[0]
+    if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
+        return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
         return NothingReady(0)
-    place = _next_place(contents, now_ms)
+    index = _next_place(contents, now_ms)
     while (segment := next_segment(contents, now_ms)) is not None:
-        if (place is not None and contents.ready[place].order < segment.first) or not has_room(contents, segment):
+        if (index is not None and contents.ready[index].order < segment.first) or not has_room(contents, segment):
             break
         promote(contents, segment)
-        place = _next_place(contents, now_ms)
-    if place is None:
+        index = _next_place(contents, now_ms)
+    if index is None:
         if segment is not None and not contents.ready and not contents.claims:
             raise QueueFull(f"{len(contents.dead)} dead letters leave no room for waiting messages: redrive them")
-        due_ms = (*(one.not_before_ms for one in contents.ready), *(one.due_ms for one in contents.segments))
-        return NothingReady(min((one for one in due_ms if one > now_ms), default=0))
-    message = contents.pop(place)
+        due_ms = (*(item.not_before_ms for item in contents.ready), *(item.due_ms for item in contents.segments))
+        return NothingReady(min((item for item in due_ms if item > now_ms), default=0))
+    message = contents.pop(index)
     contents.turn += 1
     taken = replace(message, attempts=message.attempts + 1).told()
     until_ms = now_ms + take.visible_ms
@@ -308,9 +308,9 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
 
 
 def _next_place(contents: Contents, now_ms: int) -> int | None:
-    for place, message in enumerate(contents.ready):
+    for index, message in enumerate(contents.ready):
         if message.not_before_ms <= now_ms and (not message.key or _is_first(contents, message)):
-            return place
+            return index
     return None
 
 
@@ -318,7 +318,7 @@ def _is_first(contents: Contents, message: Message) -> bool:
     """Return whether the message is next of its key, and none is claimed."""
     if any(claim.message.key == message.key for claim in contents.claims.values()):
         return False
-    return all(one.n >= message.n for one in contents.ready if one.key == message.key)
+    return all(other.n >= message.n for other in contents.ready if other.key == message.key)
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
@@ -346,8 +346,8 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
     """Return whether the message and any record of its claims are gone, or in a segment."""
-    there = n in contents.claims or n in contents.dead or any(one.n == n for one in contents.ready)
-    return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
+    exists = n in contents.claims or n in contents.dead or any(message.n == n for message in contents.ready)
+    return not exists and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
 
 _DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}
@@ -396,13 +396,13 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
-    found = [contents.dead.pop(n) for n in numbers if n in contents.dead]
-    for dead in found:
+    letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
+    for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0).told()
         contents.size += len(again.text) - len(dead.message.text)
         contents.add(again)
         contents.changed = True
-    return len(found)
+    return len(letters)
 
 
 def _purge(contents: Contents, rev: int) -> int:
@@ -412,9 +412,9 @@ def _purge(contents: Contents, rev: int) -> int:
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
             contents.rev,
         )
-    gone = [*contents.ready, *(dead.message for dead in contents.dead.values())]
-    count = len(gone) + sum(one.count for one in contents.segments)
-    contents.size -= sum(len(one.text) for one in gone) + sum(len(one.text) for one in contents.segments)
+    removed = [*contents.ready, *(dead.message for dead in contents.dead.values())]
+    count = len(removed) + sum(item.count for item in contents.segments)
+    contents.size -= sum(len(item.text) for item in removed) + sum(len(item.text) for item in contents.segments)
     contents.ready, contents.segments, contents.dead, contents.loose = [], [], {}, 0
     contents.changed = bool(count) or contents.changed
     return count
@@ -433,12 +433,12 @@ class Watch:
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
         """Record the claims; `now_ms` is the store's time, if it has one."""
-        first, known = self.seen is None, self.seen or {}
+        first, before = self.seen is None, self.seen or {}
         self.seen = {}
         for n, claim in contents.claims.items():
             name = (n, claim.token, claim.beat)
             left_ms = min(claim.visible_ms, claim.until_ms - now_ms) if first else claim.visible_ms
-            self.seen[name] = known.get(name, now_s + left_ms / 1000)
+            self.seen[name] = before.get(name, now_s + left_ms / 1000)
 
     def lapsed(self, now_s: float) -> list[Lapse]:
         """Return a `Lapse` for each claim without a timely heartbeat."""
@@ -471,16 +471,16 @@ class QueueCodec:
             case Take(token, who, visible_ms):
                 return ["take", token, who, visible_ms]
             case End(n, token, verb, then, delay_ms, error, counts):
-                return ["end", n, token, verb, [_said(one) for one in then], delay_ms, error, counts]
+                return ["end", n, token, verb, [_said(following) for following in then], delay_ms, error, counts]
             case Beat(claims, visible_ms):
                 return ["beat", claims, visible_ms]
             case _:
                 raise TypeError(f"{operation!r} is not handed over")
 
     @staticmethod
-    def understand(said: list[Any]) -> QueueOperation:
+    def understand(encoded: list[Any]) -> QueueOperation:
         """See `WireCodec`."""
-        match said:
+        match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
                 return Put(_new(new), producer, seq, client, known, fence)
             case ["take", str(token), str(who), int(visible_ms)]:
@@ -492,7 +492,7 @@ class QueueCodec:
             case ["beat", list(claims), int(visible_ms)]:
                 return Beat(tuple((_is(n, int), _is(token, str)) for n, token in claims), visible_ms)
             case _:
-                raise ValueError(f"{said!r} is no operation")
+                raise ValueError(f"{encoded!r} is no operation")
 
     @staticmethod
     def say_result(operation: QueueOperation, result: Any) -> Any:
@@ -509,39 +509,39 @@ class QueueCodec:
                 return result
 
     @staticmethod
-    def understand_result(operation: QueueOperation, said: Any) -> Any:
+    def understand_result(operation: QueueOperation, encoded: Any) -> Any:
         """See `WireCodec`."""
-        match operation, said:
+        match operation, encoded:
             case Put(), int():
-                return said
+                return encoded
             case Put(), ["was", int(n)]:
                 return Was(n)
             case Take(), ["nothing", int(until_ms)]:
                 return NothingReady(until_ms)
-            case Take(token), [_, str(told), *_] if told == token:
-                return decode_claim(said)
+            case Take(token), [_, str(claim_token), *_] if claim_token == token:
+                return decode_claim(encoded)
             case End(), None:
                 return None
             case Beat(), list():
-                return tuple(_is(n, int) for n in said)
+                return tuple(_is(n, int) for n in encoded)
             case _:
-                raise ValueError(f"{said!r} is no result of {operation!r}")
+                raise ValueError(f"{encoded!r} is no result of {operation!r}")
 
 
-def _said(new: New) -> list[Any]:
-    raw = isinstance(new.body, bytes)
-    body = base64.b64encode(new.body).decode() if raw else new.body
-    return ["bytes" if raw else "json", body, new.key, new.priority, new.not_before_ms]
+def _said(message: New) -> list[Any]:
+    raw = isinstance(message.body, bytes)
+    body = base64.b64encode(message.body).decode() if raw else message.body
+    return ["bytes" if raw else "json", body, message.key, message.priority, message.not_before_ms]
 
 
-def _new(said: Any) -> New:
-    match said:
+def _new(encoded: Any) -> New:
+    match encoded:
         case ["bytes", str(body), str(key), int(priority), int(not_before_ms)]:
             return New(base64.b64decode(body, validate=True), key, priority, not_before_ms)
         case ["json", body, str(key), int(priority), int(not_before_ms)]:
             return New(body, key, priority, not_before_ms)
         case _:
-            raise ValueError(f"{said!r} is no message")
+            raise ValueError(f"{encoded!r} is no message")
 
 
 def _is(value: Any, kind: type[T]) -> T:

@@ -131,17 +131,17 @@ class Queue(Recipe):
         >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
         0
         """
-        kept = QueueSettings(
+        settings = QueueSettings(
             seconds(visible_s, "visible_s", finite=True, above=True),
             whole(max_attempts, "max_attempts", least=1),
             _max_bytes(max_bytes),
         )
         queue: Queue = cls.open(url, storage_options=storage_options, **options)
-        made = queue._writer.create(Contents(queue.world.new_id(), kept))
-        there = queue._writer.read()[0].settings
-        if not made and there != kept:
+        created = queue._writer.create(Contents(queue.world.new_id(), settings))
+        stored = queue._writer.read()[0].settings
+        if not created and stored != settings:
             raise CoordinationError(
-                f"the queue at {url!r} already exists with {there}: open() it, or give the new queue another path"
+                f"the queue at {url!r} already exists with {stored}: open() it, or give the new queue another path"
             )
         return queue
 
@@ -174,8 +174,8 @@ class Queue(Recipe):
         >>> queue.put({"day": "thu"}, dedupe="thu").again, queue.put({"day": "thu"}, dedupe="thu").again
         (False, True)
         """
-        given = new_message(self.world, body, key, priority, delay_s)
-        return self._receipt(self._putting(given, producer, seq, dedupe, fence))
+        message = new_message(self.world, body, key, priority, delay_s)
+        return self._receipt(self._putting(message, producer, seq, dedupe, fence))
 
     def put_many(
         self,
@@ -200,8 +200,8 @@ class Queue(Recipe):
             function(key, "key", "of a message, that returns its key")
         try:
             for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
-                given = new_message(self.world, body, "" if key is None else key(body))
-                waiting.append(self._putting(given, producer, None if producer is None else number, None, fence))
+                message = new_message(self.world, body, "" if key is None else key(body))
+                waiting.append(self._putting(message, producer, None if producer is None else number, None, fence))
                 if len(waiting) >= _CHUNK:
                     receipts.append(self._receipt(waiting.popleft()))
             return [*receipts, *map(self._receipt, waiting)]
@@ -257,12 +257,12 @@ class Queue(Recipe):
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
         except BaseException:
-            answer.add_done_callback(lambda done: self._give_back(take.token, done))
+            answer.add_done_callback(lambda future: self._give_back(take.token, future))
             raise
         return came
 
-    def _give_back(self, token: str, done: Future[Any]) -> None:
-        claim = None if done.cancelled() or done.exception() is not None else done.result()
+    def _give_back(self, token: str, future: Future[Any]) -> None:
+        claim = None if future.cancelled() or future.exception() is not None else future.result()
         if isinstance(claim, Claim):
             with contextlib.suppress(CoordinationError):  # if closed or full, the claim lapses
                 self._batcher.submit(End(claim.message.n, token, "nack", error=claim.message.error, counts=False))
@@ -335,16 +335,16 @@ class Queue(Recipe):
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
         """Run `live` on `threads` threads; an interrupt stops them."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
-        for one in crew:
-            one.start()
+        for worker in crew:
+            worker.start()
         try:
-            for one in crew:
-                while one.is_alive():
-                    one.join(1.0)  # so that a Ctrl-C is noticed
+            for worker in crew:
+                while worker.is_alive():
+                    worker.join(1.0)  # so that a Ctrl-C is noticed
         except BaseException:
             self.stop()
-            for one in crew:
-                one.join()
+            for worker in crew:
+                worker.join()
             raise
 
     def stop(self) -> None:
@@ -371,8 +371,8 @@ class Queue(Recipe):
         """
         contents, _ = self._writer.read()
         now_ms = self.world.now_ms()
-        delayed = sum(one.not_before_ms > now_ms for one in contents.ready)
-        delayed += sum(one.count for one in contents.segments if one.due_ms > now_ms)
+        delayed = sum(item.not_before_ms > now_ms for item in contents.ready)
+        delayed += sum(item.count for item in contents.segments if item.due_ms > now_ms)
         counts = contents.waiting, delayed, len(contents.claims), len(contents.dead)
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
@@ -382,7 +382,7 @@ class Queue(Recipe):
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
         """
-        return [Letter.of(one) for one in self._writer.next_messages(whole(limit, "limit"))]
+        return [Letter.of(message) for message in self._writer.next_messages(whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
         """Return the dead letters.
@@ -391,7 +391,7 @@ class Queue(Recipe):
         >>> [(letter.body, letter.why) for letter in queue.dead()]
         [({'day': 'mon'}, 'no such day')]
         """
-        return [Letter.of(one.message, one.why) for one in self._writer.read()[0].dead.values()]
+        return [Letter.of(letter.message, letter.why) for letter in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
         """Deliver dead letters again as new messages, these numbers or all; return how many.
@@ -402,8 +402,8 @@ class Queue(Recipe):
         """
         chosen = None if numbers is None else several(numbers, "numbers", "the numbers of dead letters")
         named = None if chosen is None else tuple(whole(n, "number", least=1) for n in chosen)
-        done: int = self._batcher.do(Redrive(named))
-        return done
+        redriven: int = self._batcher.do(Redrive(named))
+        return redriven
 
     def purge(self, *, expected: int) -> int:
         """Remove ready and dead messages, and return how many.
@@ -414,8 +414,8 @@ class Queue(Recipe):
         >>> queue.purge(expected=queue.stat().rev)
         2
         """
-        done: int = self._batcher.do(Purge(whole(expected, "expected")))
-        return done
+        removed: int = self._batcher.do(Purge(whole(expected, "expected")))
+        return removed
 
     def clean(self) -> int:
         """Remove segments left by dead writers, by a write and a listing; return how many.
@@ -425,9 +425,9 @@ class Queue(Recipe):
         >>> queue.clean()
         0
         """
-        found = self._writer.segments.names()
+        existing = self._writer.segments.names()
         self._batcher.do(Touch())  # writers with a segment not yet named now fail
-        garbage = found - {one.name for one in self._writer.read()[0].segments}
+        garbage = existing - {segment.name for segment in self._writer.read()[0].segments}
         self._writer.segments.remove(garbage)
         return len(garbage)
 
@@ -446,7 +446,7 @@ class Queue(Recipe):
         return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
 
     def _putting(
-        self, new: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
+        self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
         """Number a message and submit its put; may first read the producer's last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
@@ -454,7 +454,7 @@ class Queue(Recipe):
         epoch = 0 if fence is None else check_fence(fence)
         if dedupe is not None:
             check_producer(dedupe, "dedupe")
-            put = Put(new, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)
+            put = Put(message, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)
             return put, self._batcher.submit(put)
         if producer is not None:
             check_producer(producer, "producer")
@@ -465,7 +465,7 @@ class Queue(Recipe):
             self._unnamed += seq is None
             number = self._unnamed if seq is None else whole(seq, "seq", least=1)
             was_told = (name, number) in self._acknowledged
-            put = Put(new, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
+            put = Put(message, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
             return put, self._batcher.submit(put, kept=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
@@ -499,8 +499,8 @@ def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exceptio
     return False
 
 
-def _max_bytes(given: Any) -> int:
-    if whole(given, "max_bytes", least=4096) > LARGEST_QUEUE // 2:
+def _max_bytes(max_bytes: Any) -> int:
+    if whole(max_bytes, "max_bytes", least=4096) > LARGEST_QUEUE // 2:
         most = LARGEST_QUEUE // 2
-        raise InvalidInput(f"max_bytes={given} must be at most {most}, because every client reads the whole object")
-    return int(given)
+        raise InvalidInput(f"max_bytes={max_bytes} must be at most {most}, because every client reads the whole object")
+    return int(max_bytes)

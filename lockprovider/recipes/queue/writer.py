@@ -88,7 +88,7 @@ class Segments:
 
     def names(self) -> set[str]:
         """List all segments, named or not; may raise StoreError."""
-        return {one.path.rpartition("/")[2] for one in self._store.list(self._folder, timeout=self._timeout_s)}
+        return {entry.path.rpartition("/")[2] for entry in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
 class _SegmentGone(Exception):
@@ -182,9 +182,9 @@ class QueueWriter:
             raise NoQueue(
                 f"no queue exists at {self.path!r}: create it with `lockprovider queue create URL` or Queue.create()"
             )
-        known = self._known
-        if known is not None and known[0] == content.version:
-            return known[1], known[0]
+        cached = self._known
+        if cached is not None and cached[0] == content.version:
+            return cached[1], cached[0]
         contents = decode_queue(content.data, self.path)
         self.id = self.id or contents.id
         if contents.id != self.id:
@@ -197,8 +197,8 @@ class QueueWriter:
 
         After OutcomeUnknown each may be repeated. After any other error nothing was done.
         """
-        given = flat(operations)
-        return regrouped(operations, self._order.carried_out(given, [*map(_numbered, given)], self._commit))
+        flattened = flat(operations)
+        return regrouped(operations, self._order.carried_out(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
         """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
@@ -271,13 +271,15 @@ class QueueWriter:
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
         dropped: dict[int, NotHere] = {}
-        wanted = so_far.handover.wanted(so_far.sent, Beat(()), lambda one: _adds_forgettable(one, contents), dropped)
+        to_carry_out = so_far.handover.wanted(
+            so_far.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents), dropped
+        )
         sent = (*(False for _ in lapsed), *map(operator.or_, so_far.sent, map(_is_foreign_claim, operations)))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
             draft = with_messages(contents.copy(), loaded)
             try:
-                results = carry_out_all(draft, [*lapsed, *wanted], now_ms, batch, sent=sent)
+                results = carry_out_all(draft, [*lapsed, *to_carry_out], now_ms, batch, sent=sent)
             except SegmentWanted as segment:
                 loaded[segment.name] = self._messages(segment.name)
             else:
@@ -347,21 +349,21 @@ class QueueWriter:
 
     def wait_for_news(self, timeout_s: float) -> None:
         """Wait until messages become ready, or for `timeout_s`."""
-        mine = Signal()
-        self.news.append(mine)
+        signal = Signal()
+        self.news.append(signal)
         try:
-            mine.wait(timeout_s)
+            signal.wait(timeout_s)
         finally:
             with contextlib.suppress(ValueError, IndexError):
-                self.news.remove(mine)
+                self.news.remove(signal)
 
-    def _malformed(self, gone: _SegmentGone) -> MalformedObject:
-        said = f"the queue at {self.path!r} names the segment {gone.name}, which was removed: "
-        return MalformedObject(f"{said}restore that object, or create the queue anew")
+    def _malformed(self, missing: _SegmentGone) -> MalformedObject:
+        message = f"the queue at {self.path!r} names the segment {missing.name}, which was removed: "
+        return MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _unknown(self, why: str) -> OutcomeUnknown:
-        said = f"the operation may have been applied to the queue {self.path!r}: {why}"
-        return OutcomeUnknown(said, path=self.path)
+        message = f"the operation may have been applied to the queue {self.path!r}: {why}"
+        return OutcomeUnknown(message, path=self.path)
 
 
 def _is_foreign_claim(operation: Given) -> bool:
@@ -381,4 +383,4 @@ def _numbered(operation: Given) -> NumberOf | None:
 
 
 def _names(contents: Contents) -> set[str]:
-    return {one.name for one in contents.segments}
+    return {segment.name for segment in contents.segments}

@@ -111,11 +111,11 @@ def apply_all(
     draft = Draft(None, 0, None, 0) if base is None else Draft(base.value, base.epoch, base.edit, base.serial)
     errors: list[Exception | None] = []
     locked: list[int] = []
-    for place, change in enumerate(changes):
+    for index, change in enumerate(changes):
         try:
             draft = apply_one(draft, change, stamp, over if exclusive else None)
         except StateLocked as error:
-            locked.append(place)
+            locked.append(index)
             errors.append(error)
         except Exception as error:  # noqa: BLE001 - the caller of the user's function raises it
             errors.append(error)

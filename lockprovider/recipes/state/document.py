@@ -97,20 +97,20 @@ def decode(data: bytes, path: str) -> Document:
     with undecodable_as(
         MalformedObject, f"{path!r} is not a state file and was not changed", "give the state another path"
     ):
-        found = parse_object(data, most=_LARGEST)
-        check_format({"format": _FORMAT, **found}, path, _FORMAT)
-        mark = found.get("edit")
+        fields = parse_object(data, most=_LARGEST)
+        check_format({"format": _FORMAT, **fields}, path, _FORMAT)
+        mark = fields.get("edit")
         return Document(
-            text_in(found, "lineage"),
-            whole_in(found, "serial", least=1),
-            text_in(found, "write"),
-            text_in(found, "by"),
-            whole_in(found, "at", most=LATEST_MS),
-            found["value"],
-            whole_in(found, "epoch"),
-            text_in(found, "reason", ""),
+            text_in(fields, "lineage"),
+            whole_in(fields, "serial", least=1),
+            text_in(fields, "write"),
+            text_in(fields, "by"),
+            whole_in(fields, "at", most=LATEST_MS),
+            fields["value"],
+            whole_in(fields, "epoch"),
+            text_in(fields, "reason", ""),
             None if mark is None else _mark(mark),
-            {name: value for name, value in found.items() if name not in _KNOWN},
+            {name: value for name, value in fields.items() if name not in _KNOWN},
         )
 
 
@@ -150,10 +150,10 @@ def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]
         for key in sorted({*before, *after}):
             yield from difference(before.get(key, NOT_THERE), after.get(key, NOT_THERE), f"{where}/{key}")
     elif isinstance(before, list) and isinstance(after, list):
-        for place in range(max(len(before), len(after))):
-            old = before[place] if place < len(before) else NOT_THERE
-            new = after[place] if place < len(after) else NOT_THERE
-            yield from difference(old, new, f"{where}/{place}")
+        for index in range(max(len(before), len(after))):
+            old = before[index] if index < len(before) else NOT_THERE
+            new = after[index] if index < len(after) else NOT_THERE
+            yield from difference(old, new, f"{where}/{index}")
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):
         yield Difference(where, before, after)
 
@@ -243,8 +243,8 @@ class Model(Generic[V]):
         """See `Codec`."""
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
-        given: Any = value
-        return json_copy(given.model_dump(mode="json"), "a state", LARGEST_STATE)
+        instance: Any = value
+        return json_copy(instance.model_dump(mode="json"), "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
         """See `Codec`."""
@@ -267,14 +267,14 @@ class Checked(Generic[V]):
         return self.codec.decode(stored)
 
 
-def codec_of(given: Any) -> Codec[Any]:
+def codec_of(codec: Any) -> Codec[Any]:
     """Return the codec for a `codec=` argument, or raise InvalidInput."""
-    if given is None:
+    if codec is None:
         return Json()
-    if given is bytes:
+    if codec is bytes:
         return Raw()
-    if isinstance(given, type) and hasattr(given, "model_validate") and hasattr(given, "model_dump"):
-        return Model(given)
-    if not isinstance(given, type) and hasattr(given, "encode") and hasattr(given, "decode"):
-        return Checked(given)
-    raise InvalidInput(f"codec={given!r} must be bytes, a pydantic model's class, or an object with encode and decode")
+    if isinstance(codec, type) and hasattr(codec, "model_validate") and hasattr(codec, "model_dump"):
+        return Model(codec)
+    if not isinstance(codec, type) and hasattr(codec, "encode") and hasattr(codec, "decode"):
+        return Checked(codec)
+    raise InvalidInput(f"codec={codec!r} must be bytes, a pydantic model's class, or an object with encode and decode")

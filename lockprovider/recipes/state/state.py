@@ -260,12 +260,12 @@ class State(Recipe, Generic[V]):
         ['migration 12']
         """
         whole(limit, "limit")
-        now, _ = self._file.read()
-        found: list[Revision[V]] = []
-        while now is not None and len(found) < limit:
-            found.append(self._revision(now))
-            now = self._file.at(now.lineage, now.serial - 1) if now.serial > 1 else None
-        return found
+        current, _ = self._file.read()
+        revisions: list[Revision[V]] = []
+        while current is not None and len(revisions) < limit:
+            revisions.append(self._revision(current))
+            current = self._file.at(current.lineage, current.serial - 1) if current.serial > 1 else None
+        return revisions
 
     def at(self, serial: int) -> Revision[V]:
         """Return the revision of a serial; raises NoRevision if it does not exist or was trimmed.
@@ -277,12 +277,12 @@ class State(Recipe, Generic[V]):
 
     def _at(self, serial: int) -> Document:
         whole(serial, "serial")
-        now, _ = self._file.read()
-        if now is not None and serial <= now.serial:
-            then = now if now.serial == serial else self._file.at(now.lineage, serial)
+        current, _ = self._file.read()
+        if current is not None and serial <= current.serial:
+            then = current if current.serial == serial else self._file.at(current.lineage, serial)
             if then is not None:
                 return then
-        last = 0 if now is None else now.serial
+        last = 0 if current is None else current.serial
         raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
@@ -409,11 +409,11 @@ class State(Recipe, Generic[V]):
             within = _UPDATED.set(_UPDATED.get() | {self._place})
             self._calls_since_s = self.world.monotonic_s()
             try:
-                made = fn(self._value(stored))
+                result = fn(self._value(stored))
             finally:
                 self._calls_since_s = None
                 _UPDATED.reset(within)
-            return made if isinstance(made, NotChanged) else self.codec.encode(made)
+            return result if isinstance(result, NotChanged) else self.codec.encode(result)
 
         return Update(next_value, epoch_of(fence), check_text(reason, "reason"))
 

@@ -76,19 +76,19 @@ class TerraformBackend:
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
         """Carry out a request; an error becomes a status and message."""
-        given = {name: values[0] for name, values in parse_qs(query).items()}
-        asked: dict[str, Callable[[], Reply]] = {
+        parameters = {name: values[0] for name, values in parse_qs(query).items()}
+        handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
-            "POST": lambda: self._alone(lambda: self._write(given.get("ID", ""), body, force=_forced(given))),
+            "POST": lambda: self._alone(lambda: self._write(parameters.get("ID", ""), body, force=_forced(parameters))),
             "DELETE": lambda: self._alone(self._delete),
             "LOCK": lambda: self._alone(lambda: self._lock(_info(body))),
             "UNLOCK": lambda: self._alone(lambda: self._unlock(_info(body).get("ID"))),
         }
-        if method not in asked:
-            said = f"{method} is not a method of this protocol: use one of {', '.join(asked)}"
-            return Reply.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "InvalidInput", said)
+        if method not in handlers:
+            message = f"{method} is not a method of this protocol: use one of {', '.join(handlers)}"
+            return Reply.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "InvalidInput", message)
         try:
-            return asked[method]()
+            return handlers[method]()
         except StateLocked as error:
             return self._locked_by_another(str(error))
         except (CasError, CoordinationError, LockError, ValueError) as error:
@@ -115,8 +115,8 @@ class TerraformBackend:
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
-            said = f"the lock {identity} is no longer held: lock the state again, then push your local state"
-            return Reply.refusal(HTTPStatus.CONFLICT, "LeaseLost", said)
+            message = f"the lock {identity} is no longer held: lock the state again, then push your local state"
+            return Reply.refusal(HTTPStatus.CONFLICT, "LeaseLost", message)
         if held is None:
             self._put(snapshot, force=force)
             return Reply(HTTPStatus.OK)
@@ -165,8 +165,8 @@ class TerraformBackend:
         if held is None and not identity:  # force-unlock sends no ID
             self.state.unlock(self.state.who())
         elif held is None or identity not in (None, held.info.get("ID")):
-            said = f"the lock {identity} is not held here: nothing was unlocked"
-            return Reply.refusal(HTTPStatus.CONFLICT, "StateConflict", said)
+            message = f"the lock {identity} is not held here: nothing was unlocked"
+            return Reply.refusal(HTTPStatus.CONFLICT, "StateConflict", message)
         else:
             self.close()
         return Reply(HTTPStatus.OK)
@@ -250,8 +250,8 @@ class _Held:
         edit, self.edit = self.edit or _begun(state, self.lease, self.info), None
         edit.value = body
         reason = str(self.info.get("Operation") or "")
-        done = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001 - part of the state
-        self.edit = Edit(self.lease, state._revision(done))  # noqa: SLF001
+        document = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001 - part of the state
+        self.edit = Edit(self.lease, state._revision(document))  # noqa: SLF001
 
 
 def _begun(state: State[bytes], lease: Lease, info: dict[str, Any]) -> Edit[bytes]:
@@ -259,13 +259,13 @@ def _begun(state: State[bytes], lease: Lease, info: dict[str, Any]) -> Edit[byte
     return Edit(lease, state._revision(begun))  # noqa: SLF001
 
 
-def _forced(given: Mapping[str, str]) -> bool:
-    return given.get("force") == "true"
+def _forced(parameters: Mapping[str, str]) -> bool:
+    return parameters.get("force") == "true"
 
 
 def _locked(info: Mapping[str, Any]) -> Reply:
-    said = f"it is locked by {info.get('Who') or 'another run'} (ID {info.get('ID') or 'not known'})"
-    return Reply(HTTPStatus.LOCKED, json.dumps(info).encode(), said)
+    message = f"it is locked by {info.get('Who') or 'another run'} (ID {info.get('ID') or 'not known'})"
+    return Reply(HTTPStatus.LOCKED, json.dumps(info).encode(), message)
 
 
 def lock_in_words(reason: str) -> str:
@@ -394,28 +394,28 @@ class TfLock:
         self._proof.require()
         self._proof.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
         deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0
-        mine = self.world.new_id()
-        data = self._encoded(mine, operation, info)
+        identity = self.world.new_id()
+        data = self._encoded(identity, operation, info)
         try:
             while True:
                 outcome = self._store.put_if_absent(self.path, data, timeout=self._timeout_s)
                 if isinstance(outcome, Won):
                     return _decoded(data, outcome.version)
-                there = self._looked(outcome)
-                if there is not None and there.id == mine:
-                    return there
+                current = self._looked(outcome)
+                if current is not None and current.id == identity:
+                    return current
                 tries += 1
                 left_s = deadline_s - self.world.monotonic_s()
                 if left_s <= 0:
                     if isinstance(outcome, Unknown):
                         outcome.unwrap()
-                    raise _taken(self.path, there)
+                    raise _taken(self.path, current)
                 self.world.sleep(min(left_s, delay_s(tries, self.world.random())))
         except KeyboardInterrupt:  # without a lease, the lock would stay
             with contextlib.suppress(CasError, StateConflict):
-                there = self.shown()
-                if there is not None and there.id == mine:
-                    self.unlock(there)
+                current = self.shown()
+                if current is not None and current.id == identity:
+                    self.unlock(current)
             raise
 
     def unlock(self, shown: TfLockFile) -> bool:
@@ -436,12 +436,12 @@ class TfLock:
             outcome = self._store.delete_if_match(self.path, shown.version, timeout=self._timeout_s)
             if isinstance(outcome, Won):
                 return True
-            there = self.shown()
-            if there is None:
+            current = self.shown()
+            if current is None:
                 return isinstance(outcome, Unknown)  # it existed, and any client may have removed it
-            if there.version != shown.version:
+            if current.version != shown.version:
                 raise StateConflict(
-                    f"{self.path!r} has changed since it was shown: {_words(there)} holds it; look again"
+                    f"{self.path!r} has changed since it was shown: {_words(current)} holds it; look again"
                 )
             tries += 1
             if self.world.monotonic_s() > deadline_s:
@@ -459,33 +459,33 @@ class TfLock:
 
     def _encoded(self, identity: str, operation: str, info: str) -> bytes:
         created = datetime.fromtimestamp(self.world.now_ms() / 1000, tz=timezone.utc).isoformat()
-        said = {"ID": identity, "Operation": operation or "lockprovider", "Info": info, "Who": me(), "Version": ""}
-        return json.dumps({**said, "Created": created, "Path": self.path.removesuffix(_SUFFIX)}).encode()
+        fields = {"ID": identity, "Operation": operation or "lockprovider", "Info": info, "Who": me(), "Version": ""}
+        return json.dumps({**fields, "Created": created, "Path": self.path.removesuffix(_SUFFIX)}).encode()
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
     try:
-        said = parse_object(data, most=_LARGEST)
+        fields = parse_object(data, most=_LARGEST)
     except ValueError:
-        said = {}
-    identity, who, what, info, created = (
-        str(said.get(name) or "") for name in ("ID", "Who", "Operation", "Info", "Created")
+        fields = {}
+    identity, who, operation, info, created = (
+        str(fields.get(name) or "") for name in ("ID", "Who", "Operation", "Info", "Created")
     )
-    return TfLockFile(identity, who, what, info, created, version)
+    return TfLockFile(identity, who, operation, info, created, version)
 
 
-def _words(there: TfLockFile) -> str:
-    about = " ".join(word for word in (there.operation, there.info) if word)
-    return f"{there.who or 'an unnamed holder'} (ID {there.id or 'not said'}{', ' + about if about else ''})"
+def _words(lock: TfLockFile) -> str:
+    about = " ".join(word for word in (lock.operation, lock.info) if word)
+    return f"{lock.who or 'an unnamed holder'} (ID {lock.id or 'not said'}{', ' + about if about else ''})"
 
 
-def _taken(path: str, there: TfLockFile | None) -> StateLocked:
-    if there is None:
+def _taken(path: str, lock: TfLockFile | None) -> StateLocked:
+    if lock is None:
         return StateLocked(f"other clients held {path!r} at each try")
-    said = f"{path!r} is held by {_words(there)} since {there.created or 'an unknown time'}"
+    message = f"{path!r} is held by {_words(lock)} since {lock.created or 'an unknown time'}"
     return StateLocked(
-        f"{said}; it has no lease: if its holder is dead, run `lockprovider state unlock URL --style tflock`",
-        there.who,
+        f"{message}; it has no lease: if its holder is dead, run `lockprovider state unlock URL --style tflock`",
+        lock.who,
         0,
-        there.operation,
+        lock.operation,
     )

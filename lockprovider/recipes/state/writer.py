@@ -99,21 +99,24 @@ class StateFile:
 
         Raises MalformedObject for other writes, and what `finish` raises.
         """
-        mine = decode(unknown.data or b"", unknown.write.path)
+        document = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
         base = None if isinstance(condition, Absent) else Content(b"", condition)
-        return self.finish(Turn.settling(None if base is None else mine, mine), base, deadline_s)
+        return self.finish(Turn.settling(None if base is None else document, document), base, deadline_s)
 
     @staticmethod
-    def may_trim(now: Document, keep: int) -> bool:
+    def may_trim(current: Document, keep: int) -> bool:
         """Return whether a trim is due: every 16 writes."""
-        return now.serial > keep and now.serial % TRIM_EVERY == 0
+        return current.serial > keep and current.serial % TRIM_EVERY == 0
 
-    def trim(self, now: Document, keep: int) -> None:
+    def trim(self, current: Document, keep: int) -> None:
         """Remove revisions before the newest `keep`; any client may repeat it."""
-        folder, first = self._history(now.lineage, 0).rpartition("/")[0], self._history(now.lineage, now.serial - keep)
+        folder, first = (
+            self._history(current.lineage, 0).rpartition("/")[0],
+            self._history(current.lineage, current.serial - keep),
+        )
         with contextlib.suppress(CasError):  # the next trim removes them
-            self.store.delete_all([one.path for one in self.store.list(f"{folder}/", stop_at=first)])
+            self.store.delete_all([entry.path for entry in self.store.list(f"{folder}/", stop_at=first)])
 
     def _step(self, turn: Turn, base: Content | None, data: bytes) -> Turn:
         """Archive, replace, or read, as the write's next step."""
@@ -150,10 +153,10 @@ class StateFile:
         )
 
     def _document(self, content: Content) -> Document:
-        known = self._decoded
-        if known is None or known[0] != content:
-            known = self._decoded = (content, decode(content.data, self.path))
-        return known[1]
+        cached = self._decoded
+        if cached is None or cached[0] != content:
+            cached = self._decoded = (content, decode(content.data, self.path))
+        return cached[1]
 
     def _history(self, lineage: str, serial: int) -> str:
         return f"{self.path}.d/history/{lineage}/{serial:012d}"
@@ -187,15 +190,15 @@ class StateWriter:
         while True:
             base, content = self.file.read(max_age_s=max_age_s)
             stamp = Stamp(world.new_id(), me(), world.now_ms(), world.new_id())
-            done = apply_all(base, changes, stamp, over, exclusive=self.exclusive)
-            if done.locked and max_age_s:
+            applied = apply_all(base, changes, stamp, over, exclusive=self.exclusive)
+            if applied.locked and max_age_s:
                 max_age_s = 0.0
-            elif base is not None and done.locked and holder is None and (holder := self._editor()) is None:
+            elif base is not None and applied.locked and holder is None and (holder := self._editor()) is None:
                 over = base.editing
-            elif done.changed:
-                turn = self._write(base, content, following(base, done.draft, stamp), deadline_s)
+            elif applied.changed:
+                turn = self._write(base, content, following(base, applied.draft, stamp), deadline_s)
                 if turn.verdict == "mine":
-                    return _answers(turn.mine, done, holder)
+                    return _answers(turn.mine, applied, holder)
                 max_age_s, failures = 0.0, failures + 1
                 if world.monotonic_s() > deadline_s:
                     path = self.file.path
@@ -207,17 +210,17 @@ class StateWriter:
             elif max_age_s:
                 max_age_s = 0.0  # the cached state needs no write, so check the current one
             else:
-                return _answers(base, done, holder)
+                return _answers(base, applied, holder)
 
     def new_lock(self) -> Lock:
         """Return a new client of the lock of edits."""
         return Lock(self.file.store, self.file.lock_path, self.lock_settings, world=self.file.world)
 
-    def _write(self, base: Document | None, content: Content | None, mine: Document, deadline_s: float) -> Turn:
+    def _write(self, base: Document | None, content: Content | None, document: Document, deadline_s: float) -> Turn:
         self.file.proof.require()
-        turn = self.file.finish(Turn.begin(base, mine), content, deadline_s)
-        if turn.verdict == "mine" and self.file.may_trim(mine, self.keep):
-            self.file.store.in_background(lambda: self.file.trim(mine, self.keep))
+        turn = self.file.finish(Turn.begin(base, document), content, deadline_s)
+        if turn.verdict == "mine" and self.file.may_trim(document, self.keep):
+            self.file.store.in_background(lambda: self.file.trim(document, self.keep))
         return turn
 
     def _editor(self) -> NotAcquired | None:
@@ -232,10 +235,12 @@ class StateWriter:
         return None
 
 
-def _answers(document: Document | None, done: Changed, holder: NotAcquired | None) -> list[Document | Exception | None]:
-    answers = [document if error is None else error for error in done.errors]
-    for place in done.locked if holder is not None else ():
-        error = answers[place]
+def _answers(
+    document: Document | None, applied: Changed, holder: NotAcquired | None
+) -> list[Document | Exception | None]:
+    answers = [document if error is None else error for error in applied.errors]
+    for index in applied.locked if holder is not None else ():
+        error = answers[index]
         if isinstance(error, StateLocked) and holder is not None:
-            answers[place] = StateLocked(str(error), holder.owner, holder.valid_until_ms, error.reason)
+            answers[index] = StateLocked(str(error), holder.owner, holder.valid_until_ms, error.reason)
     return answers

@@ -116,40 +116,40 @@ def draft(
     results: list[Result] = []
     carried: list[bool] = []
     for n, operation in enumerate(operations):
-        done: Result = None
+        result: Result = None
         before, written = (head.epoch, head.led, head.sealed), False
         try:
             match operation:
                 case Append():
-                    done = _repeated(table, operation, sent=bool(sent) and sent[n])
-                    if done is None:
+                    result = _repeated(table, operation, sent=bool(sent) and sent[n])
+                    if result is None:
                         _must_not_be_over(head, operation.epoch, since if operation.since is None else operation.since)
-                        done = _append(head, table, operation, len(records))
+                        result = _append(head, table, operation, len(records))
                         records.append(operation.data)
                         written = True
                 case Lead(epoch):
                     head = replace(head, epoch=_leads(head, epoch), led=True)
-                    done = head.epoch
+                    result = head.epoch
                 case Seal(epoch, successor):
                     head = _sealed(head, epoch, since, successor)
-                    done = Position(head.slot - (last.sealed is not None), head.first)
+                    result = Position(head.slot - (last.sealed is not None), head.first)
                 case Resign(epoch):
                     head = replace(head, led=head.led and head.epoch != epoch)
         except Exception as error:  # noqa: BLE001 - the operation's caller raises it
-            done = error
-        results.append(done)
+            result = error
+        results.append(result)
         carried.append(written or (head.epoch, head.led, head.sealed) != before)
     return Drafted(replace(head, count=len(records)), tuple(records), tuple(results), tuple(carried))
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
-    old = table.pop(append.producer, None)  # move it to the end: the longest idle are first
-    if old is None:
+    previous = table.pop(append.producer, None)  # move it to the end: the longest idle are first
+    if previous is None:
         _make_room(table, append.producer)
     position = Position(head.slot, head.first + before)
-    epoch, base = (0, 0) if old is None else (old.epoch, old.base)
-    if old is None or old.client != append.client:
-        epoch, base = epoch + 1, 0 if old is None else old.seq
+    epoch, base = (0, 0) if previous is None else (previous.epoch, previous.base)
+    if previous is None or previous.client != append.client:
+        epoch, base = epoch + 1, 0 if previous is None else previous.seq
     table[append.producer] = Producer(epoch, append.seq, *_both(position), append.client, base)
     return Appended(position)
 
@@ -170,8 +170,8 @@ def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appe
                 f"{UNNAMED_MOST} unnamed producers have appended since, so this one is forgotten: give producers names"
             )
         return None
-    mine = has.client == append.client
-    if not mine and append.took:
+    is_own = has.client == append.client
+    if not is_own and append.took:
         if sent and append.seq <= has.base:
             return Appended(None, again=True)
         if has.epoch >= append.took:
@@ -183,10 +183,10 @@ def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appe
         return None
     if append.seq == has.seq:
         return Appended(Position(has.slot, has.offset), again=True)
-    if append.seq <= max(append.known, has.base if mine else has.seq) or (sent and mine):
+    if append.seq <= max(append.known, has.base if is_own else has.seq) or (sent and is_own):
         return Appended(None, again=True)
-    what = f"{append.producer!r} has appended {has.seq}, and {append.seq} does not repeat one of them"
-    raise SequenceGap(f"{what}: number records in the order of their appends")
+    message = f"{append.producer!r} has appended {has.seq}, and {append.seq} does not repeat one of them"
+    raise SequenceGap(f"{message}: number records in the order of their appends")
 
 
 def _unnamed(table: dict[str, Producer]) -> list[str]:
@@ -302,38 +302,42 @@ class Appending:
         """Read the place next, after a refusal or no answer."""
         return replace(self, need=Need.LOOK)
 
-    def looked(self, there: Head | None) -> Appending:
+    def looked(self, stored: Head | None) -> Appending:
         """Choose the next step by the slot in the draft's place (None: empty)."""
         assert self.drafted is not None  # noqa: S101 - likewise
-        if there is None or there.slot < self.slot:
+        if stored is None or stored.slot < self.slot:
             return replace(self, need=Need.SEND)  # not written yet: the condition still holds
-        if there.slot == self.slot and there.batch == self.batch:
+        if stored.slot == self.slot and stored.batch == self.batch:
             return self.won()
         sent, took = self.sent, self.took
-        if there.slot > self.slot and self.doubt:
+        if stored.slot > self.slot and self.doubt:
             before = sent or (False,) * len(self.operations)
-            sent = tuple(was or now for was, now in zip(before, self.drafted.carried, strict=True))
+            sent = tuple(was or carried for was, carried in zip(before, self.drafted.carried, strict=True))
             took = tuple(self.taken().items())
-        return replace(self, need=Need.END, known=there.slot, drafted=None, doubt=False, sent=sent, took=took)
+        return replace(self, need=Need.END, known=stored.slot, drafted=None, doubt=False, sent=sent, took=took)
 
     def taken(self) -> dict[str, int]:
         """Return, by client, the epoch of the name that it may have taken."""
-        found = dict(self.took)
+        epochs = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers
-            for one, is_in in zip(self.operations, self.drafted.carried, strict=True):
-                if is_in and isinstance(one, Append) and table[one.producer].client == one.client:
-                    found[one.client] = table[one.producer].epoch
-        return found
+            for operation, is_in in zip(self.operations, self.drafted.carried, strict=True):
+                if is_in and isinstance(operation, Append) and table[operation.producer].client == operation.client:
+                    epochs[operation.client] = table[operation.producer].epoch
+        return epochs
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
         """Finish with `error`, or `unknown` for operations that may be in the log."""
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
-            return replace(self, need=Need.DONE, results=tuple(unknown if one else error for one in sent))
-        said = unknown if self.doubt else error
+            return replace(
+                self, need=Need.DONE, results=tuple(unknown if may_be_done else error for may_be_done in sent)
+            )
+        outcome = unknown if self.doubt else error
         answers = zip(self.drafted.results, self.drafted.carried, strict=True)
-        return replace(self, need=Need.DONE, results=tuple(said if one else result for result, one in answers))
+        return replace(
+            self, need=Need.DONE, results=tuple(outcome if may_be_done else result for result, may_be_done in answers)
+        )
 
 
 class LogCodec:
@@ -355,9 +359,9 @@ class LogCodec:
                 raise TypeError(f"{operation!r} is not handed over")
 
     @staticmethod
-    def understand(said: list[Any]) -> LogOperation:
+    def understand(encoded: list[Any]) -> LogOperation:
         """See `WireCodec`."""
-        match said:
+        match encoded:
             case [
                 "append",
                 str(text),
@@ -372,7 +376,7 @@ class LogCodec:
                 data = base64.b64decode(text, validate=True)
                 return Append(data, producer, seq, client, took, known, epoch, since)
             case _:
-                raise ValueError(f"{said!r} is no operation")
+                raise ValueError(f"{encoded!r} is no operation")
 
     @staticmethod
     def say_result(operation: LogOperation, result: Any) -> Any:
@@ -382,13 +386,13 @@ class LogCodec:
         return [None, None, result.again] if position is None else [position.slot, position.offset, result.again]
 
     @staticmethod
-    def understand_result(operation: LogOperation, said: Any) -> Any:
+    def understand_result(operation: LogOperation, encoded: Any) -> Any:
         """See `WireCodec`."""
         del operation
-        match said:
+        match encoded:
             case [None, None, bool(again)]:
                 return Appended(None, again)
             case [int(slot), int(offset), bool(again)]:
                 return Appended(Position(slot, offset), again)
             case _:
-                raise ValueError(f"{said!r} is no result")
+                raise ValueError(f"{encoded!r} is no result")

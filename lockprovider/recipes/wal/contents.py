@@ -163,15 +163,15 @@ class LogManifest:
 
     def encode(self) -> bytes:
         """Encode as JSON."""
-        said = {
+        fields = {
             "format": _MANIFEST_FORMAT,
             "id": self.id,
             "slots": self.slots,
             "retain": self.retain,
             "floor": self.floor,
         }
-        said |= {"hint": self.hint, "readers": dict(self.readers), "rev": self.rev}
-        return json.dumps({**self.more, **said}).encode()
+        fields |= {"hint": self.hint, "readers": dict(self.readers), "rev": self.rev}
+        return json.dumps({**self.more, **fields}).encode()
 
 
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
@@ -179,19 +179,19 @@ def decode_log_manifest(data: bytes, path: str) -> LogManifest:
     with undecodable_as(
         MalformedObject, f"{path!r} is not the manifest of a log and was not changed", "give the log another path"
     ):
-        found = parse_object(data, most=LARGEST_OBJECT)
-        check_format(found, path, _MANIFEST_FORMAT)
-        if found["retain"] not in RETAIN:
+        fields = parse_object(data, most=LARGEST_OBJECT)
+        check_format(fields, path, _MANIFEST_FORMAT)
+        if fields["retain"] not in RETAIN:
             raise Undecodable(f"retain must be one of {', '.join(RETAIN)}")
         return LogManifest(
-            id=text_in(found, "id"),
-            slots=None if found["slots"] is None else whole_in(found, "slots", least=1),
-            retain=found["retain"],
-            floor=whole_in(found, "floor"),
-            hint=whole_in(found, "hint", least=NOT_YET),
-            readers={_reader(name): as_whole(slot, name) for name, slot in found["readers"].items()},
-            rev=whole_in(found, "rev"),
-            more={name: value for name, value in found.items() if name not in _KNOWN},
+            id=text_in(fields, "id"),
+            slots=None if fields["slots"] is None else whole_in(fields, "slots", least=1),
+            retain=fields["retain"],
+            floor=whole_in(fields, "floor"),
+            hint=whole_in(fields, "hint", least=NOT_YET),
+            readers={_reader(name): as_whole(slot, name) for name, slot in fields["readers"].items()},
+            rev=whole_in(fields, "rev"),
+            more={name: value for name, value in fields.items() if name not in _KNOWN},
         )
 
 
@@ -274,26 +274,26 @@ class Slot:
 
     def records(self) -> list[bytes]:
         """Decode the records in order, or raise MalformedObject."""
-        found, at = [], 0
+        records, at = [], 0
         for _ in range(self.head.count):
             start = at + _LENGTH
             at = start + int.from_bytes(self.body[at:start], "big")
-            found.append(self.body[start:at])
+            records.append(self.body[start:at])
         if at != len(self.body):
-            said = f"its {self.head.count} records do not match its {len(self.body)} bytes"
-            raise MalformedObject(f"{self.path!r} is not a slot of a log and was not changed: {said}")
-        return found
+            message = f"its {self.head.count} records do not match its {len(self.body)} bytes"
+            raise MalformedObject(f"{self.path!r} is not a slot of a log and was not changed: {message}")
+        return records
 
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
     """Encode a slot."""
     format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
-    said = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
-    said |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
-    said |= {} if head.broker is None else {"broker": head.broker}
-    said |= {} if head.sealed is None else {"sealed": head.sealed}
+    fields = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
+    fields |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
+    fields |= {} if head.broker is None else {"broker": head.broker}
+    fields |= {} if head.sealed is None else {"sealed": head.sealed}
     table = {name: [p.epoch, p.seq, p.slot, p.offset, p.client, p.base] for name, p in head.producers.items()}
-    parts = [_dump({**said, "producers": table}).encode(), b"\n"]
+    parts = [_dump({**fields, "producers": table}).encode(), b"\n"]
     for record in records:
         parts += [len(record).to_bytes(_LENGTH, "big"), record]
     data = b"".join(parts)
@@ -308,20 +308,20 @@ def decode_slot(data: bytes, path: str) -> Slot:
             raise Undecodable(f"it has {len(data)} bytes")
         if not newline or zlib.crc32(data[:-_LENGTH]).to_bytes(_LENGTH, "big") != data[-_LENGTH:]:
             raise Undecodable("its checksum does not match")
-        found = parse_object(line, most=LARGEST_OBJECT)
-        check_format(found, path, _FORMAT, _SEALED_FORMAT)
+        fields = parse_object(line, most=LARGEST_OBJECT)
+        check_format(fields, path, _FORMAT, _SEALED_FORMAT)
         head = Head(
-            log=text_in(found, "log"),
-            slot=whole_in(found, "slot"),
-            first=whole_in(found, "first"),
-            count=whole_in(found, "count", most=len(body) // _LENGTH),
-            epoch=whole_in(found, "epoch"),
-            led=as_flag(found["led"], "led"),
-            batch=text_in(found, "batch"),
-            at_ms=whole_in(found, "at", most=LATEST_MS),
-            producers={name: _producer(stored) for name, stored in found["producers"].items()},
-            broker=found.get("broker"),
-            sealed=text_in(found, "sealed") if found["format"] == _SEALED_FORMAT else None,
+            log=text_in(fields, "log"),
+            slot=whole_in(fields, "slot"),
+            first=whole_in(fields, "first"),
+            count=whole_in(fields, "count", most=len(body) // _LENGTH),
+            epoch=whole_in(fields, "epoch"),
+            led=as_flag(fields["led"], "led"),
+            batch=text_in(fields, "batch"),
+            at_ms=whole_in(fields, "at", most=LATEST_MS),
+            producers={name: _producer(stored) for name, stored in fields["producers"].items()},
+            broker=fields.get("broker"),
+            sealed=text_in(fields, "sealed") if fields["format"] == _SEALED_FORMAT else None,
         )
         return Slot(head, body, path)
 

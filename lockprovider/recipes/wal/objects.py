@@ -47,24 +47,24 @@ _KEPT = 65536  # cached versions of places
 _HINT_EVERY = 64  # slots between two updates of the hint
 
 
-def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
+def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
     """Find the last slot, -1 if none was written, by doubled and then halved steps instead of a listing.
 
-    `look` returns the slot in a slot's place, -1 if empty. `known` is a written slot, or -1; a smaller result means
+    `look` returns the slot in a slot's place, -1 if empty. `written` is a written slot, or -1; a smaller result means
     that another program has removed it. Slots are written one after the other, so the place of slot s alone shows
     whether s was ever written.
     """
-    low = known if known == NOT_YET else look(known)
+    low = written if written == NOT_YET else look(written)
     while True:
         step = 1
-        while (there := look(low + step)) >= low + step:
-            low, step = there, step * 2 if slots is None else min(step * 2, slots)
+        while (read_slot := look(low + step)) >= low + step:
+            low, step = read_slot, step * 2 if slots is None else min(step * 2, slots)
         high = low + step
         while high - low > 1:
             middle = (low + high) // 2
-            there = look(middle)
-            if there >= middle:
-                low = there
+            read_slot = look(middle)
+            if read_slot >= middle:
+                low = read_slot
             else:
                 high = middle
         if high - low == 1:
@@ -113,17 +113,17 @@ class LogObjects:
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
         """Replace the manifest by the result of `fn`, which may run several times, even after a write was done."""
         self._proof.require()
-        made = self.manifest()
+        changed = self.manifest()
 
         def write(data: bytes | None) -> bytes:
-            nonlocal made
-            old = self._decoded(data)
-            made = replace(fn(old), rev=old.rev + 1)
-            return made.encode()
+            nonlocal changed
+            stored = self._decoded(data)
+            changed = replace(fn(stored), rev=stored.rev + 1)
+            return changed.encode()
 
         self.store.update(self._manifest_path, write, timeout=self.timeout_s)
-        self._manifest = made
-        return made
+        self._manifest = changed
+        return changed
 
     def _decoded(self, data: bytes | None) -> LogManifest:
         if data is None:
@@ -133,34 +133,34 @@ class LogObjects:
             raise Fenced(f"the log at {self.path!r} was removed and created anew: open it again")
         return manifest
 
-    def look(self, slot: int, known: Found | None = None) -> Found | None:
-        """Read a slot's place (None: empty), and cache its version; `known` saves the body if unchanged."""
+    def look(self, slot: int, cached: Found | None = None) -> Found | None:
+        """Read a slot's place (None: empty), and cache its version; an unchanged `cached` one transfers no body."""
         path = self.slot_path(slot)
-        before = None if known is None else known.content
+        before = None if cached is None else cached.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
         if content is None or content is before:
-            return None if content is None else known
-        found = decode_slot(content.data, path)
-        if found.head.log != self.manifest().id:
+            return None if content is None else cached
+        decoded = decode_slot(content.data, path)
+        if decoded.head.log != self.manifest().id:
             raise MalformedObject(f"{path!r} belongs to another log and was not changed: give this log another path")
-        self._know(found.head, content.version)
-        return Found(found, content)
+        self._know(decoded.head, content.version)
+        return Found(decoded, content)
 
     def require_reached(self, start: Position) -> None:
         """Raise InvalidInput if the log ends before `start`; may read one or two slots."""
         if start <= self._reached:
             return
-        there = self.look(start.slot)
-        if (there is None or there.slot.head.slot < start.slot) and start.slot:
-            there = self.look(start.slot - 1)
-        end = Position(0, 0) if there is None else behind(there.slot.head)
+        place = self.look(start.slot)
+        if (place is None or place.slot.head.slot < start.slot) and start.slot:
+            place = self.look(start.slot - 1)
+        end = Position(0, 0) if place is None else behind(place.slot.head)
         if start > end:
             raise self.past_the_end(start)
 
     def past_the_end(self, position: Position) -> InvalidInput:
         """Build the error of a position past the end of the log or its slot."""
-        said = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
-        return InvalidInput(f"{said}: give a position of this log, e.g. from `end()` or a batch")
+        message = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
+        return InvalidInput(f"{message}: give a position of this log, e.g. from `end()` or a batch")
 
     def slot_path(self, slot: int) -> str:
         """Return the path of a slot's place."""
@@ -189,25 +189,25 @@ class LogObjects:
                 self.store.in_background(lambda: self._hint(head.slot))
         return outcome
 
-    def last(self, known: int = NOT_YET) -> Slot:
-        """Find the last slot, as it was during the search; `known` is a written slot."""
+    def last(self, written: int = NOT_YET) -> Slot:
+        """Find the last slot, as it was during the search; `written` is a written slot."""
         manifest = self.manifest()
-        found = {NOT_YET: Slot(Head(manifest.id))}
+        slots = {NOT_YET: Slot(Head(manifest.id))}
 
         def look(slot: int) -> int:
-            there = self.look(slot)
-            if there is None:
+            place = self.look(slot)
+            if place is None:
                 return NOT_YET
-            found[there.slot.head.slot] = there.slot
-            return there.slot.head.slot
+            slots[place.slot.head.slot] = place.slot
+            return place.slot.head.slot
 
-        known = max(known, manifest.hint)
-        end = last_slot(look, known, manifest.slots)
-        if end < known:
+        written = max(written, manifest.hint)
+        end = last_slot(look, written, manifest.slots)
+        if end < written:
             raise MalformedObject(
-                f"slot {known} of {self.path!r} was written and is gone: another program removes objects of this log"
+                f"slot {written} of {self.path!r} was written and is gone: another program removes objects of this log"
             )
-        return found[end]
+        return slots[end]
 
     def trimmed(self, slot: int) -> Trimmed:
         """Read the floor, and build the error of a trimmed slot."""
@@ -225,7 +225,7 @@ class LogObjects:
 
     def _hint(self, slot: int) -> None:
         with contextlib.suppress(CasError, CoordinationError):  # a hint only saves steps
-            self.change(lambda old: replace(old, hint=max(old.hint, slot)))
+            self.change(lambda manifest: replace(manifest, hint=max(manifest.hint, slot)))
 
     def reader_path(self, name: str) -> str:
         """Return the path of a reader's position."""
@@ -279,9 +279,9 @@ def _must_be_kept(objects: LogObjects, start: Position) -> None:
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
     """Yield slots with records, and the seal; poll from 50 ms up to `idle_s` apart."""
     world = objects.world
-    came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
+    came_s, poll_s, cached = world.monotonic_s(), _FIRST_POLL_S, None
     while True:
-        place = objects.look(position.slot, known)
+        place = objects.look(position.slot, cached)
         if place is not None and place.slot.head.slot >= position.slot:
             for batch in _slots(objects, position):
                 position = batch.end
@@ -289,9 +289,9 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
                     yield batch
                 if batch.sealed:
                     return
-            came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
+            came_s, poll_s, cached = world.monotonic_s(), _FIRST_POLL_S, None
         else:
-            known = place
+            cached = place
             left_s = poll_s if timeout_s is None else came_s + timeout_s - world.monotonic_s()
             if left_s <= 0:
                 return
@@ -349,8 +349,10 @@ class LogReader(OfThisProcess):
             self._write(None, opens=True)
             return
         begins = start()
-        made = objects.change(lambda old: replace(old, readers={name: max(begins.slot, old.floor), **old.readers}))
-        if begins.slot < made.floor:  # raised before the log knew this reader
+        changed = objects.change(
+            lambda manifest: replace(manifest, readers={name: max(begins.slot, manifest.floor), **manifest.readers})
+        )
+        if begins.slot < changed.floor:  # raised before the log knew this reader
             begins = start()
         self._write(begins, opens=True)
 
@@ -400,37 +402,38 @@ class LogReader(OfThisProcess):
 
     def _write(self, position: Position | None, *, opens: bool = False) -> None:
         """Store `position` (None: the stored one); `opens` raises the epoch, which fences the earlier client."""
-        made: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            old = decode_reader(data, self._path) if data is not None else dict(_NEW)
-            if not opens and old["epoch"] != self.epoch:
+            stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
+            if not opens and stored["epoch"] != self.epoch:
                 raise Fenced(
-                    f"the reader {self.name!r} has been opened by another process: stop, or open it again", old["epoch"]
+                    f"the reader {self.name!r} has been opened by another process: stop, or open it again",
+                    stored["epoch"],
                 )
-            there = position or _kept(old, self._objects.manifest().readers[self.name])
-            made.update(format=_FORMAT, log=self._objects.manifest().id, slot=there.slot, offset=there.offset)
-            made.update(epoch=old["epoch"] + opens, rev=old["rev"] + 1)
-            return json.dumps(made).encode()
+            target = position or _kept(stored, self._objects.manifest().readers[self.name])
+            fields.update(format=_FORMAT, log=self._objects.manifest().id, slot=target.slot, offset=target.offset)
+            fields.update(epoch=stored["epoch"] + opens, rev=stored["rev"] + 1)
+            return json.dumps(fields).encode()
 
         self._objects.store.update(self._path, write, timeout=self._objects.timeout_s)
-        self.epoch = made["epoch"]
-        self.position = Position(made["slot"], made["offset"])
+        self.epoch = fields["epoch"]
+        self.position = Position(fields["slot"], fields["offset"])
 
 
 def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
     """Read the position of each named reader."""
-    found = {}
+    by_reader = {}
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
         content = objects.store.read_or_none(path, timeout=objects.timeout_s)
-        found[name] = _kept(_NEW if content is None else decode_reader(content.data, path), start)
-    return found
+        by_reader[name] = _kept(_NEW if content is None else decode_reader(content.data, path), start)
+    return by_reader
 
 
-def _kept(found: Mapping[str, Any], began: int) -> Position:
+def _kept(stored: Mapping[str, Any], began: int) -> Position:
     """Return the later of a stored position, maybe of a dropped reader, and this reader's begin."""
-    return max(Position(found["slot"], found["offset"]), Position(began, 0))
+    return max(Position(stored["slot"], stored["offset"]), Position(began, 0))
 
 
 class _OtherReaders(Exception):
@@ -442,18 +445,18 @@ def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> i
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"
-        slots = [one.slot for one in positions(objects, manifest).values()] if is_bound else []
+        slots = [position.slot for position in positions(objects, manifest).values()] if is_bound else []
         floor = min([before, *slots])
         if floor <= manifest.floor:
             return manifest.floor
         with contextlib.suppress(_OtherReaders):
-            return objects.change(partial(_trimmed, seen=manifest, floor=floor)).floor
+            return objects.change(partial(_trimmed, read=manifest, floor=floor)).floor
 
 
-def _trimmed(old: LogManifest, *, seen: LogManifest, floor: int) -> LogManifest:
-    if old.readers != seen.readers:
+def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogManifest:
+    if manifest.readers != read.readers:
         raise _OtherReaders
-    return old.trimmed(floor)
+    return manifest.trimmed(floor)
 
 
 def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
@@ -463,16 +466,16 @@ def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
     if manifest.retain == "slots":
         trim(objects, min(slot, slot - slots + 1 + slots // _SPARE))
         return objects.manifest(), ""
-    there = positions(objects, manifest)
-    slowest = min(there, key=lambda name: there[name], default="")
+    by_reader = positions(objects, manifest)
+    slowest = min(by_reader, key=lambda name: by_reader[name], default="")
     if slowest:
-        trim(objects, min(slot, there[slowest].slot))
+        trim(objects, min(slot, by_reader[slowest].slot))
     return objects.manifest(), slowest
 
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:
     """Decode a reader's position, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a reader's position and was not changed"):
-        found = parse_object(data, most=_LARGEST)
-        check_format(found, path, _FORMAT)
-        return {"log": text_in(found, "log"), **{name: whole_in(found, name) for name in _NEW}}
+        fields = parse_object(data, most=_LARGEST)
+        check_format(fields, path, _FORMAT)
+        return {"log": text_in(fields, "log"), **{name: whole_in(fields, name) for name in _NEW}}

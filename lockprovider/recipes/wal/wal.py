@@ -107,10 +107,10 @@ class Wal(Recipe):
         if retain not in RETAIN:
             raise InvalidInput(f"retain={retain!r} must be one of {', '.join(RETAIN)}")
         log: Wal = cls.open(url, storage_options=storage_options, **options)
-        made = log._objects.create(LogManifest(log.world.new_id(), slots, retain))
-        there = log._objects.manifest(fresh=True)
-        if not made and (there.slots, there.retain) != (slots, retain):
-            has = f"slots={there.slots}, retain={there.retain!r}"
+        created = log._objects.create(LogManifest(log.world.new_id(), slots, retain))
+        stored = log._objects.manifest(fresh=True)
+        if not created and (stored.slots, stored.retain) != (slots, retain):
+            has = f"slots={stored.slots}, retain={stored.retain!r}"
             raise CoordinationError(
                 f"the log at {url!r} already exists with {has}: open() it, or give the new log another path"
             )
@@ -249,7 +249,9 @@ class Wal(Recipe):
         if name not in self._objects.manifest(fresh=True).readers:
             return False
         self._objects.change(
-            lambda old: replace(old, readers={one: slot for one, slot in old.readers.items() if one != name})
+            lambda manifest: replace(
+                manifest, readers={reader: slot for reader, slot in manifest.readers.items() if reader != name}
+            )
         )
         return True
 
@@ -301,10 +303,10 @@ class Wal(Recipe):
         if place is not None and place.slot.head.slot >= slot:
             if place.slot.head.slot == slot:
                 return Position(slot, place.slot.head.first)
-            gone = self._objects.trimmed(slot)
-            if start == "oldest" and gone.first > slot:  # the floor was raised since
+            trimmed = self._objects.trimmed(slot)
+            if start == "oldest" and trimmed.first > slot:  # the floor was raised since
                 return self.position(start)
-            raise gone
+            raise trimmed
         end = self.end()
         if slot > end.slot:
             raise InvalidInput(f"start={start!r} is behind the end, which is {end}")
@@ -319,11 +321,11 @@ class Wal(Recipe):
         """
         manifest = self._objects.manifest(fresh=True)
         last = self._objects.last().head
-        named = {name: one.seq for name, one in last.producers.items() if not name.startswith(UNNAMED)}
-        there = positions(self._objects, manifest)
-        kept = (manifest.slots, manifest.retain, manifest.floor)
+        named = {name: producer.seq for name, producer in last.producers.items() if not name.startswith(UNNAMED)}
+        readers = positions(self._objects, manifest)
+        ring = (manifest.slots, manifest.retain, manifest.floor)
         sealed = last.sealed is not None
-        return LogInfo(*kept, behind(last), last.epoch, last.led, named, there, sealed, last.sealed or "")
+        return LogInfo(*ring, behind(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
         """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.

@@ -54,12 +54,12 @@ class LogWriter:
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """Carry out operations, in several slots if needed; return their results in order."""
         results: list[Any] = []
-        given = flat(operations)
+        flattened = flat(operations)
         try:
-            for batch in _slots_of(given):
+            for batch in _slots_of(flattened):
                 results += self._numbers.carried_out(batch, [*map(_numbered, batch)], self._append)
         finally:
-            for other in map(_numbered, given):
+            for other in map(_numbered, flattened):
                 if other is not None and isinstance(other[0], tuple):  # a bundle never comes again
                     self._numbers.forget(other[0])
         return regrouped(operations, results)
@@ -72,9 +72,9 @@ class LogWriter:
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
         """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
-        given = [self._now(one) for one in batch]
-        handover = Handover(given, self._broker)
-        turn = Appending(tuple(map(own, given)), self._world.new_id(), sent=handover.handed)
+        operations = [self._now(operation) for operation in batch]
+        handover = Handover(operations, self._broker)
+        turn = Appending(tuple(map(own, operations)), self._world.new_id(), sent=handover.handed)
         if self._end is not None:
             turn = self._found(turn, handover, self._end)
         while turn.need is not Need.DONE:
@@ -92,18 +92,18 @@ class LogWriter:
                 turn = turn.failed(Unavailable(why, path=self._objects.path), self._unknown(why))
             elif failed and failures > 1:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
-        mine = {one.client for one in given if isinstance(one, Append)}
-        self._took.update({client: epoch for client, epoch in turn.taken().items() if client in mine})
+        own_clients = {operation.client for operation in operations if isinstance(operation, Append)}
+        self._took.update({client: epoch for client, epoch in turn.taken().items() if client in own_clients})
         return handover.told(handover.answered(turn.results, handover.dropped), self._unknown)
 
     def _found(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """Draft the batch after the last slot, unless a broker carries it out."""
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
-            wanted = handover.wanted(
-                turn.sent, NoMore(), lambda one: _name_of(one) not in last.producers, handover.dropped
+            to_carry_out = handover.wanted(
+                turn.sent, NoMore(), lambda operation: _name_of(operation) not in last.producers, handover.dropped
             )
-            return replace(turn, operations=tuple(wanted)).found(last, self._world.now_ms(), self._since or 0)
+            return replace(turn, operations=tuple(to_carry_out)).found(last, self._world.now_ms(), self._since or 0)
         if handed.results is None:
             return replace(turn, need=Need.END, sent=handed.sent)
         return replace(turn, need=Need.DONE, results=tuple(handed.results))
@@ -120,8 +120,8 @@ class LogWriter:
             case Need.SEND:
                 return self._send(turn)
             case Need.LOOK:
-                there = self._objects.look(turn.slot)
-                return turn.looked(None if there is None else there.slot.head)
+                place = self._objects.look(turn.slot)
+                return turn.looked(None if place is None else place.slot.head)
             case Need.DONE:
                 return turn
 
@@ -132,8 +132,8 @@ class LogWriter:
         self._make_room(slot)
         condition = self._objects.condition(slot)
         if condition is None:
-            there = self._objects.look(slot)
-            turn = turn.looked(None if there is None else there.slot.head)
+            place = self._objects.look(slot)
+            turn = turn.looked(None if place is None else place.slot.head)
             condition = self._objects.condition(slot)
             if turn.need is not Need.SEND or condition is None:
                 return turn
@@ -168,9 +168,9 @@ class LogWriter:
         return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
-        said = f"the records may have been appended to the log {self._objects.path!r}: {why}"
+        message = f"the records may have been appended to the log {self._objects.path!r}: {why}"
         return OutcomeUnknown(
-            f"{said}; a record with a producer's number can be appended again safely", path=self._objects.path
+            f"{message}; a record with a producer's number can be appended again safely", path=self._objects.path
         )
 
 
@@ -180,12 +180,12 @@ def _name_of(operation: LogOperation) -> str:
 
 def _numbered(operation: LogGiven) -> NumberOf | None:
     """Return an append's producer and number, foreign ones within their bundle only."""
-    one = own(operation)
-    if not isinstance(one, Append):
+    append = own(operation)
+    if not isinstance(append, Append):
         return None
     if isinstance(operation, Foreign):
-        return (id(operation.bundle), one.client), one.seq
-    return None if one.producer.startswith(UNNAMED) else (one.client, one.seq)
+        return (id(operation.bundle), append.client), append.seq
+    return None if append.producer.startswith(UNNAMED) else (append.client, append.seq)
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
@@ -193,9 +193,9 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
     batch: list[LogGiven] = []
     size = 0
     for each in operations:
-        one = own(each)
-        more = len(one.data) if isinstance(one, Append) else 0
-        alone = isinstance(one, Seal) or (bool(batch) and isinstance(own(batch[-1]), Seal))
+        operation = own(each)
+        more = len(operation.data) if isinstance(operation, Append) else 0
+        alone = isinstance(operation, Seal) or (bool(batch) and isinstance(own(batch[-1]), Seal))
         if batch and (alone or size + more > SLOT_BYTES):
             yield batch
             batch, size = [], 0
@@ -246,8 +246,8 @@ class Appender(OfThisProcess):
     @property
     def last_seq(self) -> int:
         """Last number of this producer in the log, read from the store; 0 if none. Go on after it after a crash."""
-        there = self._objects.last().head.producers.get(self._name)
-        return 0 if there is None else there.seq
+        last = self._objects.last().head.producers.get(self._name)
+        return 0 if last is None else last.seq
 
     def append(self, data: Bytes, *, seq: int | None = None) -> Appended:
         """Append a record: bytes, at most 1 MiB. The numbers of a producer rise, and may have gaps.
@@ -262,8 +262,8 @@ class Appender(OfThisProcess):
         >>> out.append(b"first", seq=1).again, out.append(b"second", seq=2).again
         (True, False)
         """
-        told: Appended = self._batcher.wait(self.append_later(data, seq=seq))
-        return told
+        appended: Appended = self._batcher.wait(self.append_later(data, seq=seq))
+        return appended
 
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
         """Append without waiting for the write; return a future, which a named producer cannot cancel.
@@ -275,19 +275,19 @@ class Appender(OfThisProcess):
         >>> [one.result().again for one in waiting]
         [False, False]
         """
-        given = bytes(check_bytes("a record", data))
-        if len(given) > _RECORD_BYTES:
+        record = bytes(check_bytes("a record", data))
+        if len(record) > _RECORD_BYTES:
             raise TooLarge(
-                f"a record of {len(given)} bytes: store it in its own object, and append the name of that object"
+                f"a record of {len(record)} bytes: store it in its own object, and append the name of that object"
             )
         if (seq is None) is not (self.producer is None):
             raise InvalidInput(f"seq={seq!r}: give `seq` with a producer's name, and leave it out without one")
         with self._guard:
             number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
-            known = number if number <= self._highest and number in self._told else 0
+            acknowledged = number if number <= self._highest and number in self._told else 0
             self._highest = max(self._highest, number)  # first: an interrupt must not reuse the number
             answer: Later[Appended] = self._batcher.submit(
-                Append(given, self._name, number, self._client, known=known, epoch=self.epoch),
+                Append(record, self._name, number, self._client, known=acknowledged, epoch=self.epoch),
                 kept=self.producer is not None,
             )
             self._waiting[answer] = None
@@ -305,18 +305,18 @@ class Appender(OfThisProcess):
         """
         if self.producer is not None:
             whole(first, "first", least=1)
-        told: list[Appended] = []
+        results: list[Appended] = []
         waiting: list[Later[Appended]] = []
         try:
             for n, data in enumerate(several(records, "records", "bytes")):
                 waiting.append(self.append_later(data, seq=None if first is None else first + n))
                 if len(waiting) >= _CHUNK:
-                    told += self._batcher.wait_all(waiting)
+                    results += self._batcher.wait_all(waiting)
                     waiting = []
         except Exception:  # an invalid record, or no room
             self._batcher.await_end(waiting)
             raise
-        return told + self._batcher.wait_all(waiting)
+        return results + self._batcher.wait_all(waiting)
 
     def flush(self) -> None:
         """Wait for all records of `append_later`, and raise the first error among them.
@@ -329,8 +329,8 @@ class Appender(OfThisProcess):
         with self._guard:
             waiting = [*self._waiting]
         self._batcher.await_end(waiting)  # `wait_all` would cancel records of other threads
-        for one in waiting:
-            one.result()
+        for answer in waiting:
+            answer.result()
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self._objects.path, f", producer={self.producer!r}")

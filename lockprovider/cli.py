@@ -11,7 +11,7 @@ from typing import Any
 
 from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, add_completion, add_general, complain, run
 from lockprovider.commands import demo, lock, running
-from lockprovider.commands.place import CODES
+from lockprovider.commands.arguments import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
 from lockprovider.recipes.errors import (
     ClaimLost,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsspec_cas import CasError
 from fsspec_cas.command import BAD_INPUT, DONE, INTERRUPTED, REFUSED, add_storage_options, complain, storage_options
-from lockprovider.commands.place import Commands
+from lockprovider.commands.arguments import Commands
 
 MONTHS = tuple(range(1, 13))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Unavailable
 from fsspec_cas.command import REFUSED, complain, storage_options
-from lockprovider.commands.place import Commands, add_command, say
+from lockprovider.commands.arguments import Commands, add_command, say
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     SIGNALLED,

@@ -25,7 +25,7 @@ from fsspec_cas import (
 )
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
-from lockprovider.commands.place import CODES, Commands, add_command, say
+from lockprovider.commands.arguments import CODES, Commands, add_command, say
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     CommandOrder,

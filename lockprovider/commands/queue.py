@@ -18,7 +18,7 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import complain, storage_options
 from fsspec_cas.waiting import Worker
-from lockprovider.commands.place import CODES, Commands, add_command, add_group, say
+from lockprovider.commands.arguments import CODES, Commands, add_command, add_group, say
 from lockprovider.queue import Job, Letter, Queue
 from lockprovider.recipes.errors import ClaimLost
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S

@@ -18,7 +18,7 @@ from typing import Any
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import REFUSED, complain, storage_options
 from fsspec_cas.waiting import Worker
-from lockprovider.commands.place import Commands, add_command, add_group, say
+from lockprovider.commands.arguments import Commands, add_command, add_group, say
 from lockprovider.commands.running import (
     LOST,
     NOT_ACQUIRED,
@@ -288,7 +288,7 @@ Not promised: anything for runs that use the same state through another backend.
 def _server(arguments: Any, port: int = 0) -> StateServer:
     state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
     state.read()  # raises for a wrong place before a command runs
-    return StateServer(state, Machine().new_id(), port, told=lambda message: complain("lockprovider", message))
+    return StateServer(state, Machine().new_id(), port, on_rejected=lambda message: complain("lockprovider", message))
 
 
 def _run(arguments: Any) -> int:

@@ -36,7 +36,7 @@ _AT_ONCE = 8  # requests being handled; more wait for a thread
 _SILENT = 256  # connections without a right password; a new one closes the oldest
 _END_S = 60.0  # for requests being handled at the end
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1; calls `told` with a sentence for each rejected request.
+    """The backend on a port of 127.0.0.1; calls `on_rejected` with a sentence for each rejected request.
 
     Raises InvalidInput if aiohttp is not installed, or the port is taken.
     """
@@ -61,7 +61,7 @@ class StateServer:
         password: str,
         port: int = 0,
         *,
-        told: Told | None = None,
+        on_rejected: Report | None = None,
         limits: Limits | None = None,
     ) -> None:
         try:
@@ -72,7 +72,7 @@ class StateServer:
         self.backend = TerraformBackend(state)
         self._password = password
         self._token = f"Basic {base64.b64encode(f'{USER}:{password}'.encode()).decode()}".encode()
-        self._told = told or (lambda _: None)
+        self._on_rejected = on_rejected or (lambda _: None)
         self._limits = limits or Limits()
         self._socket = _bound(port)
         self._silent: dict[Any, asyncio.TimerHandle] = {}
@@ -162,8 +162,8 @@ class StateServer:
         """Answer one request, report a rejected one, and close the connection."""
         self._heard(request.protocol)
         reply = await self._reply(request)
-        if reply.said and reply.status is not HTTPStatus.UNAUTHORIZED:
-            self._told(f"{request.method} was refused ({reply.status.value}): {reply.said}")
+        if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
+            self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")
         response: StreamResponse = self._web.Response(
             status=reply.status, body=reply.body, content_type="application/json"
         )

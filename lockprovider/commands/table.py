@@ -15,7 +15,7 @@ from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands import table_services
-from lockprovider.commands.place import Commands, add_group
+from lockprovider.commands.arguments import Commands, add_group
 from lockprovider.commands.table_answers import (
     TABLE_CODES,
     VERSION,

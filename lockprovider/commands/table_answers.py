@@ -11,7 +11,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, show_table, storage_options
-from lockprovider.commands.place import Commands, add_command
+from lockprovider.commands.arguments import Commands, add_command
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
@@ -20,9 +20,9 @@ from lockprovider.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """Result of a command: `said` for programs, other fields for people."""
+    """Result of a command: `data` for programs, other fields for people."""
 
-    said: Any
+    data: Any
     title: str
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[object, ...], ...] = ()
@@ -112,7 +112,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
 def show(answer: CommandAnswer, *, as_json: bool) -> None:
     """Print an answer."""
     if as_json:
-        print(json.dumps(answer.said, default=str), flush=True)
+        print(json.dumps(answer.data, default=str), flush=True)
         return
     rows = [tuple(_text(cell) for cell in row) for row in answer.rows]
     if not rows:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
-from lockprovider.commands.place import Commands
+from lockprovider.commands.arguments import Commands
 from lockprovider.commands.table_answers import VERSION, CommandAnswer, add_bucket_by, add_table_command, opened
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import storage_options
-from lockprovider.commands.place import Commands, add_command, add_group, say
+from lockprovider.commands.arguments import Commands, add_command, add_group, say
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS
 from lockprovider.wal import LogBatch, LogReader, Position, Wal
 

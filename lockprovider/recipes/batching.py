@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 from fsspec_cas import World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import SLICE_S, Signal, Worker
+from lockprovider.recipes.backlog import Backlog, pace_at
+from lockprovider.recipes.base import ProcessBound
 from lockprovider.recipes.errors import CoordinationError, Overloaded
-from lockprovider.recipes.line import Line, pace_at
-from lockprovider.recipes.place import OfThisProcess
 
 Op = TypeVar("Op")
 T = TypeVar("T")
@@ -31,7 +31,7 @@ DRAIN_S = 5.0  # for writes at the interpreter's end
 _END: Any = object()  # operation that marks an end: all before it are written
 
 
-class Batcher(OfThisProcess, Generic[Op, T]):
+class Batcher(ProcessBound, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
     Each operation is in at most one write, in the order of arrival. `write` returns a result or an error for each; if
@@ -60,13 +60,13 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         self._max_waiting = max_waiting
         self._throttled_s: float | None = None
         self._closed = False
-        self._begin()
+        self._init_state()
         _ALL.add(self)
 
-    def _be_new(self) -> None:
-        self._arrived: deque[Waiting[Op, T]] = deque()  # not yet in `_line`
-        self._line: Line[Waiting[Op, T]] = Line()  # only the writing thread changes it
-        self._crowded = Signal()  # set at `crowd` waiting operations
+    def _reset(self) -> None:
+        self._arrived: deque[Waiting[Op, T]] = deque()  # not yet in `_backlog`
+        self._backlog: Backlog[Waiting[Op, T]] = Backlog()  # only the writing thread changes it
+        self._gathered = Signal()  # set at `last_count` waiting operations
         self._writing = threading.Lock()  # held by the writing thread
         self._writer: threading.Thread | None = None
 
@@ -77,7 +77,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
     @property
     def waiting(self) -> int:
         """Number of operations not yet in a write."""
-        return len(self._line.waiting) + len(self._arrived)
+        return len(self._backlog.waiting) + len(self._arrived)
 
     @property
     def is_writer(self) -> bool:
@@ -120,10 +120,10 @@ class Batcher(OfThisProcess, Generic[Op, T]):
     def await_end(self, answers: Iterable[Later[T]]) -> None:
         """Wait until each operation has ended; an interrupt cancels none."""
         for answer in answers:
-            while not self.came(answer):
+            while not self.wait_slice(answer):
                 pass
 
-    def came(self, answer: Later[T]) -> bool:
+    def wait_slice(self, answer: Later[T]) -> bool:
         """Wait up to a second for a result, starting the writing thread if needed."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
@@ -152,8 +152,8 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         if self.waiting >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} operations are already waiting: retry later, or send fewer at once")
         self._arrived.append((operation, answer))
-        if self.waiting >= self._line.crowd and not self._crowded.is_set():
-            self._crowded.set()
+        if self.waiting >= self._backlog.last_count and not self._gathered.is_set():
+            self._gathered.set()
         self._have_written()
 
     def _have_written(self) -> None:
@@ -186,7 +186,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
             outcomes = [(answer, result) for (_, answer), result in answers]
         except BaseException as error:  # noqa: BLE001 - each waiting caller raises it
             outcomes = [(answer, error) for _, answer in to_write]  # type: ignore[misc]
-        self._line = self._line.answered(began_s, self._world.monotonic_s())
+        self._backlog = self._backlog.end_write(began_s, self._world.monotonic_s())
         for answer, result in outcomes:
             if isinstance(result, BaseException):
                 answer.set_exception(result)
@@ -198,24 +198,24 @@ class Batcher(OfThisProcess, Generic[Op, T]):
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
         """Wait for more operations and for the pace, then take a batch."""
-        self._line_up()
-        if (patience_s := self._line.patience_s(self._world.monotonic_s())) and not self._closed:
-            self._crowded.clear()
-            if self.waiting < self._line.crowd:
-                self._crowded.wait(patience_s)
-            self._line_up()
-        if not self._line.waiting:
+        self._take_arrived()
+        if (patience_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
+            self._gathered.clear()
+            if self.waiting < self._backlog.last_count:
+                self._gathered.wait(patience_s)
+            self._take_arrived()
+        if not self._backlog.waiting:
             return ()
         now_s = self._world.monotonic_s()
-        if rest_s := self._line.rest_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
+        if rest_s := self._backlog.pace_left_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
             self._world.sleep(rest_s)
-        self._line_up()
-        self._line, batch = self._line.took(self._most)
+        self._take_arrived()
+        self._backlog, batch = self._backlog.start_write(self._most)
         return batch
 
-    def _line_up(self) -> None:
+    def _take_arrived(self) -> None:
         arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
-        self._line = self._line.came(*arrived)
+        self._backlog = self._backlog.with_arrived(*arrived)
 
 
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()

@@ -27,22 +27,22 @@ from typing import Any, Generic, Protocol, TypeVar
 from fsspec_cas import InvalidInput, Machine, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import Worker
-from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.handing import (
+from lockprovider.recipes.broker_rules import (
     Bundle,
     Foreign,
-    Handed,
+    HandedOver,
     NotHere,
     Offer,
-    after_answer,
-    heard,
-    is_untold,
+    broker_to_ask,
+    combine_answers,
+    decode_result,
+    encode_result,
+    is_unknown,
     offers_of,
-    own,
-    said_of,
-    whom_to_ask,
     with_offer,
+    without_bundle,
 )
+from lockprovider.recipes.errors import CoordinationError
 
 # Frames of JSON behind their length. Both sides first prove the key by an HMAC of both nonces.
 # Later frames are neither signed nor encrypted: use TCP in a trusted network only.
@@ -310,16 +310,16 @@ class WireCodec(Protocol[T]):
     def may_hand_over(self, operation: T) -> bool:
         """Return whether a broker may carry it out; if not, its batch stays here."""
 
-    def say(self, operation: T) -> list[Any]:
+    def encode(self, operation: T) -> list[Any]:
         """Encode an operation."""
 
-    def understand(self, encoded: list[Any]) -> T:
+    def decode(self, encoded: list[Any]) -> T:
         """Decode an operation."""
 
-    def say_result(self, operation: T, result: Any) -> Any:
+    def encode_result(self, operation: T, result: Any) -> Any:
         """Encode an operation's result."""
 
-    def understand_result(self, operation: T, encoded: Any) -> Any:
+    def decode_result(self, operation: T, encoded: Any) -> Any:
         """Decode an operation's result."""
 
 
@@ -352,9 +352,9 @@ class Broker(Generic[T]):
         self._world = world
         self._service: Service | None = None
         self._link: Link | None = None
-        self.be_new()
+        self.reset()
 
-    def be_new(self) -> None:
+    def reset(self) -> None:
         """Reset in a forked child: close its socket copies, and drop the key."""
         if self._service is not None:
             self._service.abandon()
@@ -379,13 +379,13 @@ class Broker(Generic[T]):
 
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
-    ) -> Handed | None:
+    ) -> HandedOver | None:
         """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` marks operations that may be done already. Addresses in `asked_addresses` are not asked again, and the broker's is
-        added. Foreign operations get `NotHere`.
+        `sent` marks operations that may be done already. Addresses in `asked_addresses` are not asked again, and the
+        broker's is added. Foreign operations get `NotHere`.
         """
-        offer = whom_to_ask(
+        offer = broker_to_ask(
             named, self._place, self._mine, lambda address: address in asked_addresses or self._is_avoided(address)
         )
         own_operations = [
@@ -399,11 +399,11 @@ class Broker(Generic[T]):
         answers = self._answers(offer, own_operations) if own_operations else []
         if answers is None:
             return None
-        outcome = after_answer(answers, [was for _, was in own_operations])
+        outcome = combine_answers(answers, [was for _, was in own_operations])
         if outcome.results is None:
             flags = iter(outcome.sent)
             pairs = zip(operations, sent, strict=True)
-            return Handed(
+            return HandedOver(
                 None, tuple(was if isinstance(operation, Foreign) else next(flags) for operation, was in pairs)
             )
         results = iter(outcome.results)
@@ -411,7 +411,7 @@ class Broker(Generic[T]):
             NotHere("another process is the broker", sent=was) if isinstance(operation, Foreign) else next(results)
             for operation, was in zip(operations, sent, strict=True)
         ]
-        return Handed(merged, tuple(sent))
+        return HandedOver(merged, tuple(sent))
 
     def close(self) -> None:
         """Close all connections, and stop answering."""
@@ -425,7 +425,7 @@ class Broker(Generic[T]):
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Return the broker's answers (None: too large); avoids a failing broker for 5 s."""
-        encoded = [[self._codec.say(operation), was] for operation, was in operations]
+        encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
                 if self._link is not None:
@@ -439,7 +439,8 @@ class Broker(Generic[T]):
             replies = self._link.ask(encoded)
             answers = zip(operations, replies, strict=True)
             return [
-                heard(answer, partial(self._codec.understand_result, operation)) for (operation, _), answer in answers
+                decode_result(answer, partial(self._codec.decode_result, operation))
+                for (operation, _), answer in answers
             ]
         except NoFrame:
             return None
@@ -478,7 +479,7 @@ class Broker(Generic[T]):
             try:
                 number = int(request["ask"])
                 bundle = Bundle(
-                    tuple(self._codec.understand(encoded) for encoded, _ in request["operations"]),
+                    tuple(self._codec.decode(encoded) for encoded, _ in request["operations"]),
                     tuple(was is not False for _, was in request["operations"]),
                     lambda: not has_hung_up(peer),
                 )
@@ -494,7 +495,7 @@ class Broker(Generic[T]):
         try:
             answer = self._submit(bundle)
         except CoordinationError:  # overloaded or closed
-            return [said_of(NotHere("it takes no more"), str) for _ in bundle.operations]
+            return [encode_result(NotHere("it takes no more"), str) for _ in bundle.operations]
         try:
             while True:
                 with contextlib.suppress(NotYet):
@@ -508,7 +509,7 @@ class Broker(Generic[T]):
         finally:
             answer.cancel()  # does nothing once it is done
         pairs = zip(bundle.operations, results, strict=True)
-        return [said_of(result, partial(self._codec.say_result, of)) for of, result in pairs]
+        return [encode_result(result, partial(self._codec.encode_result, of)) for of, result in pairs]
 
 
 class Handover(Generic[T]):
@@ -521,19 +522,19 @@ class Handover(Generic[T]):
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)
-        self._given = operations
+        self._operations = operations
         self._broker = broker
         self._asked: set[str] = set()
         self.dropped: dict[int, NotHere] = {}
 
-    def ask(self, named: object, sent: Sequence[bool]) -> Handed | None:
+    def ask(self, named: object, sent: Sequence[bool]) -> HandedOver | None:
         """Hand the batch to the named broker, and update `handed`; None: do it here."""
-        handed = None if self._broker is None else self._broker.hand_over(named, self._given, sent, self._asked)
+        handed = None if self._broker is None else self._broker.hand_over(named, self._operations, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
         return handed
 
-    def wanted(
+    def to_carry_out(
         self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool], dropped: dict[int, NotHere]
     ) -> list[T]:
         """Return the operations to carry out, with `nothing` for those in `dropped`.
@@ -541,21 +542,24 @@ class Handover(Generic[T]):
         Adds to `dropped` foreign operations of closed connections, or that would add a name to the table.
         """
         hung_up: dict[int, bool] = {}
-        for index, operation in enumerate(self._given):
+        for index, operation in enumerate(self._operations):
             if isinstance(operation, Foreign) and (
-                hung_up.setdefault(id(operation.bundle), not operation.bundle.wanted())
+                hung_up.setdefault(id(operation.bundle), not operation.bundle.is_connected())
                 or adds_a_name(operation.operation)
             ):
                 not_here = NotHere("its name is to be added by its own client", sent=sent[index])
                 dropped.setdefault(index, not_here)
-        return [nothing if index in dropped else own(operation) for index, operation in enumerate(self._given)]
+        return [
+            nothing if index in dropped else without_bundle(operation)
+            for index, operation in enumerate(self._operations)
+        ]
 
     @staticmethod
-    def answered(results: Sequence[Any], dropped: dict[int, NotHere]) -> list[Any]:
+    def with_dropped(results: Sequence[Any], dropped: dict[int, NotHere]) -> list[Any]:
         """Return the results, with `NotHere` for dropped operations."""
         return [dropped.get(index, result) for index, result in enumerate(results)]
 
-    def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
+    def settled(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
         """Return the results, with `unknown(message)` for errors of unknown outcome."""
         answers = zip(results, self.handed, strict=True)
-        return [unknown(str(result)) if is_untold(result, handed=handed) else result for result, handed in answers]
+        return [unknown(str(result)) if is_unknown(result, handed=handed) else result for result, handed in answers]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lockprovider.recipes.line import PATIENCE, THROTTLED_PACE_S, Line, pace_at
+from lockprovider.recipes.backlog import PATIENCE, THROTTLED_PACE_S, Backlog, pace_at
 from model.search import BrokenPromise, explore
 
 BAD = 4  # an operation that can only fail, for itself
@@ -19,7 +19,7 @@ BAD = 4  # an operation that can only fail, for itself
 
 @dataclass(frozen=True)
 class World:
-    line: Line[int]
+    line: Backlog[int]
     callers: tuple[tuple[int, ...], ...]  # what each asks for, one after the other
     asked: tuple[int, ...]  # what each waits for; 0: nothing
     sent: tuple[tuple[int, ...], ...] = ()  # the writes under way
@@ -42,8 +42,11 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
         if todo and not asked:
             callers = (*world.callers[:n], todo[1:], *world.callers[n + 1 :])
             waits = (*world.asked[:n], todo[0], *world.asked[n + 1 :])
-            yield f"{n} asks for {todo[0]}", replace(world, line=world.line.came(todo[0]), callers=callers, asked=waits)
-    line, batch = world.line.took(2)
+            yield (
+                f"{n} asks for {todo[0]}",
+                replace(world, line=world.line.with_arrived(todo[0]), callers=callers, asked=waits),
+            )
+    line, batch = world.line.start_write(2)
     if batch:
         if world.sent:
             raise BrokenPromise(f"{batch} is sent", f"{world.sent} is under way")
@@ -71,7 +74,7 @@ def told(world: World, batch: tuple[int, ...], answers: dict[int, str], written:
         raise BrokenPromise(f"{batch} is answered", f"{now}: written twice")
     return replace(
         world,
-        line=world.line.answered(0, 0),
+        line=world.line.end_write(0, 0),
         asked=tuple(0 if one in answered else one for one in world.asked),
         sent=tuple(one for one in world.sent if one != batch),
         written=now,
@@ -79,8 +82,8 @@ def told(world: World, batch: tuple[int, ...], answers: dict[int, str], written:
     )
 
 
-def world(line: Line[int] | None = None, failures: int = 1) -> World:
-    return World(line or Line(), ((1, 2), (3, BAD), (5, 6)), (0, 0, 0), failures=failures)
+def world(line: Backlog[int] | None = None, failures: int = 1) -> World:
+    return World(line or Backlog(), ((1, 2), (3, BAD), (5, 6)), (0, 0, 0), failures=failures)
 
 
 def test_each_operation_is_answered_once_and_no_caller_waits_forever() -> None:
@@ -89,26 +92,26 @@ def test_each_operation_is_answered_once_and_no_caller_waits_forever() -> None:
     assert found.states > 500
 
 
-class AnswersAllWhoWait(Line[int]):
-    def took(self, most: int) -> tuple[Line[int], tuple[int, ...]]:
-        line, batch = Line.took(self, most)
+class AnswersAllWhoWait(Backlog[int]):
+    def start_write(self, most: int) -> tuple[Backlog[int], tuple[int, ...]]:
+        line, batch = Backlog.start_write(self, most)
         return (replace(line, under_way=(*batch, *line.waiting)) if batch else line), batch
 
 
-class SendsWhileAWriteIsUnderWay(Line[int]):
-    def took(self, most: int) -> tuple[Line[int], tuple[int, ...]]:
-        return Line.took(replace(self, under_way=()), most)
+class SendsWhileAWriteIsUnderWay(Backlog[int]):
+    def start_write(self, most: int) -> tuple[Backlog[int], tuple[int, ...]]:
+        return Backlog.start_write(replace(self, under_way=()), most)
 
 
-class ForgetsThoseWhoDidNotFit(Line[int]):
-    def took(self, most: int) -> tuple[Line[int], tuple[int, ...]]:
-        line, batch = Line.took(self, most)
+class ForgetsThoseWhoDidNotFit(Backlog[int]):
+    def start_write(self, most: int) -> tuple[Backlog[int], tuple[int, ...]]:
+        line, batch = Backlog.start_write(self, most)
         return (replace(line, waiting=()) if batch else line), batch
 
 
-class SendsAgainWhatFailed(Line[int]):
-    def answered(self, began_s: float, now_s: float) -> Line[int]:
-        return Line.answered(replace(self, waiting=(*self.under_way[:1], *self.waiting)), began_s, now_s)
+class SendsAgainWhatFailed(Backlog[int]):
+    def end_write(self, began_s: float, now_s: float) -> Backlog[int]:
+        return Backlog.end_write(replace(self, waiting=(*self.under_way[:1], *self.waiting)), began_s, now_s)
 
 
 @pytest.mark.parametrize(
@@ -116,34 +119,34 @@ class SendsAgainWhatFailed(Line[int]):
     [AnswersAllWhoWait, SendsWhileAWriteIsUnderWay, ForgetsThoseWhoDidNotFit, SendsAgainWhatFailed],
     ids=lambda twin: twin.__name__,
 )
-def test_mutant_is_caught(twin: type[Line[int]]) -> None:
+def test_mutant_is_caught(twin: type[Backlog[int]]) -> None:
     found = explore(world(twin()), steps)
     print(found)
     assert found.story
 
 
-def fresh() -> Line[int]:
-    return Line()
+def fresh() -> Backlog[int]:
+    return Backlog()
 
 
 def test_batch_waits_for_more_operations_a_part_of_its_last_write_time() -> None:
-    line = fresh().came(1)
-    assert line.patience_s(0) == 0
-    line, _ = line.came(2).took(9)
-    line = line.answered(10, 12).came(3)
-    assert line.patience_s(12) == pytest.approx(2 * PATIENCE)
-    assert line.patience_s(12.1) == pytest.approx(2 * PATIENCE - 0.1)
-    assert line.came(4).patience_s(12.1) == 0
-    assert line.patience_s(99) == 0
+    line = fresh().with_arrived(1)
+    assert line.gather_s(0) == 0
+    line, _ = line.with_arrived(2).start_write(9)
+    line = line.end_write(10, 12).with_arrived(3)
+    assert line.gather_s(12) == pytest.approx(2 * PATIENCE)
+    assert line.gather_s(12.1) == pytest.approx(2 * PATIENCE - 0.1)
+    assert line.with_arrived(4).gather_s(12.1) == 0
+    assert line.gather_s(99) == 0
 
 
 def test_pace_counts_from_the_answer() -> None:
-    line = fresh().came(1)
-    assert line.rest_s(5, 1.0) == 0
-    line, _ = line.took(9)
-    line = line.answered(5, 7.5)
-    assert line.rest_s(7.5, 1.0) == 1.0
-    assert line.rest_s(9, 1.0) == 0
+    line = fresh().with_arrived(1)
+    assert line.pace_left_s(5, 1.0) == 0
+    line, _ = line.start_write(9)
+    line = line.end_write(5, 7.5)
+    assert line.pace_left_s(7.5, 1.0) == 1.0
+    assert line.pace_left_s(9, 1.0) == 0
 
 
 def test_pace_is_learned_from_throttling_and_forgotten_after_a_minute() -> None:

@@ -1,6 +1,6 @@
 """Every order of asks, answers, deaths, stale views and late carrying out around a queue whose clients share a broker.
 
-The clients decide with the product's rules (`handing.py`), operations are carried out by the queue's own
+The clients decide with the product's rules (`broker_rules.py`), operations are carried out by the queue's own
 (`carry_out_all`), and writes settle as `QueueWriter` does. A client may give up at any time: it hangs up, and goes on by
 itself. What it had asked may lie with the broker still, and is carried out by it whenever that is not seen.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockprovider.recipes.handing import Forgotten, NotHere, after_answer, offers_of, whom_to_ask, with_offer
+from lockprovider.recipes.broker_rules import Forgotten, NotHere, broker_to_ask, combine_answers, offers_of, with_offer
 from lockprovider.recipes.queue import operations
 from lockprovider.recipes.queue.contents import Claim, Contents, decode_queue
 from lockprovider.recipes.queue.operations import (
@@ -23,10 +23,10 @@ from lockprovider.recipes.queue.operations import (
     New,
     NothingReady,
     Put,
+    PutBefore,
     QueueCodec,
     QueueOperation,
     Take,
-    Was,
     carry_out_all,
     results_of,
     sent_of,
@@ -214,7 +214,7 @@ def steps(wrong: str = "") -> Steps[World]:  # noqa: PLR0915 - all that can happ
             yield "finds its write", finished(on(one, view=data), n, one, settled[0])
             return
         there = contents.more.get("broker")
-        offer = whom_to_ask(there, PLACE, (me, me), lambda other: other in client.avoided or other in one.asked)
+        offer = broker_to_ask(there, PLACE, (me, me), lambda other: other in client.avoided or other in one.asked)
         if offer is not None and QueueCodec.may_hand_over(one.operation):
             if not is_own:
                 yield "is the broker no more", finished(on(one, view=data), n, one, not_here(sent))
@@ -267,7 +267,7 @@ def steps(wrong: str = "") -> Steps[World]:  # noqa: PLR0915 - all that can happ
         for to, of, result in world.answers:
             if to == n and (of == number or wrong == "an answer counts for whatever is asked"):
                 left = replace(world, answers=world.answers - {(to, of, result)})
-                handed = after_answer([result], [one.sent])
+                handed = combine_answers([result], [one.sent])
                 if handed.results is not None:
                     yield f"{me} is answered", finished(changed(left, n, replace(client, asks=None)), n, one, result)
                 else:
@@ -297,7 +297,7 @@ def steps(wrong: str = "") -> Steps[World]:  # noqa: PLR0915 - all that can happ
             return on
         match one.operation:
             case Put(message):
-                if not isinstance(result, (int, Was)):
+                if not isinstance(result, (int, PutBefore)):
                     raise BrokenPromise(f"{name_of(n)} is told", f"{result!r} of a put")
                 if message.body not in (*bodies(now), *on.gone):
                     raise BrokenPromise(f"{name_of(n)} is told", f"{message.body} is there, and it is not")

@@ -24,10 +24,10 @@ from lockprovider.recipes.election.decide import (
     ElectionRecord,
     Leading,
     Observed,
-    candidacy,
-    leads_by,
+    candidate_record,
     may_stand,
     observe,
+    term_after,
 )
 from model.search import BrokenPromise, explore
 
@@ -109,7 +109,7 @@ def age_s(world: World, client: Client, rules: Rules) -> float:
 
 def looked(world: World, client: Client, rules: Rules) -> Client:
     if world.record is None:
-        return replace(client, observed=decide.vanished(client.observed))
+        return replace(client, observed=decide.observe_missing(client.observed))
     record = world.record
     if rules.own_validity:
         record = replace(record, validity_ms=client.me.validity_ms)
@@ -190,9 +190,9 @@ def steps(rules: Rules = Rules()) -> Callable[[World], Iterator[tuple[str, World
                 and (client.observed or world.record is None)
             ):
                 write = f"{client.me.owner}.{client.writes}"
-                record = candidacy(client.me, client.observed, client.highest, write=write, now_ms=1)
+                record = candidate_record(client.me, client.observed, client.highest, write=write, now_ms=1)
                 there = client.observed
-                base = ABSENT if there is None or there.gone else int(there.version.token)
+                base = ABSENT if there is None or there.is_removed else int(there.version.token)
                 if rules.unconditional:
                     base = ABSENT if world.record is None else world.version
                 yield (
@@ -227,7 +227,7 @@ def steps(rules: Rules = Rules()) -> Callable[[World], Iterator[tuple[str, World
             return replace(client, request=None)
         sent_s = now_s if rules.by_answer else request.sent_s
         at = Version("m", str(request.landed or request.base + 1))
-        return replace(client, request=None, leading=leads_by(client.me, request.record, at, sent_s))
+        return replace(client, request=None, leading=term_after(client.me, request.record, at, sent_s))
 
     def not_told(client: Client, request: Request, now_s: float) -> Client:
         if rules.hopeful:
@@ -245,7 +245,7 @@ def steps(rules: Rules = Rules()) -> Callable[[World], Iterator[tuple[str, World
             return done
         now = decide.renewed(client.me, client.leading, request.record, request.sent_s, there)
         if rules.any_of_mine and now is not None:
-            now = leads_by(client.me, now.record, now.version, request.sent_s)
+            now = term_after(client.me, now.record, now.version, request.sent_s)
         return replace(done, leading=now)
 
     return step

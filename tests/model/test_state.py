@@ -19,9 +19,9 @@ from lockprovider.recipes.state.changes import (
     EndEdit,
     Stamp,
     StateChange,
-    Todo,
-    Turn,
+    StateWrite,
     Update,
+    WriteStep,
     apply_all,
     following,
 )
@@ -52,14 +52,14 @@ def stamp(client: int, tries: int) -> Stamp:
 class Rules:
     """The code under test, or a twin of it."""
 
-    turn: type[Turn] = Turn
+    turn: type[StateWrite] = StateWrite
     following: Callable[..., Document] = following
 
 
 @dataclass(frozen=True)
 class Client:
     todo: tuple[str, ...]
-    turn: Turn | None = None
+    turn: StateWrite | None = None
     tries: int = 0
 
 
@@ -135,14 +135,14 @@ def history_steps(rules: Rules) -> Callable[[World], Iterator[tuple[str, World]]
                 begun = replace(client, turn=rules.turn.begin(world.now, mine), tries=client.tries + 1)
                 yield f"{n} reads {name_of(world.now)}", then(begun)
             return
-        mine = turn.mine
+        mine = turn.document
         assert isinstance(mine, Doc)
         match turn.next:
-            case Todo.ARCHIVE:
+            case WriteStep.ARCHIVE:
                 assert isinstance(turn.base, Doc)
                 after = then(replace(client, turn=turn.archived()), history=world.history | {turn.base})
                 yield f"{n} archives {name_of(turn.base)}", must_hold(after, f"{n} archives")
-            case Todo.REPLACE:
+            case WriteStep.REPLACE:
                 there = "" if world.now is None else world.now.write
                 wanted = "" if turn.base is None else turn.base.write
                 sent = turn.sending()
@@ -158,18 +158,18 @@ def history_steps(rules: Rules) -> Callable[[World], Iterator[tuple[str, World]]
                     late = world.late | {(wanted, mine)}
                     unheard = then(replace(client, turn=sent.not_won()), delays=world.delays - 1, late=late)
                     yield f"{n} sends {name_of(mine)}, which is late", unheard
-            case Todo.LOOK:
+            case WriteStep.LOOK:
                 yield f"{n} looks: {name_of(world.now)}", then(replace(client, turn=turn.looked(world.now)))
-            case Todo.LOOK_BACK:
+            case WriteStep.LOOK_BACK:
                 then_there = next((doc for doc in world.history if doc.serial == mine.serial), None)
                 looked = replace(client, turn=turn.looked_back(then_there))
                 yield f"{n} looks back: {name_of(then_there)}", then(looked)
-            case Todo.DONE if turn.verdict == "mine":
+            case WriteStep.DONE if turn.verdict == "mine":
                 after = then(replace(client, todo=client.todo[1:], turn=None), yes=world.yes | {client.todo[0]})
                 yield f"{n} is told yes", must_hold(after, f"{n} is told that {client.todo[0]} is there")
-            case Todo.DONE if turn.verdict == "never":
+            case WriteStep.DONE if turn.verdict == "never":
                 yield f"{n} begins again", then(replace(client, turn=None))
-            case Todo.DONE:
+            case WriteStep.DONE:
                 if world.now is None or mine.serial >= world.now.serial - world.keep:
                     raise BrokenPromise(f"{n} is told that nobody knows", "there were few writes since")
                 yield f"{n} is told that nobody knows", then(Client(()))
@@ -199,46 +199,46 @@ def test_acknowledged_updates_exist_once_and_no_serial_is_missing(name: str) -> 
     assert found.states > 1000
 
 
-class ArchivesAfterwards(Turn):
+class ArchivesAfterwards(StateWrite):
     @classmethod
-    def begin(cls, base: Document | None, mine: Document) -> Turn:
-        return cls(base, mine, Todo.REPLACE)
+    def begin(cls, base: Document | None, mine: Document) -> StateWrite:
+        return cls(base, mine, WriteStep.REPLACE)
 
-    def won(self) -> Turn:
-        done = Turn.won(self)
-        return done if self.base is None else replace(self, next=Todo.ARCHIVE)
+    def won(self) -> StateWrite:
+        done = StateWrite.won(self)
+        return done if self.base is None else replace(self, next=WriteStep.ARCHIVE)
 
-    def archived(self) -> Turn:
-        return Turn.won(self)
+    def archived(self) -> StateWrite:
+        return StateWrite.won(self)
 
 
-class DoesNotArchive(Turn):
+class DoesNotArchive(StateWrite):
     @classmethod
-    def begin(cls, base: Document | None, mine: Document) -> Turn:
-        return cls(base, mine, Todo.REPLACE)
+    def begin(cls, base: Document | None, mine: Document) -> StateWrite:
+        return cls(base, mine, WriteStep.REPLACE)
 
 
-class TakesAnothersForItsOwnDefeat(Turn):
-    def looked(self, now: Document | None) -> Turn:
-        if now is not None and now.serial > self.mine.serial:
+class TakesAnothersForItsOwnDefeat(StateWrite):
+    def looked(self, now: Document | None) -> StateWrite:
+        if now is not None and now.serial > self.document.serial:
             return self._done("never", now)
-        return Turn.looked(self, now)
+        return StateWrite.looked(self, now)
 
 
-class BelievesARefusal(Turn):
-    def not_won(self) -> Turn:
+class BelievesARefusal(StateWrite):
+    def not_won(self) -> StateWrite:
         return self._done("never", None)
 
 
-class TakesNotYetForNever(Turn):
-    def looked(self, now: Document | None) -> Turn:
-        if now is None or now.serial < self.mine.serial:
+class TakesNotYetForNever(StateWrite):
+    def looked(self, now: Document | None) -> StateWrite:
+        if now is None or now.serial < self.document.serial:
             return self._done("never", now)
-        return Turn.looked(self, now)
+        return StateWrite.looked(self, now)
 
 
-class TakesSilenceForSuccess(Turn):
-    def not_won(self) -> Turn:
+class TakesSilenceForSuccess(StateWrite):
+    def not_won(self) -> StateWrite:
         return self.won()
 
 

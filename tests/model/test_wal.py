@@ -15,7 +15,7 @@ import pytest
 
 from lockprovider.recipes.errors import Fenced, Sealed, SequenceGap
 from lockprovider.recipes.wal import appending
-from lockprovider.recipes.wal.appending import Append, Appended, Appending, Lead, LogOperation, Need, Seal
+from lockprovider.recipes.wal.appending import Append, Appended, Appending, AppendStep, Lead, LogOperation, Seal
 from lockprovider.recipes.wal.contents import Head, LogManifest, Position
 from model.search import BrokenPromise, explore
 
@@ -179,16 +179,16 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
             return
         turn = client.turn
         match turn.need:
-            case Need.END:
+            case AppendStep.END:
                 last = world.log[-1].head if world.log else NONE
                 since = last.epoch if client.since is None else client.since
                 known = replace(client, end=last, since=since)
                 yield from on_with(f"{client.me} finds the end", world, known, turn.found(last, 0, since), then)
-            case Need.LOOK:
+            case AppendStep.LOOK:
                 there = world.places[place_of(world, turn.slot)]
                 seen = replace(client, place=there, looked=True)
                 yield from on_with(f"{client.me} looks", world, seen, turn.looked(there), then)
-            case Need.SEND:
+            case AppendStep.SEND:
                 yield from sends(world, client, turn, then)
 
     def sends(world: World, client: Client, turn: Appending, then: Callable[..., World]) -> Iterator[tuple[str, World]]:
@@ -204,13 +204,13 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
         drafted, sent, label = turn.drafted, turn.sending(), f"{client.me} writes slot {turn.slot}"
         assert drafted is not None
         on = land(world, expected, turn, client.since or 0, label, wrong)
-        doubt = replace(sent, need=Need.END, drafted=None, doubt=False) if wrong.believes else sent.not_won()
+        doubt = replace(sent, need=AppendStep.END, drafted=None, doubt=False) if wrong.believes else sent.not_won()
         if on is None:
             yield from on_with(f"{label}; refused", world, client, doubt, then)
         else:
             after = sent.won()
             if wrong.looks_after and turn.slot < on.floor:
-                after = replace(sent, need=Need.END, drafted=None, doubt=False)
+                after = replace(sent, need=AppendStep.END, drafted=None, doubt=False)
             yield from on_with(label, on, replace(client, end=drafted.head), after, then)
             if world.lost:
                 yield from on_with(f"{label}; no answer", replace(on, lost=on.lost - 1), client, doubt, then)
@@ -222,7 +222,7 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
         label: str, world: World, client: Client, turn: Appending, then: Callable[..., World]
     ) -> Iterator[tuple[str, World]]:
         """To the next step of the turn; at its end, what is told must be so."""
-        if turn.need is not Need.DONE:
+        if turn.need is not AppendStep.DONE:
             before = client.turn
             same = before is not None and before.drafted is not None and before.drafted == turn.drafted
             kept = client if same else replace(client, looked=False, place=None)

@@ -13,7 +13,7 @@ import pytest
 from patience import until
 
 from lockprovider.queue import Queue
-from lockprovider.recipes.handing import offers_of
+from lockprovider.recipes.broker_rules import offers_of
 from lockprovider.wal import Wal
 from recipes.broker_child import AT_ONCE
 from recipes.freezing import stop

@@ -53,7 +53,7 @@ class ElectionRecord:
     more: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
 
     @property
-    def stands_s(self) -> float:
+    def protected_s(self) -> float:
         """Seconds after its write in which at most a resigned leader's heir may stand."""
         if not self.resigned:
             return self.validity_ms / 1000
@@ -120,7 +120,7 @@ class Observed:
     record: ElectionRecord
     version: Version
     until_s: float
-    gone: bool = False  # the object was removed since
+    is_removed: bool = False  # the object was removed since
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +137,13 @@ def observe(
 ) -> Observed:
     """Return the observation after a read at `now_s`; `age_s` is the record's age."""
     if before is not None and before.version == version:
-        return replace(before, gone=False)
-    return Observed(record, version, now_s + record.stands_s - max(0.0, age_s - STAMPS_S))
+        return replace(before, is_removed=False)
+    return Observed(record, version, now_s + record.protected_s - max(0.0, age_s - STAMPS_S))
 
 
-def vanished(before: Observed | None) -> Observed | None:
+def observe_missing(before: Observed | None) -> Observed | None:
     """Return the observation of a missing object, whose leader may still believe that it leads."""
-    return None if before is None else replace(before, gone=True)
+    return None if before is None else replace(before, is_removed=True)
 
 
 def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
@@ -156,14 +156,14 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
     return record.owner == me.owner  # its older write landed late, and elects no candidate
 
 
-def candidacy(
+def candidate_record(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
     """Build the record that elects the candidate, above the epochs read so far (`highest`).
 
     In a new object the epoch is at least `now_ms`, to exceed those of a removed object.
     """
-    record = None if observed is None or observed.gone else observed.record
+    record = None if observed is None or observed.is_removed else observed.record
     epoch = max(highest + 1, now_ms) if record is None else max(highest, record.epoch) + 1
     more = () if record is None else record.more
     return ElectionRecord(epoch, me.owner, me.name, me.validity_ms, write, since_ms=now_ms, value=value, more=more)
@@ -177,16 +177,16 @@ def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float)
     return min(pause, max(0.0, observed.until_s - now_s) + draw * poll_s)
 
 
-def leads_by(me: CandidateId, record: ElectionRecord, version: Version, sent_s: float) -> Leading:
+def term_after(me: CandidateId, record: ElectionRecord, version: Version, sent_s: float) -> Leading:
     """Return the term after a successful write sent at `sent_s`."""
     return Leading(record, version, sent_s + record.validity_ms / 1000 - me.margin_s)
 
 
 def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Observed | None) -> Leading | None:
     """Return the term if a read after an unclear answer shows the candidacy."""
-    if observed is None or observed.gone or observed.record.write != sent.write:
+    if observed is None or observed.is_removed or observed.record.write != sent.write:
         return None
-    return leads_by(me, sent, observed.version, sent_s)
+    return term_after(me, sent, observed.version, sent_s)
 
 
 def renewed(
@@ -200,13 +200,13 @@ def renewed(
         return None
     assert observed is not None  # noqa: S101 - a term that goes on has a record
     if observed.record.write == sent.write:
-        return leads_by(me, sent, observed.version, sent_s)
+        return term_after(me, sent, observed.version, sent_s)
     return Leading(observed.record, observed.version, leading.deadline_s)
 
 
 def goes_on(me: CandidateId, leading: Leading, observed: Observed | None) -> bool:
     """Return whether the object holds this very term."""
-    return observed is not None and not observed.gone and observed.record.is_of(me.owner, leading.record.epoch)
+    return observed is not None and not observed.is_removed and observed.record.is_of(me.owner, leading.record.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ def leader_of(observed: Observed | None) -> Leader | None:
 
 def leads(observed: Observed | None, now_s: float) -> Leader | None:
     """Return the current leader, as far as an observer knows."""
-    if observed is None or observed.gone or observed.record.resigned or now_s >= observed.until_s:
+    if observed is None or observed.is_removed or observed.record.resigned or now_s >= observed.until_s:
         return None
     return leader_of(observed)
 
@@ -295,5 +295,5 @@ def change_since(before: Leader | None, observed: Observed | None, now_s: float)
         return None if leader == before else Elected(leader)
     if before is None:
         return None
-    resigned = observed is not None and observed.record.resigned and not observed.gone
+    resigned = observed is not None and observed.record.resigned and not observed.is_removed
     return Resigned(before) if resigned else Lapsed(before)

@@ -15,10 +15,10 @@ from fsspec_cas import CasError, InvalidInput, OutcomeUnknown, Store, Unavailabl
 from fsspec_cas.bridge.tasks import ForTasks, iterated, on_thread, threaded
 from fsspec_cas.given import seconds
 from fsspec_cas.waiting import Signal
+from lockprovider.recipes.base import Recipe, RecipeForTasks, process_name
 from lockprovider.recipes.election.decide import Leader, LeaderChange, change_since, leads, may_stand, pause_s
 from lockprovider.recipes.election.term import Candidate, Ending, OnDeposed, Term, ended_by_itself, work_under
 from lockprovider.recipes.errors import NotElected
-from lockprovider.recipes.place import Recipe, RecipeForTasks, me
 from lockprovider.recipes.values import json_copy
 from lockprovider.settings import LockSettings
 
@@ -72,12 +72,12 @@ class Election(Recipe):
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidInput(f"name={name!r} must be text, e.g. name={socket.gethostname()!r}")
         self.settings = LockSettings(validity, renew, poll=poll)
-        self.name = me() if name is None else name
+        self.name = process_name() if name is None else name
         self._value = json_copy(value, "value")
         self._store = store.isolated_connections()  # a busy data path must not delay the renewals
-        self._begin()
+        self._init_state()
 
-    def _be_new(self) -> None:
+    def _reset(self) -> None:
         self._candidate = Candidate(self._store, self.path, self.name, self.settings, self.world)
         self._standing = threading.Lock()
         self._stopping = Signal()

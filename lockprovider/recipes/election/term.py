@@ -32,10 +32,10 @@ from fsspec_cas import (
 from fsspec_cas.given import check_text, function
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import LossReason, NotPicklable
+from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.election import decide
 from lockprovider.recipes.election.decide import CandidateId, ElectionRecord, Leading, Observed, decode_election
 from lockprovider.recipes.errors import Fenced, TermLost
-from lockprovider.recipes.place import Proof
 from lockprovider.recipes.values import json_copy
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.heartbeat import Heartbeat
@@ -52,7 +52,7 @@ class Candidate:
         self.me = CandidateId(world.new_id(), name, round(settings.validity * 1000), settings.margin_s)
         self._store = store
         self._path = path
-        self._proof = Proof(store, path)
+        self._store_check = StoreCheck(store, path)
         self._object = Cached(store, path, timeout=_REQUEST_S, world=world)
         self._guard = threading.Lock()
         self._observed: Observed | None = None
@@ -74,11 +74,11 @@ class Candidate:
         now_s = self.world.monotonic_s()
         if content is None:
             with self._guard:
-                self._observed = decide.vanished(self._observed)
+                self._observed = decide.observe_missing(self._observed)
                 return self._observed
         record = self._record(content)
         age_s = 0.0
-        if self._observed is None and record.stands_s and self._store.capabilities.own_clock:
+        if self._observed is None and record.protected_s and self._store.capabilities.own_clock:
             age_s = self._age_s(content.version)
             now_s = self.world.monotonic_s()
         with self._guard:
@@ -92,14 +92,14 @@ class Candidate:
         Raises NotSupported if the store ignores conditions. After OutcomeUnknown a term that was won lapses, or is won
         again.
         """
-        self._proof.require()
+        self._store_check.require()
         sent_s = self.world.monotonic_s()
         write, now_ms = self.world.new_id(), self.world.now_ms()
-        record = decide.candidacy(self.me, observed, self._highest, write=write, now_ms=now_ms, value=value)
-        version = None if observed is None or observed.gone else observed.version
+        record = decide.candidate_record(self.me, observed, self._highest, write=write, now_ms=now_ms, value=value)
+        version = None if observed is None or observed.is_removed else observed.version
         outcome = self._put(record, version, _REQUEST_S)
         if isinstance(outcome, Won):
-            return decide.leads_by(self.me, record, outcome.version, sent_s)
+            return decide.term_after(self.me, record, outcome.version, sent_s)
         return decide.elected(self.me, record, sent_s, self.look())  # the refusal may be of its second copy
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
@@ -116,7 +116,7 @@ class Candidate:
             # a hanging request must not hide the end of the term
             outcome = self._put(record, leading.version, min(_REQUEST_S, max(left_s, self.me.margin_s / 2)))
             if isinstance(outcome, Won):
-                return decide.leads_by(self.me, record, outcome.version, sent_s)
+                return decide.term_after(self.me, record, outcome.version, sent_s)
             observed = self.look()
             renewed = decide.renewed(self.me, leading, record, sent_s, observed)
             if renewed is None:
@@ -163,7 +163,7 @@ class Candidate:
         return f"the term {leading.record.epoch} of {self._path!r} is over: {why}; stop what it protects"
 
     def _deposed(self, leading: Leading, observed: Observed | None) -> TermLost:
-        if observed is None or observed.gone:
+        if observed is None or observed.is_removed:
             return TermLost(self._over(leading, "its object was removed"), LossReason.BROKEN)
         record = observed.record
         who = f"{record.name!r} {'has led' if record.resigned else 'leads'}, in term {record.epoch}"

@@ -8,9 +8,9 @@ from typing import Any
 
 from fsspec_cas.bridge.tasks import EnteredByTasks, converted, on_thread, threaded
 from fsspec_cas.given import function, whole
-from lockprovider.recipes.place import RecipeForTasks
+from lockprovider.recipes.base import RecipeForTasks
 from lockprovider.recipes.queue.job import Job, Worked, count
-from lockprovider.recipes.queue.queue import Queue, told_of_errors
+from lockprovider.recipes.queue.queue import Queue, error_handler
 
 
 class AsyncJob(EnteredByTasks[Job]):
@@ -113,7 +113,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         Worked(acked=1, failed=0)
         """
         function(fn, "fn", "of a job that returns a coroutine")
-        tell, worked, errors = told_of_errors(on_error), Worked(), list[Exception]()
+        tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
             try:

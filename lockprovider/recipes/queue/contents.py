@@ -76,7 +76,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` caches its JSON, `said` its body's."""
+    """One message; `text` caches its JSON, `body_json` its body's."""
 
     n: int
     priority: int
@@ -86,20 +86,20 @@ class Message:
     body: Any = field(hash=False)
     error: str = ""
     text: str = field(default="", compare=False)
-    said: str = field(default="", compare=False, repr=False)
+    body_json: str = field(default="", compare=False, repr=False)
 
-    def told(self) -> Message:
+    def with_text(self) -> Message:
         """Return the message with its text; may raise TypeError or ValueError."""
         raw = isinstance(self.body, bytes)
-        body_text = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
+        body_text = self.body_json or _dump(base64.b64encode(self.body).decode() if raw else self.body)
         n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
         kind, error = '"bytes"' if raw else '"json"', _dump(self.error) if self.error else '""'
         text = f"[{n},{priority},{not_before_ms},{attempts},{_dump(key)},{body_text},{kind},{error}]"
         return Message(n, priority, not_before_ms, attempts, key, self.body, self.error, text, body_text)
 
-    def given(self) -> Any:
+    def body_copy(self) -> Any:
         """Return a body that the caller may change."""
-        return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.said or _dump(self.body))
+        return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.body_json or _dump(self.body))
 
     @property
     def order(self) -> tuple[int, int]:
@@ -154,7 +154,7 @@ class Segment:
     messages: tuple[Message, ...] | None = field(default=None, compare=False, repr=False)
     text: str = field(default="", compare=False, repr=False)
 
-    def told(self) -> Segment:
+    def with_text(self) -> Segment:
         """Return the segment with the text of its reference."""
         return replace(self, text=_dump([self.name, self.count, self.size, -self.first[0], self.first[1], self.due_ms]))
 
@@ -311,7 +311,7 @@ def _message(stored: list[Any]) -> Message:
         body = unbase64(body, "body")
     elif kind != "json":
         raise Undecodable(f"message {n} is of kind {kind!r}")
-    return Message(n, priority, not_before_ms, attempts, key, body, error).told()
+    return Message(n, priority, not_before_ms, attempts, key, body, error).with_text()
 
 
 def _dead(stored: list[Any]) -> Dead:
@@ -326,7 +326,7 @@ def _segment(stored: list[Any]) -> Segment:
     as_whole(priority, "priority", least=-LARGEST_NUMBER)
     first = (-priority, as_whole(n, "n"))
     due_ms = as_whole(due_ms, "due", most=LATEST_MS)
-    return Segment(name, as_whole(count, "count", least=1), as_whole(size, "size"), first, due_ms).told()
+    return Segment(name, as_whole(count, "count", least=1), as_whole(size, "size"), first, due_ms).with_text()
 
 
 def _producer(stored: list[Any]) -> tuple[int, int, str]:
@@ -426,7 +426,7 @@ def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segme
     first = min(message.order for message in taken)
     due_ms = min(_due_ms(message, now_ms) for message in taken)
     name = f"{min(message.n for message in taken)}.{stem}"
-    return Segment(name, len(taken), size, first, due_ms, tuple(taken)).told()
+    return Segment(name, len(taken), size, first, due_ms, tuple(taken)).with_text()
 
 
 def _due_ms(message: Message, now_ms: int) -> int:

@@ -13,8 +13,8 @@ from fsspec_cas import CasError, InvalidInput, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import LARGEST_NUMBER, check_text, seconds
 from fsspec_cas.waiting import Signal, Worker
+from lockprovider.recipes.base import ProcessBound
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
-from lockprovider.recipes.place import OfThisProcess
 from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
 from lockprovider.recipes.values import check_name, json_copy, storable
@@ -81,7 +81,7 @@ class Letter:
     def of(cls, message: Message, why: str = "") -> Letter:
         """Return the letter of a message."""
         kept = message
-        return cls(kept.n, kept.given(), kept.key, kept.priority, kept.attempts, kept.error, why)
+        return cls(kept.n, kept.body_copy(), kept.key, kept.priority, kept.attempts, kept.error, why)
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
 
 
-class Job(OfThisProcess):
+class Job(ProcessBound):
     """A claimed message. Leave it with `with`: a clean end acks it, an exception gives it back.
 
     Attributes:
@@ -133,7 +133,7 @@ class Job(OfThisProcess):
         message = claim.message
         self.id = f"{queue_id}-{message.n}"
         self.n = message.n
-        self.body = message.given()
+        self.body = message.body_copy()
         self.key = message.key
         self.attempt = message.attempts
         self.error = message.error
@@ -288,10 +288,10 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
         raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is not bytes")
-    message = Message(0, priority, not_before_ms, 0, key, body).told()
+    message = Message(0, priority, not_before_ms, 0, key, body).with_text()
     if (size := len(message.text)) > _BODY_BYTES:
         raise TooLarge(f"a message of {size} bytes: store it in its own object, and put the name of that object")
-    return New(body, key, priority, not_before_ms, message.said)
+    return New(body, key, priority, not_before_ms, message.body_json)
 
 
 def count(worked: Worked, job: Job, *, failed: bool) -> None:
@@ -307,9 +307,9 @@ class ClaimHeartbeat:
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
         self._world = world
-        self.be_new()
+        self.reset()
 
-    def be_new(self) -> None:
+    def reset(self) -> None:
         """Reset to no jobs: a forked child holds no claims."""
         self._jobs: dict[str, Job] = {}
         self._every_s = 0.0  # between two heartbeats

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from lockprovider.recipes.broker_rules import Forgotten
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
-from lockprovider.recipes.handing import Forgotten
 from lockprovider.recipes.queue.contents import (
     PRODUCERS,
     RECENT,
@@ -47,7 +47,7 @@ class New:
     key: str = ""
     priority: int = 0
     not_before_ms: int = 0
-    said: str = field(default="", compare=False, repr=False)
+    body_json: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True)
-class Was:
+class PutBefore:
     """Result of a repeated put; `n` is 0 if its message is unknown."""
 
     n: int
@@ -205,14 +205,14 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
     return tuple(any(not isinstance(results[n], Exception) for results in tries.values()) for n in range(count))
 
 
-def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
-    """Add a message and return its number, or `Was` for a repeat."""
+def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
+    """Add a message and return its number, or `PutBefore` for a repeat."""
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
-            return Was(n)
+            return PutBefore(n)
         if put.seq <= put.known or (sent and client == put.client):
-            return Was(0)
+            return PutBefore(0)
         if sent:
             raise Forgotten(
                 f"another client puts as {put.producer!r} at the same time, so message {put.seq} may be stored"
@@ -253,8 +253,10 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     """Add all messages or none, and return their numbers; `freed` bytes leave the object."""
     messages = []
     for n, to_put in enumerate(news, contents.next):
-        message = Message(n, to_put.priority, to_put.not_before_ms, 0, to_put.key, to_put.body, said=to_put.said)
-        messages.append(message.told())
+        message = Message(
+            n, to_put.priority, to_put.not_before_ms, 0, to_put.key, to_put.body, body_json=to_put.body_json
+        )
+        messages.append(message.with_text())
     more = sum(len(added.text) for added in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
         _check_room(contents, messages, freed)
@@ -298,7 +300,7 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
         return NothingReady(min((item for item in due_ms if item > now_ms), default=0))
     message = contents.pop(index)
     contents.turn += 1
-    taken = replace(message, attempts=message.attempts + 1).told()
+    taken = replace(message, attempts=message.attempts + 1).with_text()
     until_ms = now_ms + take.visible_ms
     claim = Claim(taken, take.token, take.who, 0, until_ms, take.visible_ms, contents.turn)
     contents.claims[message.n] = claim
@@ -371,11 +373,11 @@ def _give_back(
     del contents.claims[old.n]
     contents.changed = True
     if counts and old.attempts >= contents.settings.max_attempts:
-        new = replace(old, error=error).told()
+        new = replace(old, error=error).with_text()
         contents.dead[new.n] = Dead(new, f"{new.attempts} attempts: {error}", now_ms)
     else:
         not_before_ms = now_ms + delay_ms if delay_ms else 0
-        new = replace(old, attempts=old.attempts - (not counts), not_before_ms=not_before_ms, error=error).told()
+        new = replace(old, attempts=old.attempts - (not counts), not_before_ms=not_before_ms, error=error).with_text()
         contents.add(new)
     contents.size += len(new.text) - len(old.text)
 
@@ -398,7 +400,7 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
-        again = replace(dead.message, attempts=0, not_before_ms=0).told()
+        again = replace(dead.message, attempts=0, not_before_ms=0).with_text()
         contents.size += len(again.text) - len(dead.message.text)
         contents.add(again)
         contents.changed = True
@@ -463,31 +465,40 @@ class QueueCodec:
         return isinstance(operation, (Take, End, Beat))
 
     @staticmethod
-    def say(operation: QueueOperation) -> list[Any]:
+    def encode(operation: QueueOperation) -> list[Any]:
         """Encode an operation that may be handed over."""
         match operation:
             case Put(message, producer, seq, client, known, fence):
-                return ["put", _said(message), producer, seq, client, known, fence]
+                return ["put", _encoded_message(message), producer, seq, client, known, fence]
             case Take(token, who, visible_ms):
                 return ["take", token, who, visible_ms]
             case End(n, token, verb, then, delay_ms, error, counts):
-                return ["end", n, token, verb, [_said(following) for following in then], delay_ms, error, counts]
+                return [
+                    "end",
+                    n,
+                    token,
+                    verb,
+                    [_encoded_message(following) for following in then],
+                    delay_ms,
+                    error,
+                    counts,
+                ]
             case Beat(claims, visible_ms):
                 return ["beat", claims, visible_ms]
             case _:
                 raise TypeError(f"{operation!r} is not handed over")
 
     @staticmethod
-    def understand(encoded: list[Any]) -> QueueOperation:
+    def decode(encoded: list[Any]) -> QueueOperation:
         """See `WireCodec`."""
         match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
-                return Put(_new(new), producer, seq, client, known, fence)
+                return Put(_decoded_message(new), producer, seq, client, known, fence)
             case ["take", str(token), str(who), int(visible_ms)]:
                 return Take(token, who, visible_ms)
             case ["end", int(n), str(token), str("ack" | "nack" | "bury") as verb, list(then), *rest]:
                 delay_ms, error, counts = rest
-                news = tuple(map(_new, then))
+                news = tuple(map(_decoded_message, then))
                 return End(n, token, verb, news, _is(delay_ms, int), _is(error, str), _is(counts, bool))
             case ["beat", list(claims), int(visible_ms)]:
                 return Beat(tuple((_is(n, int), _is(token, str)) for n, token in claims), visible_ms)
@@ -495,11 +506,11 @@ class QueueCodec:
                 raise ValueError(f"{encoded!r} is no operation")
 
     @staticmethod
-    def say_result(operation: QueueOperation, result: Any) -> Any:
+    def encode_result(operation: QueueOperation, result: Any) -> Any:
         """See `WireCodec`."""
         del operation
         match result:
-            case Was(n):
+            case PutBefore(n):
                 return ["was", n]
             case Claim():
                 return json.loads(result.text)
@@ -509,13 +520,13 @@ class QueueCodec:
                 return result
 
     @staticmethod
-    def understand_result(operation: QueueOperation, encoded: Any) -> Any:
+    def decode_result(operation: QueueOperation, encoded: Any) -> Any:
         """See `WireCodec`."""
         match operation, encoded:
             case Put(), int():
                 return encoded
             case Put(), ["was", int(n)]:
-                return Was(n)
+                return PutBefore(n)
             case Take(), ["nothing", int(until_ms)]:
                 return NothingReady(until_ms)
             case Take(token), [_, str(claim_token), *_] if claim_token == token:
@@ -528,13 +539,13 @@ class QueueCodec:
                 raise ValueError(f"{encoded!r} is no result of {operation!r}")
 
 
-def _said(message: New) -> list[Any]:
+def _encoded_message(message: New) -> list[Any]:
     raw = isinstance(message.body, bytes)
     body = base64.b64encode(message.body).decode() if raw else message.body
     return ["bytes" if raw else "json", body, message.key, message.priority, message.not_before_ms]
 
 
-def _new(encoded: Any) -> New:
+def _decoded_message(encoded: Any) -> New:
     match encoded:
         case ["bytes", str(body), str(key), int(priority), int(not_before_ms)]:
             return New(base64.b64decode(body, validate=True), key, priority, not_before_ms)

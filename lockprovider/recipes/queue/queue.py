@@ -14,11 +14,11 @@ from fsspec_cas import InvalidInput, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import function, seconds, several, whole
 from fsspec_cas.waiting import Signal, Worker
+from lockprovider.recipes.base import Recipe, process_name
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, check_broker
+from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.handing import Bundle
-from lockprovider.recipes.place import Recipe, me
 from lockprovider.recipes.queue.contents import (
     LARGEST_QUEUE,
     MAX_ATTEMPTS,
@@ -35,12 +35,12 @@ from lockprovider.recipes.queue.operations import (
     NothingReady,
     Purge,
     Put,
+    PutBefore,
     QueueCodec,
     QueueOperation,
     Redrive,
     Take,
     Touch,
-    Was,
 )
 from lockprovider.recipes.queue.writer import QueueWriter
 from lockprovider.recipes.values import UNNAMED, check_fence, check_producer
@@ -100,16 +100,16 @@ class Queue(Recipe):
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._known: dict[str, int] = {}
         self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._begin()
+        self._init_state()
 
-    def _be_new(self) -> None:
+    def _reset(self) -> None:
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0  # messages put without a producer's name
         self._numbers = threading.Lock()  # held until a number is in the batcher, so that numbers arrive in order
         self._stopping = Signal()
-        self._heartbeat.be_new()
-        self._writer.be_new()
+        self._heartbeat.reset()
+        self._writer.reset()
 
     @classmethod
     def create(
@@ -237,7 +237,7 @@ class Queue(Recipe):
         while True:
             began_s = self.world.monotonic_s()
             token = f"{self._client[-17:]}-{next(self._claims)}"
-            claim = self._claimed(Take(token, me(), visible_ms))
+            claim = self._claimed(Take(token, process_name(), visible_ms))
             if not isinstance(claim, NothingReady):
                 job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world)
                 self._heartbeat.add(job)
@@ -248,7 +248,7 @@ class Queue(Recipe):
             waits_s = min(poll_s, left_s, self._writer.idle_s() + 0.001)
             if claim.until_ms:
                 waits_s = min(waits_s, max(0.001, (claim.until_ms - self.world.now_ms()) / 1000))
-            self._writer.wait_for_news(waits_s)
+            self._writer.wait_for_messages(waits_s)
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
@@ -310,7 +310,7 @@ class Queue(Recipe):
         Worked(acked=2, failed=0)
         """
         function(fn, "fn", "of a job")
-        tell = told_of_errors(on_error)
+        tell = error_handler(on_error)
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
@@ -355,7 +355,7 @@ class Queue(Recipe):
         True
         """
         self._stopping.set()
-        self._writer.tell(len(self._writer.news))
+        self._writer.wake(len(self._writer.waiting_callers))
 
     @property
     def stopping(self) -> bool:
@@ -476,15 +476,15 @@ class Queue(Recipe):
                 self._acknowledged[put.producer, put.seq] = None
                 if len(self._acknowledged) > _CHUNK:
                     self._acknowledged.popitem(last=False)
-        return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
+        return Receipt(result.n, again=True) if isinstance(result, PutBefore) else Receipt(result)
 
 
-def told_of_errors(on_error: Any) -> Callable[[Any, Exception], object]:
+def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
     """Return the function for failed jobs of `work`, or raise InvalidInput."""
-    return _tell_nobody if on_error is None else function(on_error, "on_error", "of a job and its error")
+    return _ignore_error if on_error is None else function(on_error, "on_error", "of a job and its error")
 
 
-def _tell_nobody(job: object, error: Exception) -> None:
+def _ignore_error(job: object, error: Exception) -> None:
     del job, error
 
 

@@ -23,11 +23,11 @@ from fsspec_cas import (
 )
 from fsspec_cas.sender import delay_s
 from fsspec_cas.waiting import Signal
+from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
+from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
+from lockprovider.recipes.broker_rules import Bundle, Foreign, NotHere, flatten, regroup
 from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
-from lockprovider.recipes.handing import Bundle, Foreign, NotHere, flat, regrouped
-from lockprovider.recipes.line import NumberOf, Numbers
-from lockprovider.recipes.place import Proof
 from lockprovider.recipes.queue.contents import (
     Contents,
     Message,
@@ -100,7 +100,7 @@ class _SegmentGone(Exception):
 
 
 @dataclass(slots=True)
-class _SoFar:
+class _Progress:
     """Progress of one batch.
 
     Attributes:
@@ -146,16 +146,16 @@ class QueueWriter:
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._known: tuple[Version, Contents] | None = None
         self._watch = Watch()
-        self._proof = Proof(store, path)
+        self._store_check = StoreCheck(store, path)
         self._broker = broker
-        self.be_new()
+        self.reset()
 
-    def be_new(self) -> None:
+    def reset(self) -> None:
         """Reset in a forked child: no caller waits."""
-        self.news: deque[Signal] = deque()  # of callers that wait for messages
-        self._order = Numbers()
+        self.waiting_callers: deque[Signal] = deque()  # of callers that wait for messages
+        self._order = FailedNumbers()
         if self._broker is not None:
-            self._broker.be_new()
+            self._broker.reset()
 
     def close(self) -> None:
         """Stop writing for other processes."""
@@ -164,7 +164,7 @@ class QueueWriter:
 
     def create(self, contents: Contents) -> bool:
         """Create the queue, False if it exists; may raise OutcomeUnknown or StoreError."""
-        self._proof.require()
+        self._store_check.require()
         outcome = self._object.put_if_absent(contents.encode())
         if isinstance(outcome, Unknown):
             outcome.unwrap()
@@ -197,60 +197,60 @@ class QueueWriter:
 
         After OutcomeUnknown each may be repeated. After any other error nothing was done.
         """
-        flattened = flat(operations)
-        return regrouped(operations, self._order.carried_out(flattened, [*map(_numbered, flattened)], self._commit))
+        flattened = flatten(operations)
+        return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
         """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
-        so_far = _SoFar(handover)
+        progress = _Progress(handover)
         max_age_s = _EVER
         while True:
-            contents, version = self._look(so_far, deadline_s, max_age_s)
-            if (settled := results_of(contents, so_far.tries)) is not None:
-                self.segments.remove(so_far.touched - _names(contents))
-                return handover.told(settled, self._unknown)
-            if (handed := handover.ask(contents.more.get(_BROKER), so_far.sent)) is not None:
+            contents, version = self._look(progress, deadline_s, max_age_s)
+            if (settled := results_of(contents, progress.tries)) is not None:
+                self.segments.remove(progress.touched - _names(contents))
+                return handover.settled(settled, self._unknown)
+            if (handed := handover.ask(contents.more.get(_BROKER), progress.sent)) is not None:
                 if handed.results:
-                    return handover.told(handed.results, self._unknown)
+                    return handover.settled(handed.results, self._unknown)
                 max_age_s = 0.0
                 continue
-            results, outcome = self._tried(so_far, operations, contents, version)
+            results, outcome = self._tried(progress, operations, contents, version)
             if isinstance(outcome, Won):
-                return handover.told(results, self._unknown)
+                return handover.settled(results, self._unknown)
             if outcome is None and results and not max_age_s:
-                if version != so_far.base:  # else the last try may still be done
-                    self.segments.remove(so_far.touched - _names(contents))
-                return handover.told(results, self._unknown)
+                if version != progress.base:  # else the last try may still be done
+                    self.segments.remove(progress.touched - _names(contents))
+                return handover.settled(results, self._unknown)
             if outcome is not None:
-                self._pause(len(so_far.tries), deadline_s)
+                self._pause(len(progress.tries), deadline_s)
             max_age_s = 0.0
 
     def _tried(
-        self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
+        self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
         """Draft and write the batch; return its results ([]: read again) and the outcome."""
-        tries = so_far.tries
+        tries = progress.tries
         try:
-            draft, results, batch = self._drafted(contents, operations, so_far)
-            so_far.touched |= _names(draft) ^ _names(contents)
+            draft, results, batch = self._drafted(contents, operations, progress)
+            progress.touched |= _names(draft) ^ _names(contents)
             outcome = self._sent(draft, contents, version) if draft.changed else None
         except _SegmentGone as gone:
-            if so_far.missing == version:
+            if progress.missing == version:
                 raise self._malformed(gone) from None
-            so_far.missing = version
+            progress.missing = version
             return [], None
         except StoreError as error:
-            if not so_far.is_sent:
+            if not progress.is_sent:
                 raise
             raise self._unknown(str(error)) from error
         if outcome is not None:
-            tries[batch], so_far.base = results, version
+            tries[batch], progress.base = results, version
         if isinstance(outcome, Won):
             self._known = (outcome.version, with_messages(draft, {}))
             self._note(draft, draft.waiting - contents.waiting)
-            self.segments.remove(so_far.touched - _names(draft))
+            self.segments.remove(progress.touched - _names(draft))
         return results, outcome
 
     def _pause(self, tries: int, deadline_s: float) -> None:
@@ -264,17 +264,17 @@ class QueueWriter:
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
-        self, contents: Contents, operations: Sequence[Given], so_far: _SoFar
+        self, contents: Contents, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
         """Carry out lapses and the batch on a copy, reading needed segments."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
         dropped: dict[int, NotHere] = {}
-        to_carry_out = so_far.handover.wanted(
-            so_far.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents), dropped
+        to_carry_out = progress.handover.to_carry_out(
+            progress.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents), dropped
         )
-        sent = (*(False for _ in lapsed), *map(operator.or_, so_far.sent, map(_is_foreign_claim, operations)))
+        sent = (*(False for _ in lapsed), *map(operator.or_, progress.sent, map(_is_foreign_claim, operations)))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
             draft = with_messages(contents.copy(), loaded)
@@ -285,11 +285,11 @@ class QueueWriter:
             else:
                 if draft.changed and self._broker is not None:
                     draft.more = {**draft.more, _BROKER: self._broker.offers(draft.more.get(_BROKER))}
-                return draft, so_far.handover.answered(results[len(lapsed) :], dropped), batch
+                return draft, progress.handover.with_dropped(results[len(lapsed) :], dropped), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Write the draft after its new segments: the object must only name existing ones."""
-        self._proof.require()
+        self._store_check.require()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
                 self.segments.write(segment, self.id)
@@ -318,14 +318,14 @@ class QueueWriter:
             raise _SegmentGone(name)
         return messages
 
-    def _look(self, so_far: _SoFar, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
+    def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
         """Read the queue, retrying until the deadline if an operation may be done."""
         failures = 0
         while True:
             try:
                 return self.read(max_age_s=max_age_s)
             except StoreError as error:
-                if not so_far.is_sent:
+                if not progress.is_sent:
                     raise
                 if not isinstance(error, Unavailable) or self.world.monotonic_s() > deadline_s:
                     raise self._unknown(str(error)) from error
@@ -339,23 +339,23 @@ class QueueWriter:
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)
-        self.tell(more)
+        self.wake(more)
 
-    def tell(self, many: int) -> None:
+    def wake(self, many: int) -> None:
         """Wake `many` callers that wait for messages."""
         with contextlib.suppress(IndexError):
             for _ in range(many):
-                self.news.popleft().set()
+                self.waiting_callers.popleft().set()
 
-    def wait_for_news(self, timeout_s: float) -> None:
+    def wait_for_messages(self, timeout_s: float) -> None:
         """Wait until messages become ready, or for `timeout_s`."""
         signal = Signal()
-        self.news.append(signal)
+        self.waiting_callers.append(signal)
         try:
             signal.wait(timeout_s)
         finally:
             with contextlib.suppress(ValueError, IndexError):
-                self.news.remove(signal)
+                self.waiting_callers.remove(signal)
 
     def _malformed(self, missing: _SegmentGone) -> MalformedObject:
         message = f"the queue at {self.path!r} names the segment {missing.name}, which was removed: "
@@ -376,7 +376,7 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
     return is_put and isinstance(operation, Put) and operation.producer not in contents.producers
 
 
-def _numbered(operation: Given) -> NumberOf | None:
+def _numbered(operation: Given) -> ProducerNumber | None:
     """Return a put's producer and number; None: foreign, or unnumbered."""
     named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
     return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None

@@ -218,7 +218,7 @@ def epoch_of(fence: Any) -> int:
 Settled = Literal["mine", "never", "untold"]
 
 
-class Todo(enum.Enum):
+class WriteStep(enum.Enum):
     """The next step of a write against the store."""
 
     ARCHIVE = "put what is there into the history"
@@ -229,8 +229,8 @@ class Todo(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A write of `mine` over `base` (None: no state exists), and its next step.
+class StateWrite:
+    """A write of `document` over `base` (None: no state exists), and its next step.
 
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. Any
        client may archive it, and "exists already" is success.
@@ -245,55 +245,55 @@ class Turn:
     """
 
     base: Document | None
-    mine: Document
-    next: Todo = Todo.ARCHIVE
+    document: Document
+    next: WriteStep = WriteStep.ARCHIVE
     doubt: bool = False
     verdict: Settled | None = None
     seen: Document | None = None
 
     @classmethod
-    def begin(cls, base: Document | None, mine: Document) -> Turn:
+    def begin(cls, base: Document | None, mine: Document) -> StateWrite:
         """Start a write, with the archive of the base."""
-        return cls(base, mine, Todo.REPLACE if base is None else Todo.ARCHIVE)
+        return cls(base, mine, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
 
     @classmethod
-    def settling(cls, base: Document | None, mine: Document) -> Turn:
+    def settling(cls, base: Document | None, mine: Document) -> StateWrite:
         """Start from a write that was sent earlier, by any process."""
-        return cls(base, mine, Todo.LOOK, doubt=True)
+        return cls(base, mine, WriteStep.LOOK, doubt=True)
 
-    def archived(self) -> Turn:
+    def archived(self) -> StateWrite:
         """Note that the history has the current revision."""
-        return replace(self, next=Todo.REPLACE)
+        return replace(self, next=WriteStep.REPLACE)
 
-    def sending(self) -> Turn:
+    def sending(self) -> StateWrite:
         """Note that the write may be on its way."""
         return replace(self, doubt=True)
 
-    def won(self) -> Turn:
+    def won(self) -> StateWrite:
         """Finish: the store accepted the write."""
-        return self._done("mine", self.mine)
+        return self._done("mine", self.document)
 
-    def not_won(self) -> Turn:
+    def not_won(self) -> StateWrite:
         """Read the path next, after a refusal or no answer."""
-        return replace(self, next=Todo.LOOK)
+        return replace(self, next=WriteStep.LOOK)
 
-    def looked(self, now: Document | None) -> Turn:
+    def looked(self, now: Document | None) -> StateWrite:
         """Choose the next step by the path's document."""
         if now is None:
-            return replace(self, next=Todo.REPLACE) if self.base is None else self._done("untold", None)
-        if now.lineage != self.mine.lineage:  # this write began no lineage, or the state was removed
+            return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)
+        if now.lineage != self.document.lineage:  # this write began no lineage, or the state was removed
             return self._done("never" if self.base is None else "untold", now)
-        if now.serial > self.mine.serial:
-            return replace(self, next=Todo.LOOK_BACK, seen=now)
-        if now.serial < self.mine.serial:
-            return replace(self, next=Todo.REPLACE)  # the condition still holds
-        return self._done("mine" if now.write == self.mine.write else "never", now)
+        if now.serial > self.document.serial:
+            return replace(self, next=WriteStep.LOOK_BACK, seen=now)
+        if now.serial < self.document.serial:
+            return replace(self, next=WriteStep.REPLACE)  # the condition still holds
+        return self._done("mine" if now.write == self.document.write else "never", now)
 
-    def looked_back(self, then: Document | None) -> Turn:
+    def looked_back(self, then: Document | None) -> StateWrite:
         """Finish, by the history's revision at this write's serial."""
         if then is None:
             return self._done("untold", self.seen)
-        return self._done("mine" if then.write == self.mine.write else "never", self.seen)
+        return self._done("mine" if then.write == self.document.write else "never", self.seen)
 
-    def _done(self, verdict: Settled, seen: Document | None) -> Turn:
-        return replace(self, next=Todo.DONE, verdict=verdict, seen=seen)
+    def _done(self, verdict: Settled, seen: Document | None) -> StateWrite:
+        return replace(self, next=WriteStep.DONE, verdict=verdict, seen=seen)

@@ -14,9 +14,9 @@ from fsspec_cas.bridge.background import Later
 from fsspec_cas.bridge.tasks import threaded
 from fsspec_cas.given import check_text, seconds, whole
 from fsspec_cas.waiting import SLICE_S
+from lockprovider.recipes.base import Recipe, RecipeForTasks
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
-from lockprovider.recipes.place import Recipe, RecipeForTasks
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
 from lockprovider.recipes.state.writer import StateFile, StateWriter
@@ -361,7 +361,7 @@ class State(Recipe, Generic[V]):
         if error.outcome is None or error.outcome.data is None or error.outcome.write.path != self.path:
             raise InvalidInput(f"this error is not from a write of {self.path!r}: {error}")
         turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
-        return self._revision(turn.mine) if turn.verdict == "mine" else None
+        return self._revision(turn.document) if turn.verdict == "mine" else None
 
     def close(self, timeout: float | None = None) -> None:
         """Take no more updates, and wait until the waiting ones are written, or for `timeout` seconds.
@@ -385,7 +385,7 @@ class State(Recipe, Generic[V]):
     def _do(self, change: StateChange) -> Revision[V]:
         answer = self._submit(change)
         try:
-            while not self._batcher.came(answer):
+            while not self._batcher.wait_slice(answer):
                 self._must_come(answer)
             return self._revision(answer.result())
         finally:

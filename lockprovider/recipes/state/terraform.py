@@ -41,8 +41,8 @@ from fsspec_cas.given import check_text, seconds
 from fsspec_cas.sender import delay_s
 from lockprovider.bounded import Undecodable, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.errors import LockError, NotAcquired
+from lockprovider.recipes.base import StoreCheck, open_at, process_name, repr_at
 from lockprovider.recipes.errors import CoordinationError, MalformedObject, Overloaded, StateConflict, StateLocked
-from lockprovider.recipes.place import Proof, me, open_at, repr_at
 from lockprovider.recipes.state.changes import Update
 from lockprovider.recipes.state.state import Edit, State
 from lockprovider.storage_lock.lease import Lease
@@ -54,11 +54,11 @@ _DEEPEST_STATE = 256  # stored as text, and read by Go
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP response; `said` is a refusal's message for people."""
+    """An HTTP response; `message` says why a request was refused, for people."""
 
     status: HTTPStatus
     body: bytes = b""
-    said: str = ""
+    message: str = ""
 
     @classmethod
     def refusal(cls, status: HTTPStatus, error: str, message: str) -> Reply:
@@ -349,7 +349,7 @@ class TfLock:
         self.world = world or Machine()
         self._store = store
         self._timeout_s = seconds(timeout)
-        self._proof = Proof(store, self.path)
+        self._store_check = StoreCheck(store, self.path)
 
     @classmethod
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> TfLock:
@@ -391,8 +391,8 @@ class TfLock:
         """
         check_text(operation, "operation")
         check_text(info, "info")
-        self._proof.require()
-        self._proof.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
+        self._store_check.require()
+        self._store_check.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
         deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0
         identity = self.world.new_id()
         data = self._encoded(identity, operation, info)
@@ -459,7 +459,13 @@ class TfLock:
 
     def _encoded(self, identity: str, operation: str, info: str) -> bytes:
         created = datetime.fromtimestamp(self.world.now_ms() / 1000, tz=timezone.utc).isoformat()
-        fields = {"ID": identity, "Operation": operation or "lockprovider", "Info": info, "Who": me(), "Version": ""}
+        fields = {
+            "ID": identity,
+            "Operation": operation or "lockprovider",
+            "Info": info,
+            "Who": process_name(),
+            "Version": "",
+        }
         return json.dumps({**fields, "Created": created, "Path": self.path.removesuffix(_SUFFIX)}).encode()
 
 

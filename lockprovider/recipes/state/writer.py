@@ -23,9 +23,9 @@ from fsspec_cas import (
 from fsspec_cas.outcome import Write
 from fsspec_cas.sender import delay_s
 from lockprovider.errors import NotAcquired
+from lockprovider.recipes.base import StoreCheck, process_name
 from lockprovider.recipes.errors import StateLocked
-from lockprovider.recipes.place import Proof, me
-from lockprovider.recipes.state.changes import Changed, Stamp, StateChange, Todo, Turn, apply_all, following
+from lockprovider.recipes.state.changes import Changed, Stamp, StateChange, StateWrite, WriteStep, apply_all, following
 from lockprovider.recipes.state.document import Document, decode
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.lock import Lock
@@ -45,7 +45,7 @@ class StateFile:
         self.store = store
         self.path = path
         self.world = world
-        self.proof = Proof(store, path)
+        self.proof = StoreCheck(store, path)
         self._timeout_s = timeout_s
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._decoded: tuple[Content, Document] | None = None
@@ -66,19 +66,19 @@ class StateFile:
         content = self.store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode(content.data, path)
 
-    def finish(self, turn: Turn, base: Content | None, deadline_s: float) -> Turn:
+    def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
         """Carry out a write until its outcome is known.
 
         After a StoreError nothing was written, after OutcomeUnknown a copy may have been.
         """
-        data = turn.mine.encode()
+        data = turn.document.encode()
         failures = 0
-        while turn.next is not Todo.DONE:
+        while turn.next is not WriteStep.DONE:
             if failures:
                 self.world.sleep(delay_s(failures, self.world.random()))
             try:
                 turn = self._step(turn, base, data)
-                failed = turn.next is Todo.REPLACE and turn.doubt  # may still be written: send it again
+                failed = turn.next is WriteStep.REPLACE and turn.doubt  # may still be written: send it again
             except StoreError as error:
                 if not turn.doubt:
                     raise
@@ -94,7 +94,7 @@ class StateFile:
             )
         return turn
 
-    def settle(self, unknown: Unknown, deadline_s: float) -> Turn:
+    def settle(self, unknown: Unknown, deadline_s: float) -> StateWrite:
         """Find the outcome of an unknown write, maybe sending it again under its own condition.
 
         Raises MalformedObject for other writes, and what `finish` raises.
@@ -102,7 +102,7 @@ class StateFile:
         document = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
         base = None if isinstance(condition, Absent) else Content(b"", condition)
-        return self.finish(Turn.settling(None if base is None else document, document), base, deadline_s)
+        return self.finish(StateWrite.settling(None if base is None else document, document), base, deadline_s)
 
     @staticmethod
     def may_trim(current: Document, keep: int) -> bool:
@@ -118,10 +118,10 @@ class StateFile:
         with contextlib.suppress(CasError):  # the next trim removes them
             self.store.delete_all([entry.path for entry in self.store.list(f"{folder}/", stop_at=first)])
 
-    def _step(self, turn: Turn, base: Content | None, data: bytes) -> Turn:
+    def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
         """Archive, replace, or read, as the write's next step."""
         match turn.next:
-            case Todo.ARCHIVE:
+            case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
                 path = self._history(turn.base.lineage, turn.base.serial)
                 # create_once: this path only ever has these bytes, also if a trim removed them before
@@ -132,24 +132,24 @@ class StateFile:
                         path=self.path,
                     )
                 return turn.archived()
-            case Todo.REPLACE:
+            case WriteStep.REPLACE:
                 put = self._object
                 outcome = put.put_if_absent(data) if base is None else put.put_if_match(data, base.version)
                 return turn.sending().won() if isinstance(outcome, Won) else turn.sending().not_won()
-            case Todo.LOOK:
+            case WriteStep.LOOK:
                 return turn.looked(self.read()[0])
-            case Todo.LOOK_BACK:
-                return turn.looked_back(self.at(turn.mine.lineage, turn.mine.serial))
-            case Todo.DONE:
+            case WriteStep.LOOK_BACK:
+                return turn.looked_back(self.at(turn.document.lineage, turn.document.serial))
+            case WriteStep.DONE:
                 return turn
 
-    def _unknown(self, turn: Turn, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
+    def _unknown(self, turn: StateWrite, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
-            f"serial {turn.mine.serial} of {self.path!r} may have been written: {why}; "
+            f"serial {turn.document.serial} of {self.path!r} may have been written: {why}; "
             "give this error to settle(), or read and decide",
             path=self.path,
-            outcome=Unknown(Write(self.path, condition, turn.mine.write), why, data),
+            outcome=Unknown(Write(self.path, condition, turn.document.write), why, data),
         )
 
     def _document(self, content: Content) -> Document:
@@ -189,7 +189,7 @@ class StateWriter:
         holder: NotAcquired | None = None
         while True:
             base, content = self.file.read(max_age_s=max_age_s)
-            stamp = Stamp(world.new_id(), me(), world.now_ms(), world.new_id())
+            stamp = Stamp(world.new_id(), process_name(), world.now_ms(), world.new_id())
             applied = apply_all(base, changes, stamp, over, exclusive=self.exclusive)
             if applied.locked and max_age_s:
                 max_age_s = 0.0
@@ -198,7 +198,7 @@ class StateWriter:
             elif applied.changed:
                 turn = self._write(base, content, following(base, applied.draft, stamp), deadline_s)
                 if turn.verdict == "mine":
-                    return _answers(turn.mine, applied, holder)
+                    return _answers(turn.document, applied, holder)
                 max_age_s, failures = 0.0, failures + 1
                 if world.monotonic_s() > deadline_s:
                     path = self.file.path
@@ -216,9 +216,11 @@ class StateWriter:
         """Return a new client of the lock of edits."""
         return Lock(self.file.store, self.file.lock_path, self.lock_settings, world=self.file.world)
 
-    def _write(self, base: Document | None, content: Content | None, document: Document, deadline_s: float) -> Turn:
+    def _write(
+        self, base: Document | None, content: Content | None, document: Document, deadline_s: float
+    ) -> StateWrite:
         self.file.proof.require()
-        turn = self.file.finish(Turn.begin(base, document), content, deadline_s)
+        turn = self.file.finish(StateWrite.begin(base, document), content, deadline_s)
         if turn.verdict == "mine" and self.file.may_trim(document, self.keep):
             self.file.store.in_background(lambda: self.file.trim(document, self.keep))
         return turn

@@ -26,8 +26,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockprovider.recipes.broker_rules import Forgotten
 from lockprovider.recipes.errors import Fenced, Overloaded, Sealed, SequenceGap
-from lockprovider.recipes.handing import Forgotten
 from lockprovider.recipes.values import UNNAMED
 from lockprovider.recipes.wal.contents import NOT_YET, Appended, Head, Position, Producer
 
@@ -245,7 +245,7 @@ def _over(epoch: int, newest: int) -> Fenced:
     )
 
 
-class Need(enum.Enum):
+class AppendStep(enum.Enum):
     """The next step of a batch against the store."""
 
     END = "find the end"
@@ -268,7 +268,7 @@ class Appending:
 
     operations: tuple[LogOperation, ...]
     batch: str
-    need: Need = Need.END
+    need: AppendStep = AppendStep.END
     known: int = NOT_YET
     drafted: Drafted | None = None
     doubt: bool = False
@@ -286,8 +286,8 @@ class Appending:
         """Build the draft after the last slot."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
-            return replace(self, need=Need.DONE, results=drafted.results)
-        return replace(self, need=Need.SEND, drafted=drafted, doubt=False)
+            return replace(self, need=AppendStep.DONE, results=drafted.results)
+        return replace(self, need=AppendStep.SEND, drafted=drafted, doubt=False)
 
     def sending(self) -> Appending:
         """Note that the draft may be on its way."""
@@ -296,17 +296,17 @@ class Appending:
     def won(self) -> Appending:
         """Finish: the store accepted the draft."""
         assert self.drafted is not None  # noqa: S101 - a sent batch has a draft
-        return replace(self, need=Need.DONE, results=self.drafted.results)
+        return replace(self, need=AppendStep.DONE, results=self.drafted.results)
 
     def not_won(self) -> Appending:
         """Read the place next, after a refusal or no answer."""
-        return replace(self, need=Need.LOOK)
+        return replace(self, need=AppendStep.LOOK)
 
     def looked(self, stored: Head | None) -> Appending:
         """Choose the next step by the slot in the draft's place (None: empty)."""
         assert self.drafted is not None  # noqa: S101 - likewise
         if stored is None or stored.slot < self.slot:
-            return replace(self, need=Need.SEND)  # not written yet: the condition still holds
+            return replace(self, need=AppendStep.SEND)  # not written yet: the condition still holds
         if stored.slot == self.slot and stored.batch == self.batch:
             return self.won()
         sent, took = self.sent, self.took
@@ -314,7 +314,7 @@ class Appending:
             before = sent or (False,) * len(self.operations)
             sent = tuple(was or carried for was, carried in zip(before, self.drafted.carried, strict=True))
             took = tuple(self.taken().items())
-        return replace(self, need=Need.END, known=stored.slot, drafted=None, doubt=False, sent=sent, took=took)
+        return replace(self, need=AppendStep.END, known=stored.slot, drafted=None, doubt=False, sent=sent, took=took)
 
     def taken(self) -> dict[str, int]:
         """Return, by client, the epoch of the name that it may have taken."""
@@ -331,12 +331,14 @@ class Appending:
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             return replace(
-                self, need=Need.DONE, results=tuple(unknown if may_be_done else error for may_be_done in sent)
+                self, need=AppendStep.DONE, results=tuple(unknown if may_be_done else error for may_be_done in sent)
             )
         outcome = unknown if self.doubt else error
         answers = zip(self.drafted.results, self.drafted.carried, strict=True)
         return replace(
-            self, need=Need.DONE, results=tuple(outcome if may_be_done else result for result, may_be_done in answers)
+            self,
+            need=AppendStep.DONE,
+            results=tuple(outcome if may_be_done else result for result, may_be_done in answers),
         )
 
 
@@ -349,7 +351,7 @@ class LogCodec:
         return isinstance(operation, Append) and operation.took > 0 and operation.since is not None
 
     @staticmethod
-    def say(operation: LogOperation) -> list[Any]:
+    def encode(operation: LogOperation) -> list[Any]:
         """Encode an operation that may be handed over."""
         match operation:
             case Append(data, producer, seq, client, took, known, epoch, int(since)):
@@ -359,7 +361,7 @@ class LogCodec:
                 raise TypeError(f"{operation!r} is not handed over")
 
     @staticmethod
-    def understand(encoded: list[Any]) -> LogOperation:
+    def decode(encoded: list[Any]) -> LogOperation:
         """See `WireCodec`."""
         match encoded:
             case [
@@ -379,14 +381,14 @@ class LogCodec:
                 raise ValueError(f"{encoded!r} is no operation")
 
     @staticmethod
-    def say_result(operation: LogOperation, result: Any) -> Any:
+    def encode_result(operation: LogOperation, result: Any) -> Any:
         """See `WireCodec`."""
         del operation
         position = result.position
         return [None, None, result.again] if position is None else [position.slot, position.offset, result.again]
 
     @staticmethod
-    def understand_result(operation: LogOperation, encoded: Any) -> Any:
+    def decode_result(operation: LogOperation, encoded: Any) -> Any:
         """See `WireCodec`."""
         del operation
         match encoded:

@@ -28,8 +28,8 @@ from fsspec_cas import (
 )
 from fsspec_cas.given import seconds
 from lockprovider.bounded import parse_object, text_in, undecodable_as, whole_in
+from lockprovider.recipes.base import ProcessBound, StoreCheck, repr_at
 from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
-from lockprovider.recipes.place import OfThisProcess, Proof, repr_at
 from lockprovider.recipes.values import check_format
 from lockprovider.recipes.wal.contents import (
     NOT_YET,
@@ -72,7 +72,7 @@ def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> in
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredSlot:
     """Decoded and stored content of a place."""
 
     slot: Slot
@@ -90,11 +90,11 @@ class LogObjects:
         self._manifest: LogManifest | None = None
         self._versions: dict[int, tuple[int, Version]] = {}
         self._reached = Position(0, 0)  # the log ends here or later
-        self._proof = Proof(store, f"{path}/log.json")
+        self._store_check = StoreCheck(store, f"{path}/log.json")
 
     def create(self, manifest: LogManifest) -> bool:
         """Create the log, False if it exists; may raise OutcomeUnknown or StoreError."""
-        self._proof.require()
+        self._store_check.require()
         outcome = self.store.put_if_absent(self._manifest_path, manifest.encode(), timeout=self.timeout_s)
         if isinstance(outcome, Unknown):
             outcome.unwrap()
@@ -112,7 +112,7 @@ class LogObjects:
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
         """Replace the manifest by the result of `fn`, which may run several times, even after a write was done."""
-        self._proof.require()
+        self._store_check.require()
         changed = self.manifest()
 
         def write(data: bytes | None) -> bytes:
@@ -133,7 +133,7 @@ class LogObjects:
             raise Fenced(f"the log at {self.path!r} was removed and created anew: open it again")
         return manifest
 
-    def look(self, slot: int, cached: Found | None = None) -> Found | None:
+    def look(self, slot: int, cached: StoredSlot | None = None) -> StoredSlot | None:
         """Read a slot's place (None: empty), and cache its version; an unchanged `cached` one transfers no body."""
         path = self.slot_path(slot)
         before = None if cached is None else cached.content
@@ -143,8 +143,8 @@ class LogObjects:
         decoded = decode_slot(content.data, path)
         if decoded.head.log != self.manifest().id:
             raise MalformedObject(f"{path!r} belongs to another log and was not changed: give this log another path")
-        self._know(decoded.head, content.version)
-        return Found(decoded, content)
+        self._cache_version(decoded.head, content.version)
+        return StoredSlot(decoded, content)
 
     def require_reached(self, start: Position) -> None:
         """Raise InvalidInput if the log ends before `start`; may read one or two slots."""
@@ -153,7 +153,7 @@ class LogObjects:
         place = self.look(start.slot)
         if (place is None or place.slot.head.slot < start.slot) and start.slot:
             place = self.look(start.slot - 1)
-        end = Position(0, 0) if place is None else behind(place.slot.head)
+        end = Position(0, 0) if place is None else next_position(place.slot.head)
         if start > end:
             raise self.past_the_end(start)
 
@@ -176,7 +176,7 @@ class LogObjects:
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
         """Write a slot on a condition; every 64 slots, also update the hint in the background."""
-        self._proof.require()
+        self._store_check.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
             once = self.manifest().slots is None
@@ -184,7 +184,7 @@ class LogObjects:
         else:
             outcome = self.store.put_if_match(path, data, condition, timeout=self.timeout_s)
         if isinstance(outcome, Won):
-            self._know(head, outcome.version)
+            self._cache_version(head, outcome.version)
             if head.slot % _HINT_EVERY == 0:
                 self.store.in_background(lambda: self._hint(head.slot))
         return outcome
@@ -214,9 +214,9 @@ class LogObjects:
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
-    def _know(self, head: Head, version: Version) -> None:
+    def _cache_version(self, head: Head, version: Version) -> None:
         slot, manifest = head.slot, self.manifest()
-        self._reached = max(self._reached, behind(head))
+        self._reached = max(self._reached, next_position(head))
         if manifest.slots is not None:
             self._versions[manifest.place(slot)] = (slot, version)
             if len(self._versions) > _KEPT:
@@ -238,7 +238,7 @@ class LogObjects:
         return f"{self.path}/log.json"
 
 
-def behind(head: Head) -> Position:
+def next_position(head: Head) -> Position:
     """Return the position of the next record, or of the seal."""
     return Position(head.slot + (head.sealed is None), head.end)
 
@@ -315,7 +315,7 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
         at_once = min(at_once * 2, _AT_ONCE)
 
 
-def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatch:
+def _batch(objects: LogObjects, place: StoredSlot, slot: int, offset: int) -> LogBatch:
     head = place.slot.head
     if head.slot > slot:
         raise objects.trimmed(slot)
@@ -324,10 +324,10 @@ def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatc
     records = place.slot.records()[max(0, offset - head.first) :]
     start = Position(slot, head.end - len(records))
     sealed = head.sealed is not None
-    return LogBatch(start, behind(head), records, head.epoch, head.at_ms, sealed, head.sealed or "")
+    return LogBatch(start, next_position(head), records, head.epoch, head.at_ms, sealed, head.sealed or "")
 
 
-class LogReader(OfThisProcess):
+class LogReader(ProcessBound):
     """A reader whose position is kept in the log: it goes on where it had committed, in any process.
 
     Attributes:

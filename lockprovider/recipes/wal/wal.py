@@ -11,15 +11,23 @@ from fsspec_cas import Bytes, InvalidInput, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.bridge.tasks import EnteredByTasks, ForTasks, awaited, converted, iterated, on_thread, threaded
 from fsspec_cas.given import seconds, whole
+from lockprovider.recipes.base import Recipe, RecipeForTasks
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, check_broker
+from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.handing import Bundle
-from lockprovider.recipes.place import Recipe, RecipeForTasks
 from lockprovider.recipes.values import UNNAMED, check_fence, check_name, check_producer
 from lockprovider.recipes.wal.appending import Lead, LogCodec, LogOperation, Seal
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS, Appended, LogBatch, LogInfo, LogManifest, Position
-from lockprovider.recipes.wal.objects import LogObjects, LogReader, behind, follow_from, positions, read_from, trim
+from lockprovider.recipes.wal.objects import (
+    LogObjects,
+    LogReader,
+    follow_from,
+    next_position,
+    positions,
+    read_from,
+    trim,
+)
 from lockprovider.recipes.wal.writer import Appender, Leader, LogWriter
 
 _TIMEOUT_S = 60.0
@@ -72,10 +80,10 @@ class Wal(Recipe):
         self._objects = LogObjects(self._store, self.path, seconds(timeout), self.world)
         helper = None if host is None else Broker(host, LogCodec(), self._batcher.submit, self.world)
         self._writer = LogWriter(self._objects, helper)
-        self._begin()
+        self._init_state()
 
-    def _be_new(self) -> None:
-        self._writer.be_new()
+    def _reset(self) -> None:
+        self._writer.reset()
         self._own: Appender | None = None
         self._guard = threading.Lock()
 
@@ -280,7 +288,7 @@ class Wal(Recipe):
         >>> log.end() == log.position("end")
         True
         """
-        return behind(self._objects.last().head)
+        return next_position(self._objects.last().head)
 
     def position(self, start: Start) -> Position:
         """Return the position of a slot's first record, of the `oldest` kept one, or of the `end`.
@@ -325,7 +333,7 @@ class Wal(Recipe):
         readers = positions(self._objects, manifest)
         ring = (manifest.slots, manifest.retain, manifest.floor)
         sealed = last.sealed is not None
-        return LogInfo(*ring, behind(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
+        return LogInfo(*ring, next_position(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
         """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.

@@ -14,14 +14,14 @@ from fsspec_cas import Bytes, CasError, InvalidInput, OutcomeUnknown, Unavailabl
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import several, whole
 from fsspec_cas.sender import delay_s
+from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
+from lockprovider.recipes.base import ProcessBound, repr_at
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Handover
+from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
 from lockprovider.recipes.errors import CoordinationError, LogFull, TooLarge
-from lockprovider.recipes.handing import Bundle, Foreign, flat, own, regrouped
-from lockprovider.recipes.line import NumberOf, Numbers
-from lockprovider.recipes.place import OfThisProcess, repr_at
 from lockprovider.recipes.values import UNNAMED
-from lockprovider.recipes.wal.appending import Append, Appending, LogOperation, Need, NoMore, Resign, Seal
+from lockprovider.recipes.wal.appending import Append, Appending, AppendStep, LogOperation, NoMore, Resign, Seal
 from lockprovider.recipes.wal.contents import Appended, Head, encode_slot
 from lockprovider.recipes.wal.objects import LogObjects, make_room
 
@@ -39,12 +39,12 @@ class LogWriter:
         self._end: Head | None = None
         self._since: int | None = None
         self._took: dict[str, int] = {}  # by client: the epoch of its name
-        self._numbers = Numbers()
+        self._numbers = FailedNumbers()
 
-    def be_new(self) -> None:
+    def reset(self) -> None:
         """Reset in a forked child."""
         if self._broker is not None:
-            self._broker.be_new()
+            self._broker.reset()
 
     def close(self) -> None:
         """Stop writing for other processes."""
@@ -54,15 +54,15 @@ class LogWriter:
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """Carry out operations, in several slots if needed; return their results in order."""
         results: list[Any] = []
-        flattened = flat(operations)
+        flattened = flatten(operations)
         try:
             for batch in _slots_of(flattened):
-                results += self._numbers.carried_out(batch, [*map(_numbered, batch)], self._append)
+                results += self._numbers.run_allowed(batch, [*map(_numbered, batch)], self._append)
         finally:
             for other in map(_numbered, flattened):
                 if other is not None and isinstance(other[0], tuple):  # a bundle never comes again
                     self._numbers.forget(other[0])
-        return regrouped(operations, results)
+        return regroup(operations, results)
 
     def forget(self, client: str) -> None:
         """Drop the cached facts of a client that appends no more."""
@@ -74,14 +74,16 @@ class LogWriter:
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
-        turn = Appending(tuple(map(own, operations)), self._world.new_id(), sent=handover.handed)
+        turn = Appending(tuple(map(without_bundle, operations)), self._world.new_id(), sent=handover.handed)
         if self._end is not None:
             turn = self._found(turn, handover, self._end)
-        while turn.need is not Need.DONE:
+        while turn.need is not AppendStep.DONE:
             before = turn.need
             try:
                 turn = self._step(turn, handover)
-                failed = before is Need.LOOK and turn.need is not Need.DONE  # not written yet, or another was faster
+                failed = (
+                    before is AppendStep.LOOK and turn.need is not AppendStep.DONE
+                )  # not written yet, or another was faster
             except (CasError, CoordinationError) as error:
                 failed = isinstance(error, Unavailable) and (turn.doubt or any(turn.sent))
                 if not failed:
@@ -94,35 +96,35 @@ class LogWriter:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
         own_clients = {operation.client for operation in operations if isinstance(operation, Append)}
         self._took.update({client: epoch for client, epoch in turn.taken().items() if client in own_clients})
-        return handover.told(handover.answered(turn.results, handover.dropped), self._unknown)
+        return handover.settled(handover.with_dropped(turn.results, handover.dropped), self._unknown)
 
     def _found(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """Draft the batch after the last slot, unless a broker carries it out."""
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
-            to_carry_out = handover.wanted(
+            to_carry_out = handover.to_carry_out(
                 turn.sent, NoMore(), lambda operation: _name_of(operation) not in last.producers, handover.dropped
             )
             return replace(turn, operations=tuple(to_carry_out)).found(last, self._world.now_ms(), self._since or 0)
         if handed.results is None:
-            return replace(turn, need=Need.END, sent=handed.sent)
-        return replace(turn, need=Need.DONE, results=tuple(handed.results))
+            return replace(turn, need=AppendStep.END, sent=handed.sent)
+        return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
         """Find the end, write the draft, or read its place, as the batch's next step."""
         match turn.need:
-            case Need.END:
+            case AppendStep.END:
                 last = self._objects.last(turn.known).head
                 if self._since is None:
                     self._since = last.epoch
                 self._end = last
                 return self._found(turn, handover, last)
-            case Need.SEND:
+            case AppendStep.SEND:
                 return self._send(turn)
-            case Need.LOOK:
+            case AppendStep.LOOK:
                 place = self._objects.look(turn.slot)
                 return turn.looked(None if place is None else place.slot.head)
-            case Need.DONE:
+            case AppendStep.DONE:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
@@ -135,7 +137,7 @@ class LogWriter:
             place = self._objects.look(slot)
             turn = turn.looked(None if place is None else place.slot.head)
             condition = self._objects.condition(slot)
-            if turn.need is not Need.SEND or condition is None:
+            if turn.need is not AppendStep.SEND or condition is None:
                 return turn
         head = drafted.head
         if self._broker is not None:
@@ -178,9 +180,9 @@ def _name_of(operation: LogOperation) -> str:
     return operation.producer if isinstance(operation, Append) else ""
 
 
-def _numbered(operation: LogGiven) -> NumberOf | None:
+def _numbered(operation: LogGiven) -> ProducerNumber | None:
     """Return an append's producer and number, foreign ones within their bundle only."""
-    append = own(operation)
+    append = without_bundle(operation)
     if not isinstance(append, Append):
         return None
     if isinstance(operation, Foreign):
@@ -193,9 +195,9 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
     batch: list[LogGiven] = []
     size = 0
     for each in operations:
-        operation = own(each)
+        operation = without_bundle(each)
         more = len(operation.data) if isinstance(operation, Append) else 0
-        alone = isinstance(operation, Seal) or (bool(batch) and isinstance(own(batch[-1]), Seal))
+        alone = isinstance(operation, Seal) or (bool(batch) and isinstance(without_bundle(batch[-1]), Seal))
         if batch and (alone or size + more > SLOT_BYTES):
             yield batch
             batch, size = [], 0
@@ -210,7 +212,7 @@ _TOLD = 1000  # acknowledged numbers
 _CHUNK = 1000
 
 
-class Appender(OfThisProcess):
+class Appender(ProcessBound):
     """Appends as one producer, in the order of the calls. Thread-safe; `with` waits for all records.
 
     Attributes:

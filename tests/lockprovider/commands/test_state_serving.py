@@ -36,7 +36,7 @@ class Running:
         store = Store.from_url(f"memory://{uuid.uuid4().hex}")
         self.state: State[bytes] = State(store, "network.json", codec=bytes)
         self.told: list[str] = []
-        self.server = StateServer(self.state, PASSWORD, told=self.told.append, limits=Limits(**limits))
+        self.server = StateServer(self.state, PASSWORD, on_rejected=self.told.append, limits=Limits(**limits))
         self.port = self.server.port
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
         self._thread.start()

@@ -22,7 +22,7 @@ from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
 from lockprovider.queue import Queue, SequenceGap
 from lockprovider.recipes.broker import BrokenLink, Link, Service, receive_frame, send_frame
-from lockprovider.recipes.handing import offers_of, with_offer
+from lockprovider.recipes.broker_rules import offers_of, with_offer
 from lockprovider.recipes.wal.contents import LogManifest
 from lockprovider.wal import Fenced, Wal
 

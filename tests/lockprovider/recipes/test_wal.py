@@ -252,7 +252,7 @@ def test_interrupted_flush_drops_nothing(store, monkeypatch) -> None:
         with leader._batcher._writing:  # another thread writes: nothing is taken
             answers = [leader.append_later(b"%d" % n) for n in range(3)]
             with monkeypatch.context() as patch:
-                patch.setattr(leader._batcher, "came", lambda _: interrupted())
+                patch.setattr(leader._batcher, "wait_slice", lambda _: interrupted())
                 with pytest.raises(KeyboardInterrupt):
                     leader.flush()
         leader.flush()

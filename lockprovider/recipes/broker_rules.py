@@ -57,7 +57,7 @@ class Bundle(Generic[T]):
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]
-    wanted: Callable[[], bool]
+    is_connected: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +70,14 @@ class Foreign(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedOver:
     """Outcome of handing over: results or None, and whether each may be done."""
 
     results: list[Any] | None
     sent: tuple[bool, ...]
 
 
-def flat(operations: Sequence[Any]) -> list[Any]:
+def flatten(operations: Sequence[Any]) -> list[Any]:
     """Flatten bundles into single operations, foreign ones first.
 
     Foreign ones add no name to the table, so none of their names is forgotten before its turn.
@@ -91,8 +91,8 @@ def flat(operations: Sequence[Any]) -> list[Any]:
     return flattened + [operation for operation in operations if not isinstance(operation, Bundle)]
 
 
-def regrouped(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Group the results of `flat` by the given operations and bundles."""
+def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """Group the results of `flatten` by the given operations and bundles."""
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]
@@ -102,7 +102,7 @@ def regrouped(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     return [lists[id(operation)] if isinstance(operation, Bundle) else next(remaining) for operation in operations]
 
 
-def own(operation: Any) -> Any:
+def without_bundle(operation: Any) -> Any:
     """Return the operation without its bundle."""
     return operation.operation if isinstance(operation, Foreign) else operation
 
@@ -124,42 +124,42 @@ def with_offer(named: object, host: str, offer: Offer) -> dict[str, Offer]:
     return dict([*other_offers.items(), (host, offer)][-PLACES:])
 
 
-def whom_to_ask(named: object, host: str, own_offer: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
+def broker_to_ask(named: object, host: str, own_offer: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
     """Return the broker to hand operations to; None: carry them out here."""
     offer = offers_of(named).get(host)
     return None if offer is None or offer == own_offer or avoided(offer[0]) else offer
 
 
-def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
+def combine_answers(answers: Sequence[Any], sent: Sequence[bool]) -> HandedOver:
     """Return a broker's results if complete; else mark operations that may be done."""
     if not any(isinstance(answer, NotHere) for answer in answers):
-        return Handed(list(answers), tuple(sent))
+        return HandedOver(list(answers), tuple(sent))
     pairs = zip(answers, sent, strict=True)
-    return Handed(None, tuple(was or not isinstance(answer, NotHere) or answer.sent for answer, was in pairs))
+    return HandedOver(None, tuple(was or not isinstance(answer, NotHere) or answer.sent for answer, was in pairs))
 
 
-def left_in_doubt(result: object, *, sent: bool) -> bool:
+def may_be_wrong(result: object, *, sent: bool) -> bool:
     """Return whether an error may be wrong, as a broker may still carry it out."""
     return sent and isinstance(result, Exception) and not isinstance(result, _FINAL)
 
 
-def is_untold(result: object, *, handed: bool) -> bool:
+def is_unknown(result: object, *, handed: bool) -> bool:
     """Return whether the outcome of an operation cannot be known."""
-    in_doubt = left_in_doubt(result, sent=handed) and not isinstance(result, NotHere)
+    in_doubt = may_be_wrong(result, sent=handed) and not isinstance(result, NotHere)
     return in_doubt or isinstance(result, Forgotten)
 
 
-def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
+def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any]:
     """Encode a result; errors unknown to other processes become `NotHere`."""
     if isinstance(result, NotHere):
         return {"not_here": result.sent}
     if isinstance(result, BaseException):
         name = type(result).__name__
         return {"error": name, "args": list(result.args)} if name in _PASSED else {"not_here": True}
-    return {"ok": say(result)}
+    return {"ok": encode(result)}
 
 
-def heard(encoded: object, understand: Callable[[Any], Any]) -> Any:
+def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
     """Decode a result; may raise ValueError, KeyError or TypeError."""
     if not isinstance(encoded, dict):
         raise TypeError(f"{encoded!r} is no result")
@@ -169,4 +169,4 @@ def heard(encoded: object, understand: Callable[[Any], Any]) -> Any:
         if not all(isinstance(argument, (str, int)) for argument in encoded["args"]):
             raise TypeError(f"{encoded!r} is no error")
         return _PASSED[encoded["error"]](*encoded["args"])
-    return understand(encoded["ok"])
+    return decode(encoded["ok"])

@@ -18,48 +18,48 @@ T = TypeVar("T")
 PATIENCE = 0.15  # fraction of the time that the last write took
 LEARNED_S = 60.0  # pacing after a store has throttled
 THROTTLED_PACE_S = 1.0
-NumberOf = tuple[Hashable, int]  # producer, and its number
+ProducerNumber = tuple[Hashable, int]  # producer, and its number
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Generic[T]):
+class Backlog(Generic[T]):
     """Waiting operations in the order of arrival, and facts about the last write.
 
     Attributes:
         under_way: operations of the write under way.
-        crowd: number of operations in the last write.
+        last_count: number of operations in the last write.
     """
 
     waiting: tuple[T, ...] = ()
     under_way: tuple[T, ...] = ()
-    crowd: int = 0
+    last_count: int = 0
     answered_s: float = float("-inf")
     took_s: float = 0.0
 
-    def came(self, *operations: T) -> Line[T]:
+    def with_arrived(self, *operations: T) -> Backlog[T]:
         """Add operations at the end."""
         return replace(self, waiting=(*self.waiting, *operations))
 
-    def rest_s(self, now_s: float, pace_s: float) -> float:
+    def pace_left_s(self, now_s: float, pace_s: float) -> float:
         """Return the seconds until the pace allows the next write."""
         return max(0.0, self.answered_s + pace_s - now_s)
 
-    def patience_s(self, now_s: float) -> float:
+    def gather_s(self, now_s: float) -> float:
         """Return the seconds to wait for more operations."""
-        if len(self.waiting) >= self.crowd:
+        if len(self.waiting) >= self.last_count:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
-    def took(self, most: int) -> tuple[Line[T], tuple[T, ...]]:
+    def start_write(self, most: int) -> tuple[Backlog[T], tuple[T, ...]]:
         """Start a write with the first `most` waiting operations, unless one is under way."""
         if self.under_way:
             return self, ()
         batch = self.waiting[:most]
         return replace(self, waiting=self.waiting[most:], under_way=batch), batch
 
-    def answered(self, began_s: float, now_s: float) -> Line[T]:
+    def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
         """End the write under way, whatever its outcome."""
-        return replace(self, under_way=(), crowd=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
+        return replace(self, under_way=(), last_count=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
@@ -69,7 +69,7 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
 
 
 @dataclass(slots=True)
-class Numbers:
+class FailedNumbers:
     """Failed numbers of each producer. Not thread-safe.
 
     Only a producer's last number is stored, and lower ones count as repeats. So a failed number must hold up later
@@ -78,7 +78,7 @@ class Numbers:
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
-    def held_up(self, batch: Sequence[NumberOf | None]) -> dict[int, SequenceGap]:
+    def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
         """Return, by index, an error for each operation behind a failed number."""
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
@@ -92,8 +92,11 @@ class Numbers:
                 gaps[index] = SequenceGap(f"{failed} failed: repeat it before {number[1]}")
         return gaps
 
-    def carried_out(
-        self, operations: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
+    def run_allowed(
+        self,
+        operations: Sequence[T],
+        named: Sequence[ProducerNumber | None],
+        carry_out: Callable[[list[T]], Sequence[Any]],
     ) -> list[Any]:
         """Run `carry_out` on the operations not held up; record outcomes, and return all results.
 
@@ -112,7 +115,7 @@ class Numbers:
             self.note(number, result)
         return results
 
-    def note(self, numbered: NumberOf | None, result: object) -> None:
+    def note(self, numbered: ProducerNumber | None, result: object) -> None:
         """Record a number's outcome; the lowest failed one stays until it succeeds."""
         if numbered is None:
             return

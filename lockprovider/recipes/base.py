@@ -43,14 +43,14 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
     return Store.from_url(folder, storage_options), check_path(name)
 
 
-class OfThisProcess:
+class ProcessBound:
     """Base of objects that cannot be pickled, and are reset in a forked child."""
 
-    def _begin(self) -> None:
-        self._be_new()
+    def _init_state(self) -> None:
+        self._reset()
         _ALL.add(self)
 
-    def _be_new(self) -> None:
+    def _reset(self) -> None:
         """Reset to a client that has written nothing."""
 
     def __getstate__(self) -> NoReturn:
@@ -59,19 +59,19 @@ class OfThisProcess:
         )
 
 
-_ALL: weakref.WeakSet[OfThisProcess] = weakref.WeakSet()
+_ALL: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
 
 
 def _in_child() -> None:
     for instance in _ALL:
-        instance._be_new()  # noqa: SLF001 - the class is in this file
+        instance._reset()  # noqa: SLF001 - the class is in this file
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-class Recipe(OfThisProcess):
+class Recipe(ProcessBound):
     """Base of the recipes: an object of a store, closed by `with`."""
 
     def __init__(self, store: Store, path: str, world: World | None) -> None:
@@ -125,7 +125,7 @@ class RecipeForTasks(EnteredByTasks[R]):
         return cls._over(cls._of.open(url, **options))
 
 
-class Proof:
+class StoreCheck:
     """Checks once, before the first write, that a store is safe for locks."""
 
     def __init__(self, store: Store, path: str) -> None:
@@ -145,6 +145,6 @@ def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:
     return f"<{type(recipe).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
 
 
-def me() -> str:
+def process_name() -> str:
     """Return this process's host and pid, for people."""
     return f"{socket.gethostname()}, pid {os.getpid()}"

@@ -48,7 +48,7 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command about an object at a URL, which the text `url` describes.
 
-    `run` returns the exit code, or None for `DONE`. The help has `text`, `more` and the exit codes.
+    `run` returns the exit code, or None for `DONE`.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,

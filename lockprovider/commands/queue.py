@@ -240,10 +240,7 @@ def _stop(queue: Queue, frame: FrameType | None) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command for one message, ending it if the claim is lost.
-
-    Raises RuntimeError if the command failed, ClaimLost if the claim was lost.
-    """
+    """Run the command for one message; raises ClaimLost, or RuntimeError if the command failed."""
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
     body = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()

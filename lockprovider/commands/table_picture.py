@@ -140,7 +140,7 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
     """Add to a bar the lock tenure of its commit, as completion times are made under the lock.
 
-    File times come from the store's clock, which may differ, and often has whole seconds.
+    File times come from the store's clock, which may differ.
     """
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:

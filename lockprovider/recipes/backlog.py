@@ -2,7 +2,7 @@
 
 Callers that were just answered usually come again. So the next write waits for as many operations as the last carried,
 at most `PATIENCE` of that write's time: otherwise callers split into two groups that take turns. The pace counts from
-the last answer, as a store that takes one write a second counts from when it is done.
+the answer, as a store that takes one write a second does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ ProducerNumber = tuple[Hashable, int]  # producer, and its number
 class Backlog(Generic[T]):
     """Waiting operations in the order of arrival, and facts about the last write.
 
-    Attributes:
-        under_way: operations of the write under way.
-        last_count: number of operations in the last write.
+    `last_count` operations were in that write.
     """
 
     waiting: tuple[T, ...] = ()
@@ -70,10 +68,9 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
 
 @dataclass(slots=True)
 class FailedNumbers:
-    """Failed numbers of each producer. Not thread-safe.
+    """Failed numbers of each producer, which hold up later ones. Not thread-safe.
 
-    Only a producer's last number is stored, and lower ones count as repeats. So a failed number must hold up later
-    ones: if one passed it, its repeat would look done.
+    Lower numbers count as repeats: if a later number passed a failed one, its repeat would look done.
     """
 
     failed: dict[Hashable, int] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """`Batcher`: writes the operations of many callers, one batch at a time, on its own thread.
 
 Callers hold no lock that an interrupt could leave locked: they append to a deque, start the thread if none runs, and
-wait for a `Later`. No signal handler runs on that thread, so an interrupt of one caller stops no other.
+wait for a `Later`. No signal handler runs on that thread.
 """
 
 from __future__ import annotations
@@ -35,13 +35,8 @@ class Batcher(ProcessBound, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
     Each operation is in at most one write, in the order of arrival. `write` returns a result or an error for each; if
-    it raises, all get that error. The interpreter's end waits 5 s for writes.
-
-    Args:
-        write: called by one thread at a time.
-        pace_s: seconds from an answer to the next write.
-        most: largest number of operations in one write.
-        max_waiting: largest number of waiting operations.
+    it raises, all get that error. `pace_s` is the time from an answer to the next write. The interpreter's end waits 5
+    s for writes.
     """
 
     def __init__(
@@ -84,19 +79,19 @@ class Batcher(ProcessBound, Generic[Op, T]):
         """Whether the caller is the writing thread, which must not wait for results."""
         return self._writer is threading.current_thread()
 
-    def submit(self, operation: Op, *, kept: bool = False) -> Later[T]:
+    def submit(self, operation: Op, *, uncancellable: bool = False) -> Later[T]:
         """Add an operation and return its future; may raise Overloaded or CoordinationError.
 
-        A `kept` future cannot be cancelled, as a cancelled number would leave a hole.
+        An `uncancellable` one must run: a cancelled number would leave a hole below later ones.
         """
         answer: Later[T] = Later()
-        if kept:
+        if uncancellable:
             answer.set_running_or_notify_cancel()
         self._take(operation, answer)
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Add an operation and wait for its result; an interrupt drops it before its write."""
+        """Add an operation and wait for its result; an interrupt drops it, unless a write has taken it."""
         answer = answer or Later()
         try:
             self._take(operation, answer)

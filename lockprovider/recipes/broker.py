@@ -339,9 +339,7 @@ def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value 
 class Broker(Generic[T]):
     """Broker of one client; opens no socket before its first write.
 
-    Args:
-        host: TCP interface; "": a Unix socket.
-        submit: adds a bundle of another process to the next write.
+    `host` is a TCP interface, or "" for a Unix socket. `submit` adds another process's bundle to the next write.
     """
 
     def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
@@ -382,8 +380,8 @@ class Broker(Generic[T]):
     ) -> HandedOver | None:
         """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` marks operations that may be done already. Addresses in `asked_addresses` are not asked again, and the
-        broker's is added. Foreign operations get `NotHere`.
+        `sent` marks operations that may be done. The broker's address is added to `asked_addresses`, which are not
+        asked. Foreign operations get `NotHere`.
         """
         offer = broker_to_ask(
             named, self._place, self._mine, lambda address: address in asked_addresses or self._is_avoided(address)
@@ -515,9 +513,8 @@ class Broker(Generic[T]):
 class Handover(Generic[T]):
     """A batch of operations that a broker may carry out.
 
-    Attributes:
-        handed: marks operations that a broker may have carried out, or still may.
-        dropped: by index, operations left out of a log's drafts; a queue decides anew for each draft.
+    `handed` marks those that a broker may have done, or still may. `dropped` has those left out of all drafts of a log;
+    a queue decides anew for each draft.
     """
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:

@@ -50,7 +50,7 @@ def check_format(fields: Mapping[str, Any], path: str, *known: int) -> None:
 
 
 def check_fence(fence: Any) -> int:
-    """Return the epoch of a lease, term or job, or the epoch itself."""
+    """Return the epoch of a lease, term or job, or the epoch itself; may raise InvalidInput."""
     return whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 

@@ -159,9 +159,9 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
 def candidate_record(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """Build the record that elects the candidate, above the epochs read so far (`highest`).
+    """Build the record that elects the candidate, above the epochs read so far.
 
-    In a new object the epoch is at least `now_ms`, to exceed those of a removed object.
+    In a new object the epoch is at least `now_ms`, to exceed a removed object's.
     """
     record = None if observed is None or observed.is_removed else observed.record
     epoch = max(highest + 1, now_ms) if record is None else max(highest, record.epoch) + 1

@@ -150,9 +150,9 @@ class Election(Recipe):
         `main` runs on its own thread. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
 
         - "event": nothing more.
-        - "interrupt": `Deposed` is raised in `main`, every second until it ends. It cannot end code that blocks in C,
-          or that catches `BaseException`.
-        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. `grace` is by default the
+        - "interrupt": `Deposed` is raised in `main`, every second until it ends; not in code that blocks in C, or
+          catches `BaseException`.
+        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. By default `grace` is the
           margin by which a leader stops believing before others may lead.
 
         This candidate stands again only after `main` has ended. After `stop` the result is None. Raises what `main`
@@ -209,8 +209,8 @@ class Election(Recipe):
     def leader(self) -> Leader | None:
         """Return the leader, as far as an observer can know, by one conditional GET; None: no candidate leads.
 
-        The first read takes one more request, for the record's age. If the store does not report it (memory, local
-        disk), a dead leader counts until its validity has passed since that read.
+        The first read takes one more request, for the record's age. If the store reports none (memory, local disk), a
+        dead leader counts for its validity since that read.
 
         >>> with election.lead():
         ...     election.leader().name

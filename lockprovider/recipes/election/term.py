@@ -65,10 +65,9 @@ class Candidate:
         return self._observed
 
     def look(self) -> Observed | None:
-        """Read and cache the record by one conditional GET, shared by concurrent callers; None if never found.
+        """Read and cache the record by a conditional GET, shared by concurrent callers; None if never found.
 
-        A removed object's last observation is marked as gone. The first read may take one more request, for the
-        record's age.
+        A removed object's last observation is marked. The first read may take one more request, for the record's age.
         """
         content = self._object.get()
         now_s = self.world.monotonic_s()
@@ -89,8 +88,7 @@ class Candidate:
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
         """Try to be elected, based on what was observed; return None if another candidate was.
 
-        Raises NotSupported if the store ignores conditions. After OutcomeUnknown a term that was won lapses, or is won
-        again.
+        Raises NotSupported if the store ignores conditions. After OutcomeUnknown a won term lapses, or is won again.
         """
         self._store_check.require()
         sent_s = self.world.monotonic_s()

@@ -34,13 +34,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class QueueStat:
-    """Counts of a queue's messages, from one read.
+    """Counts of a queue's messages, from one read. `delayed` of the ready ones are not due yet.
 
-    Attributes:
-        ready, claimed, dead: messages in this state; `delayed` of the ready ones are not due yet.
-        put: messages put ever.
-        bytes: size of the messages in the queue's object; `segments` further objects hold messages.
-        rev: revision for `Queue.purge`.
+    `put` counts all messages ever. `bytes` is the size of those in the queue's object; `segments` objects hold more.
+    `rev` is the revision for `Queue.purge`.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", delay_s=3600)

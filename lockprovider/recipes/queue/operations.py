@@ -138,7 +138,7 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation, and return its result; with `sent` it may be done already.
+    """Change the contents by one operation (maybe done, if `sent`), and return its result.
 
     Raises a CoordinationError if refused, Forgotten if an earlier try's outcome is unknown, or SegmentWanted.
     """
@@ -426,9 +426,8 @@ def _purge(contents: Contents, rev: int) -> int:
 class Watch:
     """Heartbeats as last read, and until when (monotonic s) each may stay unchanged.
 
-    A claim has lapsed when its heartbeat did not change for its time, by the watcher's monotonic clock. For claims of
-    its first look, a watcher uses their end by the store's clock, if reported. A wrong clock causes a second delivery,
-    and the older worker's ack is refused.
+    A claim lapses when its heartbeat did not change for its time, by the watcher's monotonic clock; on its first look,
+    by the store's. A wrong clock causes a second delivery, and the older worker's ack is refused.
     """
 
     seen: dict[tuple[int, str, int], float] | None = None

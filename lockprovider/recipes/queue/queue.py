@@ -466,7 +466,7 @@ class Queue(Recipe):
             number = self._unnamed if seq is None else whole(seq, "seq", least=1)
             was_told = (name, number) in self._acknowledged
             put = Put(message, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
-            return put, self._batcher.submit(put, kept=producer is not None)
+            return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
         put, answer = waiting

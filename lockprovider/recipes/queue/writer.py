@@ -103,11 +103,8 @@ class _SegmentGone(Exception):
 class _Progress:
     """Progress of one batch.
 
-    Attributes:
-        tries: the results of each write, by its id.
-        touched: segments that a try has made, or promoted.
-        base: the version that the last try was to replace.
-        missing: the version that named a missing segment.
+    `tries` has the results of each write, by its id; `touched` the segments made or promoted. `base` is the version
+    that the last try was to replace, `missing` the one that named a missing segment.
     """
 
     handover: Handover[QueueOperation]
@@ -130,8 +127,8 @@ class _Progress:
 class QueueWriter:
     """Writes batches of operations, one at a time; caches the queue as last written or read.
 
-    A batch is one PUT, and no GET while no other process writes. After a lost answer or race it searches the queue for
-    its writes' ids. If it finds none, it sends the operations again; each recognizes its own repeat.
+    After a lost answer or race it searches the queue for its writes' ids. If it finds none, it sends the operations
+    again; each recognizes its own repeat.
     """
 
     def __init__(

@@ -235,13 +235,10 @@ class StateWrite:
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. Any
        client may archive it, and "exists already" is success.
     2. The write is conditional on the version that was read.
-    3. After a refusal the writer reads the state, since a proxy may have sent the write twice and returned the second
-       answer. It searches its write's id at the path, and in the history if the state has moved on: a writer that
-       overwrote it has archived it first.
+    3. After a refusal the writer reads the state, since a proxy may have sent the write twice. It searches its write's
+       id at the path, or in the history if the state has moved on: a writer that overwrote it has archived it first.
 
-    Attributes:
-        doubt: a copy of the write may be on its way, or written.
-        verdict: `untold`: the deciding revision was trimmed or removed.
+    With `doubt` a copy may be on its way. The verdict `untold`: the deciding revision was trimmed or removed.
     """
 
     base: Document | None

@@ -331,9 +331,9 @@ class TfLock:
     answer it recognizes its own lock. `unlock` removes exactly the file that was shown; their client may remove a newer
     one.
 
-    Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. Terraform's write
-    of the state is unconditional, so a run whose lock was removed goes on; `lockprovider state run` stops it. The store
-    must keep the condition of a delete: MinIO and Ceph do not, so they refuse the lock.
+    Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. A run whose lock
+    was removed goes on to write, unconditionally, unless it uses `lockprovider state run`. The store must keep the
+    condition of a delete: MinIO and Ceph do not, so they refuse the lock.
 
     `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
     internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
@@ -355,8 +355,7 @@ class TfLock:
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> TfLock:
         """Return the lock of the state at a URL (`bucket` and `key` of its configuration), without a request.
 
-        Raises:
-            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+        Raises what `State.open` raises.
 
         >>> lockprovider.state.TfLock.open("memory://docs/network.tfstate").path
         'network.tfstate.tflock'

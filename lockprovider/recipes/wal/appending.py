@@ -39,7 +39,6 @@ class Append:
     """Append a record once.
 
     Attributes:
-        client: id of the client that appends.
         took: the name's epoch that the client took, or may have; 0: it has sent nothing.
         known: numbers up to this one are known to be in the log.
         epoch: epoch that the client leads under; 0: none.
@@ -260,7 +259,6 @@ class Appending:
 
     Attributes:
         known: a written slot, where the search for the end starts.
-        drafted: the slot that is written, or to be written.
         doubt: a copy of the draft may be on its way, or written.
         sent: marks operations that may be in the log, in a place that was used again.
         took: clients that have taken a name by those operations, and its epoch.

@@ -93,10 +93,9 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """State of a log.
+    """State of a log; `slots` and `retain` as in `Wal.create`.
 
     Attributes:
-        slots, retain: see `Wal.create`.
         floor: first kept slot.
         end: position of the next record.
         epoch, led: newest epoch that has led, and whether it still leads.
@@ -240,8 +239,7 @@ class Head:
 
     Attributes:
         first, count: offset of its first record, and number of records.
-        epoch: newest epoch that has led; `led`: it leads, and no other client appends.
-        batch: id of its write.
+        epoch, led: newest epoch that has led; if it leads, no other client appends.
         at_ms: the writer's clock (epoch ms), for people.
         sealed: the log that goes on, maybe ""; None: not sealed.
     """

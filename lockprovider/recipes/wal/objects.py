@@ -50,9 +50,8 @@ _HINT_EVERY = 64  # slots between two updates of the hint
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
     """Find the last slot, -1 if none was written, by doubled and then halved steps instead of a listing.
 
-    `look` returns the slot in a slot's place, -1 if empty. `written` is a written slot, or -1; a smaller result means
-    that another program has removed it. Slots are written one after the other, so the place of slot s alone shows
-    whether s was ever written.
+    `look` returns the slot in a slot's place, -1 if empty: it alone shows whether a slot was ever written. A result
+    below the `written` slot means that another program has removed it.
     """
     low = written if written == NOT_YET else look(written)
     while True:
@@ -256,7 +255,7 @@ _FIRST_POLL_S = 0.05
 def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
     """Return an iterator over the slots with records from a position to the end, and the seal.
 
-    Raises Trimmed, InvalidInput if the log ends before `start`, MalformedObject or StoreError.
+    Raises Trimmed, or InvalidInput if the log ends before `start`.
     """
     _must_be_kept(objects, start)
     return (batch for batch in _slots(objects, start) if batch.records or batch.sealed)
@@ -385,7 +384,6 @@ class LogReader(ProcessBound):
         Raises:
             Fenced: the reader was opened elsewhere since.
             InvalidInput: the position is before the committed one, or past the end.
-            OutcomeUnknown, StoreError: do it again.
 
         >>> reader.commit(log.end())
         >>> [*reader.read()]

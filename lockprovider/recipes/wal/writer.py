@@ -290,7 +290,7 @@ class Appender(ProcessBound):
             self._highest = max(self._highest, number)  # first: an interrupt must not reuse the number
             answer: Later[Appended] = self._batcher.submit(
                 Append(record, self._name, number, self._client, known=acknowledged, epoch=self.epoch),
-                kept=self.producer is not None,
+                uncancellable=self.producer is not None,
             )
             self._waiting[answer] = None
         answer.add_done_callback(lambda _: self._done(number, answer))

@@ -123,9 +123,9 @@ def _leader(arguments: Any) -> int | None:
     if arguments.watch:
         for change in election.watch():
             kind = type(change).__name__.lower()
-            say(arguments, {"what": kind, **_fields(change.leader)}, f"{kind:<9} {_told(change.leader)}")
+            say(arguments, {"what": kind, **_fields(change.leader)}, f"{kind:<9} {_leader_text(change.leader)}")
     leader = election.leader()
-    say(arguments, _fields(leader), "no leader" if leader is None else _told(leader))
+    say(arguments, _fields(leader), "no leader" if leader is None else _leader_text(leader))
     return REFUSED if leader is None else None
 
 
@@ -135,6 +135,6 @@ def _fields(leader: Leader | None) -> dict[str, Any]:
     return {"name": leader.name, "value": leader.value, "epoch": leader.epoch, "since_ms": leader.since_ms}
 
 
-def _told(leader: Leader) -> str:
+def _leader_text(leader: Leader) -> str:
     value = "" if leader.value is None else f"  {leader.value}"
     return f"{leader.name}, in term {leader.epoch} since {moment(leader.since_ms)}{value}"

@@ -93,12 +93,12 @@ def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule:
     """Write or remove a plan if the options ask for it, else return None."""
     if arguments.schedule:
         begin = schedule()
-        said = f"scheduled {service} {begin}" if begin else f"nothing to {verb}"
-        return CommandAnswer({"scheduled": begin}, said)
+        outcome = f"scheduled {service} {begin}" if begin else f"nothing to {verb}"
+        return CommandAnswer({"scheduled": begin}, outcome)
     if arguments.unschedule:
         unschedule(arguments.unschedule)
-        said = f"removed the plan of {service} {arguments.unschedule}"
-        return CommandAnswer({"unscheduled": arguments.unschedule}, said)
+        outcome = f"removed the plan of {service} {arguments.unschedule}"
+        return CommandAnswer({"unscheduled": arguments.unschedule}, outcome)
     if arguments.unschedule_after is None:
         return None
     begins = unschedule(hours=arguments.unschedule_after)

@@ -344,7 +344,7 @@ class Broker(Generic[T]):
 
     def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
         self._host = host
-        self._place = "network" if host else socket.gethostname()
+        self._host_name = "network" if host else socket.gethostname()
         self._codec = codec
         self._submit = submit
         self._world = world
@@ -362,18 +362,18 @@ class Broker(Generic[T]):
         self._guard = threading.Lock()
         self._avoided: dict[str, float] = {}
         self._closed = self._is_mute = False
-        self._mine: Offer | None = None
+        self._own_offer: Offer | None = None
 
     def offers(self, named: object) -> object:
         """Return the brokers to name in the object's next version; may start to listen.
 
         Adds this broker, unless its host has one that is not avoided.
         """
-        offer = offers_of(named).get(self._place)
+        offer = offers_of(named).get(self._host_name)
         if offer is not None and not self._is_avoided(offer[0]):
             return named
         own_offer = self._listening()
-        return named if own_offer is None or offer == own_offer else with_offer(named, self._place, own_offer)
+        return named if own_offer is None or offer == own_offer else with_offer(named, self._host_name, own_offer)
 
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
@@ -384,7 +384,10 @@ class Broker(Generic[T]):
         asked. Foreign operations get `NotHere`.
         """
         offer = broker_to_ask(
-            named, self._place, self._mine, lambda address: address in asked_addresses or self._is_avoided(address)
+            named,
+            self._host_name,
+            self._own_offer,
+            lambda address: address in asked_addresses or self._is_avoided(address),
         )
         own_operations = [
             (operation, was)
@@ -459,16 +462,16 @@ class Broker(Generic[T]):
     def _listening(self) -> Offer | None:
         """Start to listen, and return address and key; None if closed or unable."""
         with self._guard:
-            if self._mine is None and not self._closed and not self._is_mute:
+            if self._own_offer is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
                 try:
                     self._service = Service(self._host or None, key, self._serve)
-                    self._mine = (self._service.address, key)
+                    self._own_offer = (self._service.address, key)
                 except OSError as error:
                     self._is_mute = True
                     interface = self._host or "a Unix socket"
                     _LOG.warning("no broker at %s: %s; this process writes for itself", interface, error)
-            return None if self._closed else self._mine
+            return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
         """Carry out one peer's bundles in turn, until it hangs up."""

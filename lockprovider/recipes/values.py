@@ -40,10 +40,10 @@ def check_producer(value: Any, argument: str) -> str:
     return check_name(value, argument)
 
 
-def check_format(fields: Mapping[str, Any], path: str, *known: int) -> None:
+def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
     """Check a stored object's format number; may raise MalformedObject, KeyError or ValueError."""
-    if as_whole(fields["format"], "format") not in known:
-        versions = " and ".join(map(str, known))
+    if as_whole(fields["format"], "format") not in formats:
+        versions = " and ".join(map(str, formats))
         raise MalformedObject(
             f"{path!r} has format {fields['format']}, this version of fsspec-cas reads {versions}: install a newer one"
         )

@@ -174,7 +174,7 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
                     tuple(mine(client, each) for each in client.todo[client.at]), f"{client.me}.{client.at}"
                 )
                 if client.end is not None:
-                    turn = turn.found(client.end, 0, client.since or 0)
+                    turn = turn.draft_after(client.end, 0, client.since or 0)
                 yield from on_with(f"{client.me} begins {client.at}", world, client, turn, then)
             return
         turn = client.turn
@@ -183,7 +183,7 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
                 last = world.log[-1].head if world.log else NONE
                 since = last.epoch if client.since is None else client.since
                 known = replace(client, end=last, since=since)
-                yield from on_with(f"{client.me} finds the end", world, known, turn.found(last, 0, since), then)
+                yield from on_with(f"{client.me} finds the end", world, known, turn.draft_after(last, 0, since), then)
             case AppendStep.LOOK:
                 there = world.places[place_of(world, turn.slot)]
                 seen = replace(client, place=there, looked=True)

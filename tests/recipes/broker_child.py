@@ -33,7 +33,7 @@ def main() -> None:
             until(lambda end=end: is_done(queue.put_many, bodies[:end], producer=name))
             until(lambda end=end, some=records: is_done(out.append_many, some, first=end - AT_ONCE + 1))
             acked = [worked(queue) for _ in range(AT_ONCE)]
-            listening = [one._broker._mine for one in (queue._writer, log._writer)]
+            listening = [one._broker._own_offer for one in (queue._writer, log._writer)]
             say(json.dumps({"done": end, "acked": [one for one in acked if one], "offers": listening}))
 
 

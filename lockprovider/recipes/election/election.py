@@ -284,11 +284,11 @@ class AsyncTerm(ForTasks[Term]):
         self._lost_here = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def told() -> None:
+        def notify_loop() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._lost_here.set)
 
-        term.when_lost(told)
+        term.when_lost(notify_loop)
 
     proclaim = threaded(Term.proclaim)
     resign = threaded(Term.resign, goes_on=True)

@@ -209,7 +209,7 @@ class Term:
         self._one_write = threading.RLock()
         self._resigned = self._deposed = False
         self._telling = threading.RLock()
-        self._told: list[Callable[[], object]] = []
+        self._callbacks: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._heartbeat = Heartbeat(self, renew_s)
         self._heartbeat.start()
@@ -309,7 +309,7 @@ class Term:
         function(call, "call", "of nothing")
         with self._telling:
             if not Signal.is_set(self.lost):
-                self._told.append(call)
+                self._callbacks.append(call)
                 return
         call()
 
@@ -360,7 +360,7 @@ class Term:
                 return
             self._why = why
             self.lost.set()
-            callbacks, self._told = self._told, []
+            callbacks, self._callbacks = self._callbacks, []
             _LOG.log(logging.DEBUG if why.reason is LossReason.RELEASED else logging.INFO, "%s", why)
         for call in callbacks:
             call()

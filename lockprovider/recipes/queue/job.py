@@ -77,8 +77,8 @@ class Letter:
     @classmethod
     def of(cls, message: Message, why: str = "") -> Letter:
         """Return the letter of a message."""
-        kept = message
-        return cls(kept.n, kept.body_copy(), kept.key, kept.priority, kept.attempts, kept.error, why)
+        body = message.body_copy()
+        return cls(message.n, body, message.key, message.priority, message.attempts, message.error, why)
 
 
 @dataclass(slots=True)

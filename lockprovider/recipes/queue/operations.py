@@ -430,24 +430,24 @@ class Watch:
     by the store's. A wrong clock causes a second delivery, and the older worker's ack is refused.
     """
 
-    seen: dict[tuple[int, str, int], float] | None = None
+    deadlines: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
         """Record the claims; `now_ms` is the store's time, if it has one."""
-        first, before = self.seen is None, self.seen or {}
-        self.seen = {}
+        first, before = self.deadlines is None, self.deadlines or {}
+        self.deadlines = {}
         for n, claim in contents.claims.items():
             name = (n, claim.token, claim.beat)
             left_ms = min(claim.visible_ms, claim.until_ms - now_ms) if first else claim.visible_ms
-            self.seen[name] = before.get(name, now_s + left_ms / 1000)
+            self.deadlines[name] = before.get(name, now_s + left_ms / 1000)
 
     def lapsed(self, now_s: float) -> list[Lapse]:
         """Return a `Lapse` for each claim without a timely heartbeat."""
-        return [Lapse(*name) for name, until_s in (self.seen or {}).items() if now_s > until_s]
+        return [Lapse(*name) for name, until_s in (self.deadlines or {}).items() if now_s > until_s]
 
     def next_s(self, now_s: float) -> float:
         """Return the seconds until a claim may lapse; infinite without claims."""
-        return min((max(0.0, until_s - now_s) for until_s in (self.seen or {}).values()), default=float("inf"))
+        return min((max(0.0, until_s - now_s) for until_s in (self.deadlines or {}).values()), default=float("inf"))
 
 
 T = TypeVar("T")

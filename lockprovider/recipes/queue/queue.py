@@ -98,7 +98,7 @@ class Queue(Recipe):
         self._store = store.on_throttled(self._batcher.throttled)
         self._writer = QueueWriter(self._store, self.path, timeout_s, self.world, helper)
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
-        self._known: dict[str, int] = {}
+        self._last_seqs: dict[str, int] = {}
         self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._init_state()
 
@@ -459,13 +459,13 @@ class Queue(Recipe):
         if producer is not None:
             check_producer(producer, "producer")
         name = producer or f"{UNNAMED}{self._client}"
-        if producer is not None and producer not in self._known:
-            self._known[producer] = self.last_seq(producer)
+        if producer is not None and producer not in self._last_seqs:
+            self._last_seqs[producer] = self.last_seq(producer)
         with self._numbers:
             self._unnamed += seq is None
             number = self._unnamed if seq is None else whole(seq, "seq", least=1)
             was_told = (name, number) in self._acknowledged
-            put = Put(message, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
+            put = Put(message, name, number, self._client, number if was_told else self._last_seqs.get(name, 0), epoch)
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:

@@ -141,7 +141,7 @@ class QueueWriter:
         self._timeout_s = timeout_s
         self.segments = Segments(store, path, timeout_s)
         self._object = Cached(store, path, timeout=timeout_s, world=world)
-        self._known: tuple[Version, Contents] | None = None
+        self._cached: tuple[Version, Contents] | None = None
         self._watch = Watch()
         self._store_check = StoreCheck(store, path)
         self._broker = broker
@@ -179,14 +179,14 @@ class QueueWriter:
             raise NoQueue(
                 f"no queue exists at {self.path!r}: create it with `lockprovider queue create URL` or Queue.create()"
             )
-        cached = self._known
+        cached = self._cached
         if cached is not None and cached[0] == content.version:
             return cached[1], cached[0]
         contents = decode_queue(content.data, self.path)
         self.id = self.id or contents.id
         if contents.id != self.id:
             raise Fenced(f"the queue at {self.path!r} was removed and created anew: open it again")
-        self._known = (content.version, contents)
+        self._cached = (content.version, contents)
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
@@ -245,7 +245,7 @@ class QueueWriter:
         if outcome is not None:
             tries[batch], progress.base = results, version
         if isinstance(outcome, Won):
-            self._known = (outcome.version, with_messages(draft, {}))
+            self._cached = (outcome.version, with_messages(draft, {}))
             self._note(draft, draft.waiting - contents.waiting)
             self.segments.remove(progress.touched - _names(draft))
         return results, outcome
@@ -332,7 +332,7 @@ class QueueWriter:
     def _note(self, contents: Contents, more: int) -> None:
         """Record heartbeats, first by the store's clock, and wake callers for `more` new messages."""
         now_ms = self.world.now_ms()
-        if self._watch.seen is None and contents.claims:  # their workers may be dead
+        if self._watch.deadlines is None and contents.claims:  # their workers may be dead
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)

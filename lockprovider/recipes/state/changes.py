@@ -246,17 +246,17 @@ class StateWrite:
     next: WriteStep = WriteStep.ARCHIVE
     doubt: bool = False
     verdict: Settled | None = None
-    seen: Document | None = None
+    current: Document | None = None
 
     @classmethod
-    def begin(cls, base: Document | None, mine: Document) -> StateWrite:
+    def begin(cls, base: Document | None, document: Document) -> StateWrite:
         """Start a write, with the archive of the base."""
-        return cls(base, mine, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
+        return cls(base, document, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
 
     @classmethod
-    def settling(cls, base: Document | None, mine: Document) -> StateWrite:
+    def settling(cls, base: Document | None, document: Document) -> StateWrite:
         """Start from a write that was sent earlier, by any process."""
-        return cls(base, mine, WriteStep.LOOK, doubt=True)
+        return cls(base, document, WriteStep.LOOK, doubt=True)
 
     def archived(self) -> StateWrite:
         """Note that the history has the current revision."""
@@ -281,7 +281,7 @@ class StateWrite:
         if now.lineage != self.document.lineage:  # this write began no lineage, or the state was removed
             return self._done("never" if self.base is None else "untold", now)
         if now.serial > self.document.serial:
-            return replace(self, next=WriteStep.LOOK_BACK, seen=now)
+            return replace(self, next=WriteStep.LOOK_BACK, current=now)
         if now.serial < self.document.serial:
             return replace(self, next=WriteStep.REPLACE)  # the condition still holds
         return self._done("mine" if now.write == self.document.write else "never", now)
@@ -289,8 +289,8 @@ class StateWrite:
     def looked_back(self, then: Document | None) -> StateWrite:
         """Finish, by the history's revision at this write's serial."""
         if then is None:
-            return self._done("untold", self.seen)
-        return self._done("mine" if then.write == self.document.write else "never", self.seen)
+            return self._done("untold", self.current)
+        return self._done("mine" if then.write == self.document.write else "never", self.current)
 
-    def _done(self, verdict: Settled, seen: Document | None) -> StateWrite:
-        return replace(self, next=WriteStep.DONE, verdict=verdict, seen=seen)
+    def _done(self, verdict: Settled, current: Document | None) -> StateWrite:
+        return replace(self, next=WriteStep.DONE, verdict=verdict, current=current)

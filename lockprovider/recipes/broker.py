@@ -367,7 +367,7 @@ class Broker(Generic[T]):
     def offers(self, named: object) -> object:
         """Return the brokers to name in the object's next version; may start to listen.
 
-        Adds this broker, unless its host has one that is not avoided.
+        Adds this broker, unless its host names another broker that is not avoided.
         """
         offer = offers_of(named).get(self._host_name)
         if offer is not None and not self._is_avoided(offer[0]):
@@ -516,8 +516,8 @@ class Broker(Generic[T]):
 class Handover(Generic[T]):
     """A batch of operations that a broker may carry out.
 
-    `handed` marks those that a broker may have done, or still may. `dropped` has those left out of all drafts of a log;
-    a queue decides anew for each draft.
+    `handed` marks operations that a broker may have done, or still may. `dropped` has those left out of all drafts of a
+    log's batch.
     """
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:

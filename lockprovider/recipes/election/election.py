@@ -30,13 +30,13 @@ VALIDITY_S, POLL_S = 30.0, 1.0
 class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
-    Promised: at most one candidate believes that it leads, whatever the wall clocks say, if clocks run at the same
-    speed to within a tenth of the validity. Epochs rise with each term, also after crashes. An operation with
+    Promised: at most one candidate believes that it leads, whatever the wall clocks say. Clocks must run at the same
+    speed, to within a tenth of the validity. Epochs rise with each term, also after crashes. An operation with
     `fence=term` refuses a leader that another has followed.
 
     Not promised: that a paused leader does nothing elsewhere before it notices, or an order among candidates. Two may
-    believe that they lead if the object was removed, or if the store's front ends differ in time by more than a tenth
-    of the validity.
+    believe that they lead if the object was removed. So may they if the store's front ends differ in time by more than
+    a tenth of the validity.
 
     Args:
         name: the candidate's name for others (default: host and process).
@@ -321,8 +321,7 @@ class AsyncTerm(ForTasks[Term]):
 class AsyncElection(RecipeForTasks[Election]):
     """An election, for tasks; takes the arguments of `Election`.
 
-    Each call has a thread while it runs, and each term has one that renews it. A term won for a cancelled task is
-    resigned.
+    Each call has a thread while it runs, and each term a renewing one. A term won for a cancelled task is resigned.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None

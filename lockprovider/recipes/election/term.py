@@ -186,8 +186,8 @@ class LostEvent(Signal):
 class Term:
     """A term of this candidate, renewed by a thread until you leave its `with` or `resign`.
 
-    It belongs to the process that was elected: a forked child finds it lost. If this process or its machine is paused
-    for longer than the validity, another candidate may lead, so give the term as `fence` to what you write.
+    It belongs to the process that was elected: a forked child finds it lost. While this process or its machine is
+    paused beyond the validity, another candidate may lead. So give the term as `fence` to what you write.
 
     Attributes:
         epoch: rises with each term: `fence=term`.

@@ -14,7 +14,7 @@ from lockprovider.recipes.queue.queue import Queue, error_handler
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for tasks; see `Job`. Leave it with `async with`; if cancelled, its end goes on.
+    """A claimed message, for tasks; see `Job`. Leave it with `async with`, whose end goes on after a cancellation.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")

@@ -222,7 +222,7 @@ class Queue(Recipe):
 
         Raises:
             QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
-            OutcomeUnknown: a claim that was made nevertheless lapses.
+            OutcomeUnknown: if the claim was made, it lapses.
             MalformedObject: the object is not a queue, or a segment that it names is missing or malformed.
 
         >>> with queue.claim() as job:  # acks at the end

@@ -103,8 +103,8 @@ class _SegmentGone(Exception):
 class _Progress:
     """Progress of one batch.
 
-    `tries` has the results of each write, by its id; `touched` the segments made or promoted. `base` is the version
-    that the last try was to replace, `missing` the one that named a missing segment.
+    `tries` has the results of each write, by its id; `touched` the segments made or promoted. The last try was to
+    replace version `base`. Version `missing` named a missing segment.
     """
 
     handover: Handover[QueueOperation]

@@ -3,9 +3,9 @@
 {"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms,
  "reason": text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
 
-`serial` rises by one with each write. `lineage` is made by the first write: a state that was removed and created again
-has another one, so no (lineage, serial) has two contents. `write` is the write's id, and makes the bytes of each write
-differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
+`serial` rises by one with each write. The first write makes the `lineage`, so a state created again has another, and no
+(lineage, serial) has two contents. `write` is the write's id, and makes its bytes unique. Unknown fields are kept. An
+unknown format is refused, and never overwritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-Any store of fsspec becomes a backend whose lock lapses when its holder dies, and whose writes are fenced: after a
-refusal (409) Terraform leaves its state in `errored.tfstate`. A state is refused with another lineage than the stored
-one, a lower serial, or the same serial and another content, as by `terraform state push`. Terraform's `http` backend
+Any store of fsspec becomes a backend whose lock lapses when its holder dies, and whose writes are fenced. After a
+refusal (409) Terraform leaves its state in `errored.tfstate`. As by `terraform state push`, a state is refused with
+another lineage than the stored one, a lower serial, or the same serial and other content. Terraform's `http` backend
 sends no `-force`: add `force=true` to the address's query.
 
 A refusal is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that holds the lock.
@@ -308,7 +308,7 @@ _LARGEST = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TfLockFile:
-    """A lock file as it was read. A file that is not a LockInfo has an empty `id`, and locks nevertheless.
+    """A lock file as it was read. A file that is not a LockInfo locks, too, with an empty `id`.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply")

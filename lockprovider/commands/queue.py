@@ -244,7 +244,7 @@ def _run(words: list[str], job: Job) -> None:
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
     body = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()
-    child = subprocess.Popen(  # noqa: S603 - running it is the purpose
+    child = subprocess.Popen(  # noqa: S603 - its purpose
         words, stdin=subprocess.PIPE, env={**os.environ, **more}, start_new_session=True
     )
     feeding = Worker(partial(_feed, child, body), "queue-feed")

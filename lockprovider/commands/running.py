@@ -1,9 +1,8 @@
 """Runs a command only while a lease or term is held.
 
 The command leads its own process group, so that signals reach its children. On a terminal it stays in the terminal's
-group, to read from it, and gets signals alone. A guard shell ends the command if this process dies suddenly (kill -9).
-
-Not promised: that the command ends while this process is only stopped (SIGSTOP), or its machine freezes.
+group, to read from it, and gets signals alone. A guard shell ends the command if this process is killed (-9), not while
+it is only stopped (SIGSTOP), or its machine freezes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lockprovider import LeaseLost, LockError
 from lockprovider.recipes.errors import CoordinationError, TermLost
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
-_CHECK_S = 5.0  # between checks of the deadline, in case the heartbeat's thread hangs
+_CHECK_S = 5.0  # between checks, in case the heartbeat's thread hangs
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _ENDS = {getattr(signal, name) for name in _PASSED_ON[:4] if hasattr(signal, name)}
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
@@ -279,7 +278,7 @@ class Child:
         self._own_group = not sys.stdin.isatty()
         self._guard = self._start_guard()  # first, so that only the next line runs unguarded
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
+            self._process = subprocess.Popen(  # noqa: S603 - its purpose
                 words, env={**os.environ, **environment}, start_new_session=self._own_group
             )
             on_start()

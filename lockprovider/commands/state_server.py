@@ -1,9 +1,8 @@
 """HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
 
-aiohttp parses the requests (s3fs, gcsfs and adlfs depend on it). The server checks, in this order: timely headers,
-password, length, the whole body in time, its `Content-MD5`. Only then `TerraformBackend` handles the request, on one of
-a few threads: a client that sends nothing, or a wrong password, delays no other client. A connection serves one
-request.
+aiohttp parses the requests. The server checks, in this order: timely headers, password, length, the whole body in time,
+its `Content-MD5`. Only then `TerraformBackend` handles the request on a thread, so a client that sends nothing, or a
+wrong password, delays no other. A connection serves one request.
 
 Requests need the password (HTTP basic authentication): other users of the machine reach loopback, too, and states hold
 secrets. No TLS.
@@ -142,7 +141,7 @@ class StateServer:
 
     def _connected(self, requests: Any) -> Any:
         """Return the protocol of a new connection, closed unless its password comes in time."""
-        assert self._loop is not None  # noqa: S101 - the loop calls this
+        assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))
         connection = requests()
@@ -151,7 +150,7 @@ class StateServer:
 
     def _close(self, connection: Any) -> None:
         self._heard(connection)
-        assert self._loop is not None  # noqa: S101 - the loop calls this
+        assert self._loop is not None  # noqa: S101
         self._loop.call_soon(connection.force_close)  # delayed, as a new connection has no transport yet
 
     def _heard(self, connection: Any) -> None:

@@ -97,7 +97,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._take(operation, answer)
             return self.wait(answer)
         finally:
-            answer.cancel()  # does nothing once it is done
+            answer.cancel()  # unless done
 
     def wait(self, answer: Later[T]) -> T:
         """Wait for a submitted operation's result; see `do`."""
@@ -110,7 +110,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             return [answer.result() for answer in answers]
         finally:
             for answer in answers:
-                answer.cancel()  # does nothing once it is done
+                answer.cancel()  # unless done
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
         """Wait until each operation has ended; an interrupt cancels none."""

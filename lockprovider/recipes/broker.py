@@ -508,7 +508,7 @@ class Broker(Generic[T]):
         except (Exception, CancelledError) as error:  # noqa: BLE001 - the asker tries its own store
             results = [NotHere(str(error), sent=True)] * len(bundle.operations)
         finally:
-            answer.cancel()  # does nothing once it is done
+            answer.cancel()  # unless done
         pairs = zip(bundle.operations, results, strict=True)
         return [encode_result(result, partial(self._codec.encode_result, of)) for of, result in pairs]
 

@@ -3,8 +3,7 @@
 The object names, by host, the process that wrote it last there. A process that has read the object asks that broker, or
 else writes itself and becomes the broker. No promise depends on a broker:
 
-1. A broker carries out foreign operations like its own, and answers when its write is done. Operations keep their
-   (client, seq) or token, so each repeat is recognized.
+1. A broker answers when its write is done. Operations keep their (client, seq) or token, so each repeat is recognized.
 2. Without an answer, operations may be done (`sent`). The process carries them out itself, or asks another broker. A
    later refusal is an unknown outcome, unless it is final: the first broker may be late.
 3. A process closes its connection before it writes itself, and a broker drops operations of closed connections before

@@ -4,8 +4,7 @@
    No wall clock is used.
 2. On its first read, a candidate may take the record's age from the store's clock, less a second: both times are cut to
    whole seconds.
-3. A candidate replaces the very version that it read, with the next epoch. If the leader has renewed since, the store
-   refuses.
+3. A candidate replaces the very version that it read, with the next epoch.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.

@@ -41,7 +41,7 @@ from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.heartbeat import Heartbeat
 
 _REQUEST_S = 20.0  # for one write, with all its tries
-_SENDS = 4  # tries of one renewal or resignation, each at the version last read
+_SENDS = 4  # tries of one renewal or resignation
 
 
 class Candidate:

@@ -341,8 +341,6 @@ def _settings(stored: Mapping[str, Any]) -> QueueSettings:
     return QueueSettings(float(visible_s), whole_in(stored, "max_attempts", least=1), whole_in(stored, "max_bytes"))
 
 
-# Which messages wait in segments:
-#
 # 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, move to segments, the last to be delivered first.
 #    A message with a key stays: whether an earlier one has its key must be known without a read.
 # 2. A segment comes back as a whole, when no message in the object would be delivered before its first one, so the

@@ -2,11 +2,11 @@
 
 Each operation recognizes its own repeat, so it can be sent again after a lost answer:
 
-1. A put is known by (producer, seq). One client at a time puts as a producer. Of two with one name, the slower is
-   refused, and never takes the other's message for its own.
+1. A put is known by (producer, seq). Of two clients with one producer's name, the slower is refused, and never takes
+   the other's message for its own.
 2. A claim is known by the token that its client has chosen.
-3. The end of a claim (ack, nack, bury) is known by message and token. It succeeds again if that claim was ended in the
-   same way, and raises `ClaimLost` for any other claim. Time decides when a claim lapses, never whose ack counts.
+3. The end of a claim (ack, nack, bury) is known by message and token. It succeeds again if the claim was ended in the
+   same way; for any other claim it raises `ClaimLost`. Time decides when a claim lapses, never whose ack counts.
 
 A message with a key is delivered when no other of its key is claimed, and all earlier ones are done.
 """

@@ -389,7 +389,7 @@ class State(Recipe, Generic[V]):
                 self._must_come(answer)
             return self._revision(answer.result())
         finally:
-            answer.cancel()  # does nothing once it is done
+            answer.cancel()  # unless done
 
     def _must_come(self, answer: Later[Document | None]) -> None:
         """Cancel a change and raise NestedUpdate, if an `update` function may wait for it."""
@@ -518,4 +518,4 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
                 state._must_come(answer)  # noqa: SLF001
             return state._revision(coming.result())  # noqa: SLF001
         finally:
-            coming.cancel()  # does nothing once it is done
+            coming.cancel()  # unless done

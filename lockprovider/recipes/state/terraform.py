@@ -105,7 +105,7 @@ class TerraformBackend:
             return carry_out()
 
     def _read(self) -> Reply:
-        stored, _ = self.state._file.read()  # noqa: SLF001 - part of the state
+        stored, _ = self.state._file.read()  # noqa: SLF001 - parts of the state, in this file
         if stored is None or stored.value is None:
             return Reply(HTTPStatus.NO_CONTENT)
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
@@ -138,10 +138,10 @@ class TerraformBackend:
                 snapshot.must_follow(None if stored is None else self.state.codec.decode(stored))
             return encoded
 
-        self.state._batcher.do(Update(next_value, reason="without a lock"))  # noqa: SLF001 - part of the state
+        self.state._batcher.do(Update(next_value, reason="without a lock"))  # noqa: SLF001
 
     def _delete(self) -> Reply:
-        self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001 - part of the state
+        self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
@@ -150,7 +150,7 @@ class TerraformBackend:
             same = self._held.info.get("ID") == info.get("ID")  # a repeated request whose answer was lost
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
         try:
-            lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001 - part of the state
+            lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001
         except NotAcquired as refusal:
             return self._locked_by_another(str(refusal))
         try:
@@ -162,7 +162,7 @@ class TerraformBackend:
 
     def _unlock(self, identity: str | None) -> Reply:
         held = self._held
-        if held is None and not identity:  # force-unlock sends no ID
+        if held is None and not identity:  # as from force-unlock
             self.state.unlock(self.state.who())
         elif held is None or identity not in (None, held.info.get("ID")):
             message = f"the lock {identity} is not held here: nothing was unlocked"
@@ -250,12 +250,12 @@ class _Held:
         edit, self.edit = self.edit or _begun(state, self.lease, self.info), None
         edit.value = body
         reason = str(self.info.get("Operation") or "")
-        document = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001 - part of the state
+        document = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001
         self.edit = Edit(self.lease, state._revision(document))  # noqa: SLF001
 
 
 def _begun(state: State[bytes], lease: Lease, info: dict[str, Any]) -> Edit[bytes]:
-    begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001 - part of the state
+    begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001
     return Edit(lease, state._revision(begun))  # noqa: SLF001
 
 

@@ -1,21 +1,19 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
-1. A batch is written at slot s, after the last known slot, if the place is unchanged: empty, or still with slot s - R
-   of the last round. No object is ever removed, so a writer stalled for a day finds a newer version there, and is
-   refused.
-2. After a refusal the writer reads the place, as a proxy may have sent the write twice and returned the second answer.
-   Slot s with this batch: written. Slot s with another batch: this one will never be there. An earlier slot: not
-   written yet, so the same bytes are sent again.
-3. A later slot: the place was used again, and the batch may have been written. Then the table of producers in the last
-   slot decides, number by number.
-4. A writer that lost searches the end again. If it moved on slot by slot, it would never win.
+1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round. No object
+   is ever removed, so a writer stalled for a day finds a newer version there, and is refused.
+2. After a refusal the writer reads the place, as a proxy may have sent the write twice. Slot s with this batch:
+   written. Slot s with another batch: never written. An earlier slot: the same bytes are sent again.
+3. A later slot: the place was used again, and the batch may have been written. The table of producers in the last slot
+   decides, number by number.
+4. A writer that lost searches the end again: slot by slot, it would never win.
 
 A client takes a producer's name with its first record, which fences the client that had it. Numbers in the log by then
 may be repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
 
 A leader raises the log's epoch, and nothing of an older epoch follows. Other clients have the epoch of their first
-write, and append while no leader does. The seal is the last slot, without records, which every writer reads. Records
-from before it may be repeated; all else is refused for good.
+write, and append while no leader does. Every writer reads the seal, the last slot. Only records from before it may be
+repeated.
 """
 
 from __future__ import annotations
@@ -302,7 +300,7 @@ class Appending:
 
     def looked(self, stored: Head | None) -> Appending:
         """Choose the next step by the slot in the draft's place (None: empty)."""
-        assert self.drafted is not None  # noqa: S101 - likewise
+        assert self.drafted is not None  # noqa: S101
         if stored is None or stored.slot < self.slot:
             return replace(self, need=AppendStep.SEND)  # not written yet: the condition still holds
         if stored.slot == self.slot and stored.batch == self.batch:

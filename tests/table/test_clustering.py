@@ -391,7 +391,7 @@ def test_live_executor_is_left_alone_and_a_dead_one_is_taken_over(
     with executing(table, begin):
         other = opened(table)
         for call in (other.run_clustering, other.unschedule_clustering):
-            with pytest.raises(Aborted, match="at work"):
+            with pytest.raises(Aborted, match="another executor runs"):
                 call(begin)
         assert other.cluster() == ()
     write = clustering.write_clustered
@@ -676,15 +676,15 @@ def test_old_unrun_plans_are_named_with_their_age_and_cancelled(tmp_path: Path) 
     wrong, note = services(table)
     assert (wrong.state, note.state) == ("wrong", "note")
     assert re.search(
-        rf"clustering {old} is planned: .*; nobody runs it, and it is [0-9]{{5,}}[.][0-9] h old", wrong.what
+        rf"clustering {old} is planned: .*; no executor runs it, and it is [0-9]{{5,}}[.][0-9] h old", wrong.what
     )
     assert note.what.startswith(f"compaction {young} is planned")
-    assert "; nobody runs it, and it is 0." in note.what
+    assert "; no executor runs it, and it is 0." in note.what
     assert f"--unschedule {old}" in wrong.mend
     seen = content(table)
     assert table.unschedule_compaction(hours=24) == ()
     with executing(table, young):
-        assert services(table)[-1].what.endswith("it is being run")
+        assert services(table)[-1].what.endswith("an executor runs it")
     assert opened(table).unschedule_clustering(hours=24) == (old,)
     assert opened(table).unschedule_clustering(hours=24) == ()
     assert [one.state for one in services(table)] == ["note"]

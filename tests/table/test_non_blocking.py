@@ -220,7 +220,7 @@ def test_doctor_names_groups_of_logs_alone(table: Table) -> None:
 
 
 def bare(table: Table) -> list[Any]:
-    return [one for _, _, found in diagnose(table) for one in found if "have log files alone" in one.what]
+    return [one for _, _, found in diagnose(table) for one in found if "have only log files" in one.what]
 
 
 def test_transaction_that_reads_is_ordinary_and_may_conflict(table: Table) -> None:

@@ -258,7 +258,7 @@ def _read(table: TableContext, path: str) -> bytes | None:
 
 def _parsed(data: bytes | None) -> TableConfig | str:
     if data is None:
-        return "there is no hoodie.properties"
+        return "hoodie.properties is missing"
     try:
         return parse_properties(data)
     except Corrupt as error:
@@ -317,7 +317,7 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     except Corrupt as error:
         return str(error), (), ()
     lost = [name for name, size in files.items() if sizes.get(name) != size]
-    fault = f"{len(lost)} files of the archive are gone or of another size: {some(lost)}" if lost else ""
+    fault = f"{len(lost)} files of the archive are gone or have a wrong size: {some(lost)}" if lost else ""
     there = timeline.names
     left = sorted(i.file_name for i in known if i.file_name in there)
     hidden = (i for i in known if i.changes_rows and i.file_name not in there and i.begin > timeline.first_active)
@@ -355,8 +355,8 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 def _lock_note(table: TableContext, record: LockRecord) -> str:
     missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
-        return f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
-    held = "" if record.is_free else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+        return f"a commit is decided but not applied yet ({missing[0]}): the next holder of the lock applies it"
+    held = "" if record.is_free else f"the lock is held by {record.owner} until {format_ms(record.valid_until_ms)}"
     if held and record.holder is None:
         held = f"{held}, by a JVM writer: {JVM_HOLDS}"
     starves = JVM_STARVES if record.foreign_seen_ms and record.waiters else ""

@@ -15,7 +15,15 @@ from lockprovider.table.doctor.facts import Facts, TableFinding, gather, some
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.format.bucket import bucket_of
 from lockprovider.table.format.instant import Action, InstantState, to_ms
-from lockprovider.table.format.layout import BUCKET_RULES, PARTITION_METAFILE, BaseFile, FileGroup, join, parse_marker
+from lockprovider.table.format.layout import (
+    BUCKET_RULES,
+    LOCK,
+    PARTITION_METAFILE,
+    BaseFile,
+    FileGroup,
+    join,
+    parse_marker,
+)
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import BUCKET, INDEX, READABLE_VERSIONS, TableConfig
 from lockprovider.table.format.shapes import reasons, way_on
@@ -41,8 +49,8 @@ _FUTURE_MS = 10 * _MINUTE_MS
 _HOUR_MS = 3_600_000
 _EXPIRED_MS = 24 * _HOUR_MS
 _PLANS = (
-    (Action.CLUSTERING, "cluster", "writes of its file groups give way to it"),
-    (Action.COMPACTION, "compact", "no other merges its file groups"),
+    (Action.CLUSTERING, "cluster", "writes to its file groups give way to it"),
+    (Action.COMPACTION, "compact", "no other compaction can merge its file groups"),
 )
 _MANY = 300  # Listing more takes several pages.
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
@@ -52,9 +60,9 @@ _Check = Callable[[Facts], _Found]
 _WRONG: Final = "wrong"
 _NOTE: Final = "note"
 _UNFINISHED = {
-    Action.ROLLBACK: "`lockprovider table rollback URL`, or the next write from here, finishes it",
-    Action.CLEAN: "`lockprovider table clean URL` finishes it",
-    Action.RESTORE: "`lockprovider table restore URL INSTANT`, or the next write from here, finishes it",
+    Action.ROLLBACK: "run `lockprovider table rollback URL`; the next write of this library completes it, too",
+    Action.CLEAN: "run `lockprovider table clean URL`, which completes it",
+    Action.RESTORE: "run `lockprovider table restore URL INSTANT`; the next write of this library completes it, too",
 }
 
 
@@ -74,38 +82,40 @@ def failed_writes(facts: Facts) -> _Found:
     for begin in now.pending_writes:
         mine = [entry.path for _, file, entry in facts.data if file.begin == begin]
         if begin in facts.dead:
-            what = f"write {begin} failed: its writer is dead; {len(mine)} files"
-            yield _WRONG, what, "`lockprovider table rollback URL`, or the next write from here, does it"
+            what = f"write {begin} did not complete and its writer is dead; it left {len(mine)} data files"
+            yield _WRONG, what, "run `lockprovider table rollback URL`; the next write of this library does so, too"
         bare = [path for path in mine if path not in marked and begin not in listed]
-        mend = "roll it back from here; JVM Hudi would leave these files behind"
+        mend = "if its writer is dead, run `lockprovider table rollback URL`; a rollback by JVM Hudi leaves these files"
         yield from _listed(_WRONG, bare, f"write {begin} has files without a marker", mend)
     known = {instant.begin for instant in now.instants}
     lost = [e.path for _, file, e in facts.data if file.begin not in known and file.begin > now.first_active > ""]
-    what = f"{len(lost)} files are of no instant, and become visible once it is archived"
-    yield from _listed(_WRONG, lost, what, "`lockprovider table clean URL` removes them")
+    what = f"{len(lost)} files belong to no instant; readers will see them once archival has passed their begin time"
+    yield from _listed(_WRONG, lost, what, "run `lockprovider table clean URL`, which removes them")
 
 
 def metadata_table(facts: Facts) -> _Found:
     """Check R2: report a metadata table, which hides commits that it does not record."""
     if facts.metadata_table and not (facts.config is not None and says_listing_is_kept(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
-        what = "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses")
-        mend = "`lockprovider table retire-metadata URL`; Flink, Java: set hoodie.metadata.enable=false there before"
+        effect = "it hides commits that it does not record" if listed else "no reader uses it"
+        what = f"the table has a metadata table in .hoodie/metadata: {effect}"
+        off = "set hoodie.metadata.enable=false in Flink and Java writers"
+        mend = f"{off}, then run `lockprovider table retire-metadata URL`"
         yield _WRONG if listed else _NOTE, what, mend
 
 
 def listing(facts: Facts) -> _Found:
     """Check the metadata table's listing, which JVM Hudi and hudi-rs read instead of folders."""
-    mend = "`lockprovider table retire-metadata URL`: then all readers list the folders"
+    mend = "run `lockprovider table retire-metadata URL`: then all readers list the folders"
     if isinstance(facts.listing, str):
         yield _WRONG, f"the metadata table cannot be read: {facts.listing}", mend
     elif facts.listing is not None:
         found = facts.listing
         sentences = {
-            "have rows that its readers miss: it does not list them": found.hidden,
-            "are listed by it and gone: its readers fail": found.gone,
-            "have another size than it says: its readers may fail": found.resized,
-            "have no bytes, it says: its readers and writers fail": found.empty,
+            "are not listed: its readers miss their rows": found.hidden,
+            "are listed but gone: its readers fail": found.gone,
+            "differ in size from the listing: its readers may fail": found.resized,
+            "are listed as empty: its readers and writers fail": found.empty,
         }
         for sentence, paths in sentences.items():
             yield from _listed(_WRONG, paths, f"the metadata table: {len(paths)} files {sentence}", mend)
@@ -115,27 +125,27 @@ def lists(facts: Facts) -> _Found:
     """Note columns with lists: JVM Hudi's copy-on-write merge fails at a null in a list."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if facts.config is not None and not facts.config.is_merge_on_read and any('"array"' in one for one in schemas):
-        what = "a column has lists: a JVM upsert fails at a file in which a list has a null"
-        mend = "set spark.hadoop.parquet.avro.write-old-list-structure=false for the JVM jobs"
+        what = "a column has lists: JVM Hudi cannot upsert into a file where a list contains a null"
+        mend = "set spark.hadoop.parquet.avro.write-old-list-structure=false in the JVM jobs"
         yield _NOTE, what, mend
 
 
 def zones(facts: Facts) -> _Found:
     """Check R3, times are UTC: compare completion times with the files' modification times."""
     if facts.config is not None and not facts.config.timezone:
-        what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
-        yield _NOTE, what, "`lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
+        what = "hoodie.table.timeline.timezone is not set: each JVM writer uses its own time zone"
+        yield _NOTE, what, "run `lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
     if facts.clock_ahead_ms:
-        mend = "set this machine's clock; all writers need one within half a second"
+        mend = "correct this machine's clock; every writer needs a clock that is right to half a second"
         yield _WRONG, clock_difference(facts.clock_ahead_ms), mend
     drifts = drifts_ms(facts.timeline, {name: entry.modified_ms for name, entry in facts.entries.items()})
     ahead = [name for name, drift in drifts.items() if drift > _FUTURE_MS]
-    mend = "find the writer whose clock or zone is wrong; run it with -Duser.timezone=UTC"
-    yield from _listed(_WRONG, ahead, f"{len(ahead)} instants are ahead of the store's clock", mend)
+    mend = "find the writer with a wrong clock or time zone; run it with -Duser.timezone=UTC"
+    yield from _listed(_WRONG, ahead, f"{len(ahead)} instants have times ahead of the store's clock", mend)
     honest = any(abs(drift) < _MARGIN_MS for drift in drifts.values())
     other = [name for name, drift in drifts.items() if honest and drift < -ZONE_MS / 2 and _is_zone(drift)]
-    what = f"{len(other)} instants are whole quarters of an hour behind the others"
-    yield from _listed(_WRONG, other, what, "find the JVM writer in another zone; run it with -Duser.timezone=UTC")
+    what = f"{len(other)} instants are behind the others by the offset of a time zone"
+    yield from _listed(_WRONG, other, what, "find the JVM writer in another time zone; run it with -Duser.timezone=UTC")
 
 
 def _is_zone(drift_ms: int) -> bool:
@@ -145,14 +155,14 @@ def _is_zone(drift_ms: int) -> bool:
 def properties(facts: Facts) -> _Found:
     """Check R4: the table's version and properties suit all its writers."""
     if facts.lone_backup:
-        what = "hoodie.properties is gone, only hoodie.properties.backup is there: a writer died between"
-        yield _WRONG, what, "copy the backup to hoodie.properties, while nobody writes"
+        what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
+        yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
     if facts.both:
-        what = "hoodie.properties.backup is there besides hoodie.properties: a writer died, or is at it"
-        yield _NOTE, what, "compare the two; remove the backup once no JVM writer runs"
+        what = "hoodie.properties.backup exists next to hoodie.properties: a writer died, or is replacing the file"
+        yield _NOTE, what, "compare the two files, and remove the backup once no JVM writer runs"
     config = facts.config
     if config is None:
-        yield _WRONG, str(facts.properties), "restore hoodie.properties"
+        yield _WRONG, str(facts.properties), "restore hoodie.properties from a copy"
         return
     yield from _settings(config)
     yield from _appearance(config)
@@ -162,29 +172,30 @@ def properties(facts: Facts) -> _Found:
         yield _WRONG, reason.text, way_on(config, found, keeps_listing=keeps)
     if config.version == 8 and "hoodie.record.merge.mode" not in config.raw:  # noqa: PLR2004
         what = "hoodie.record.merge.mode is missing: JVM Hudi 1.x fails on this table"
-        yield _WRONG, what, f"set it to {config.effective_merge_mode}"
+        yield _WRONG, what, f"add hoodie.record.merge.mode={config.effective_merge_mode} to hoodie.properties"
     initial = config.raw.get("hoodie.table.initial.version")
     if initial and initial != str(config.version):
         what = f"the table was upgraded from version {initial} to {config.version}"
-        yield _NOTE, what, "`lockprovider table share URL` says hoodie.write.auto.upgrade=false to JVM writers"
+        mend = "run `lockprovider table share URL`, which sets hoodie.write.auto.upgrade=false for JVM writers"
+        yield _NOTE, what, mend
     if config.version > _FOR_ALL:
-        what = f"the table is of version {config.version}, which readers and writers of Hudi 1.0 cannot open"
-        yield _NOTE, what, f"read it with Hudi 1.1 or newer, or downgrade it to {_FOR_ALL} there"
+        what = f"the table has version {config.version}, which readers and writers of Hudi 1.0 cannot open"
+        yield _NOTE, what, f"use Hudi 1.1 or newer, or downgrade the table to version {_FOR_ALL} with it"
     folders = sorted({folder for folder, _, _ in facts.data if folder})
     if not config.partition_fields:
-        what = "hoodie.table.partition.fields is missing, but there are partitions"
-        yield from _listed(_WRONG, folders, what, "set it; hudi-rs reads no rows without it")
+        what = "hoodie.table.partition.fields is missing, but the table has partitions"
+        yield from _listed(_WRONG, folders, what, "add it to hoodie.properties; hudi-rs reads no rows without it")
 
 
 def _appearance(config: TableConfig) -> _Found:
     """Check the visibility of commits, and note which readers may miss some."""
     found = visibility(config)
     if found not in VISIBILITIES:
-        what = f"{VISIBILITY_KEY}={found} is none of {' and '.join(map(repr, VISIBILITIES))}: commits appear in order"
-        yield _WRONG, what, "`Table.set_visibility('ordered')`"
+        what = f"{VISIBILITY_KEY}={found} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
+        yield _WRONG, what, "call `Table.set_visibility('ordered')`"
     elif appears_at_once(config):
-        what = "commits are unordered: incremental queries of JVM Hudi, and hudi-rs, may miss some"
-        yield _NOTE, what, "`Table.set_visibility('ordered')` before they read changes"
+        what = "commits are unordered: incremental queries of JVM Hudi, and hudi-rs, may miss some of them"
+        yield _NOTE, what, "call `Table.set_visibility('ordered')` before such a reader reads changes"
 
 
 def _settings(config: TableConfig) -> _Found:
@@ -193,12 +204,12 @@ def _settings(config: TableConfig) -> _Found:
         change for change in unshared(config, keeps_listing=says_listing_is_kept(config)) if change.key != ZONE_KEY
     ]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
-    mend = "`lockprovider table share URL`"
-    what = "the properties tell JVM writers other settings than those of a shared table"
+    mend = "run `lockprovider table share URL`"
+    what = "hoodie.properties gives JVM writers other settings than a shared table needs"
     yield from _listed(_WRONG, wrong, what, mend)
     missing = [change.key for change in changes if change.found is None]
-    what = f"the properties do not tell JVM writers {len(missing)} settings of a shared table"
-    yield from _listed(_NOTE, missing, what, f"{mend}, or set them on every one")
+    what = f"hoodie.properties lacks {len(missing)} settings that JVM writers of a shared table need"
+    yield from _listed(_NOTE, missing, what, f"{mend}, or set them in every JVM writer")
 
 
 def twins(facts: Facts) -> _Found:
@@ -210,8 +221,8 @@ def twins(facts: Facts) -> _Found:
         if count > 1:
             mine = [e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
             surplus = [path for path in mine if path not in named] or mine[1:]
-            what = f"{count} base files of file group {file_id} and instant {begin}: hudi-rs fails, JVM picks one"
-            yield _WRONG, what, f"remove what the commit does not name: {some(surplus)}"
+            what = f"file group {file_id} has {count} base files of instant {begin}: hudi-rs fails, JVM Hudi picks one"
+            yield _WRONG, what, f"remove the files that the commit does not name: {some(surplus)}"
 
 
 def order(facts: Facts) -> _Found:
@@ -220,7 +231,7 @@ def order(facts: Facts) -> _Found:
     for time, count in times.items():
         if count > 1:
             what = f"{count} commits completed at the same millisecond {time}: an incremental reader may miss one"
-            yield _WRONG, what, "let every writer take the table's lock"
+            yield _WRONG, what, "configure every writer to take the table's lock"
     for instant in facts.timeline.instants:
         if instant.completion is not None and instant.completion < instant.begin:
             what = f"{instant.file_name} completed before it began"
@@ -239,10 +250,10 @@ def _unseen(facts: Facts) -> _Found:
             if previous != before:
                 what = (
                     f"commit {begin} did not see commit {before}: both wrote file group {file_id} of partition "
-                    f"{partition or '.'!r}, and what the earlier one changed is lost"
+                    f"{partition or '.'!r}, and the changes of the earlier one are lost"
                 )
-                mend = "let every writer take the table's lock; read as of"
-                yield _WRONG, what, f"{mend} {before} for what is lost, and write it again"
+                mend = "configure every writer to take the table's lock; read the lost rows as of"
+                yield _WRONG, what, f"{mend} {before}, and write them again"
 
 
 def metafiles(facts: Facts) -> _Found:
@@ -264,38 +275,41 @@ def _marked(path: str) -> str:
 def buckets(facts: Facts) -> _Found:
     """Check the buckets of the latest snapshot's file groups, and of their keys."""
     if facts.bucket_rules:
-        what = f"a JVM writer keeps rules for its buckets below {BUCKET_RULES} (consistent hashing, or by partition)"
-        yield _WRONG, what, "write this table with that writer only"
+        what = f"a JVM writer stored bucket rules in {BUCKET_RULES} (consistent hashing, or buckets by partition)"
+        yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"
     if facts.config is None:
         return
     index, first = facts.config.bucket_index, [one.paths[0] for one in facts.slices]
     if index is None:
         found = first if look_like_buckets(one.file_id for one in facts.slices) else []
-        what = f"the file groups are called as those of a bucket index, but {INDEX} is not set"
-        mend = f"if a JVM writer has {INDEX}={BUCKET}, `lockprovider table adopt-buckets`; no write is taken before"
+        what = f"the file groups have names of a bucket index, but {INDEX} is not set"
+        mend = (
+            f"if a JVM writer uses {INDEX}={BUCKET}, run `lockprovider table adopt-buckets URL N`; until then this "
+            "library refuses writes"
+        )
         yield from _listed(_NOTE, found, what, mend)
         return
     mine = [(path, one.partition, bucket_of(one.file_id)) for path, one in zip(first, facts.slices, strict=True)]
     strangers = [path for path, _, bucket in mine if bucket is None or bucket >= index.buckets]
-    what = f"{len(strangers)} file groups are of none of the {index.buckets} buckets"
-    mend = "a writer had no bucket index: find it; overwrite these partitions with all their rows"
+    what = f"{len(strangers)} file groups belong to none of the {index.buckets} buckets"
+    mend = "find the writer without the bucket index; overwrite these partitions with all their rows"
     yield from _listed(_WRONG, strangers, what, mend)
     by_bucket: dict[tuple[str, int], list[str]] = {}
     for path, partition, bucket in mine:
         if bucket is not None:
             by_bucket.setdefault((partition, bucket), []).append(path)
     for (partition, bucket), paths in by_bucket.items():
-        what = f"{len(paths)} file groups are of bucket {bucket} of partition {partition or '.'!r}"
-        mend = "writers fail, and keys may be there twice: restore the table, or overwrite the partition once"
+        what = f"{len(paths)} file groups share bucket {bucket} of partition {partition or '.'!r}"
+        mend = "restore the table, or overwrite the partition: until then writers fail, and keys may be duplicated"
         yield from _listed(_WRONG, paths if len(paths) > 1 else [], what, mend)
     bare = [one.paths[0] for one in facts.slices if not one.path]
     what = (
-        f"{len(bare)} file groups have log files alone: JVM readers see none of their rows while the write that began "
-        "first in them is pending"
+        f"{len(bare)} file groups have only log files: JVM readers see none of their rows while the earliest write in "
+        "them is pending"
     )
-    yield from _listed(_NOTE, bare, what, "`lockprovider table compact` gives them base files")
+    yield from _listed(_NOTE, bare, what, "run `lockprovider table compact URL`, which writes their base files")
     what = f"{sum(facts.misplaced.values())} rows are not in the bucket of their key"
-    mend = "a writer had other settings of the index: find it; overwrite these partitions with all their rows"
+    mend = "find the writer with other index settings; overwrite these partitions with all their rows"
     yield from _listed(_WRONG, facts.misplaced, what, mend)
 
 
@@ -313,35 +327,35 @@ def _version(facts: Facts) -> _Found:
     """Report an unknown table version, and note that all other checks are skipped."""
     yield from (said for said in properties(facts) if "hoodie.table.version" in said[1])
     version = facts.config and facts.config.version
-    what = f"nothing else was looked at: a table of version {version} keeps its timeline in another way"
-    yield _NOTE, what, "look again after it"
+    what = f"all other checks were skipped: a table of version {version} has another timeline layout"
+    yield _NOTE, what, "change the version, then run the doctor again"
 
 
 def _keys(facts: Facts) -> _Found:
-    mend = "delete these keys and write their rows once, or overwrite the partition; a JVM's `insert` makes such keys"
+    mend = "delete these keys and write their rows again, or overwrite the partition; a JVM `insert` writes such keys"
     for partition, count in (facts.repeated or {}).items():
-        what = f"{count} keys are in base files of several file groups of partition {partition!r}"
-        yield _WRONG, f"{what}; a reader gives each row", mend
+        what = f"{count} keys of partition {partition!r} are in several file groups"
+        yield _WRONG, f"{what}; readers return all their rows", mend
 
 
 def _commits(facts: Facts) -> _Found:
     """Check that the commits' files exist and are whole."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
-            yield _WRONG, metadata, "a reader fails on it, or misses the commit"
+            yield _WRONG, metadata, "restore the file from a copy: until then readers fail, or miss the commit"
     for instant in facts.timeline.writes[-1:]:
         last = facts.commits.get(instant)
         if isinstance(last, CommitMetadata) and last.schema_json is None and not last.stats:
             what = f"the last commit {instant.file_name} has neither a schema nor a file: hudi-rs fails"
-            yield _WRONG, what, "commit anything from here: it states the schema"
+            yield _WRONG, what, "commit any change with this library, which records the schema"
     if facts.misread:
         yield _WRONG, facts.misread, "cluster all partitions with JVM Hudi, then clean"
     # A rolled-back service's plan can run again.
     planned = {i.begin for i in facts.timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     for instant in facts.timeline.writes:
         if instant.begin in facts.victims - planned:
-            what = f"{instant.file_name} was rolled back, and came back: its writer was paused for long"
-            yield _WRONG, what, "remove the file, while nobody writes; its rows were never there"
+            what = f"{instant.file_name} was completed after its rollback, by a writer that was paused for long"
+            yield _WRONG, what, "remove this timeline file while no writer runs; the rollback removed the data files"
     yield from _missing(facts)
 
 
@@ -359,7 +373,7 @@ def _missing(facts: Facts) -> _Found:
     gone = [stat.path for stat in live if stat.path not in sizes]
     yield from _listed(_WRONG, gone, f"{len(gone)} files that readers need are gone", mend)
     cut = [s.path for s in live if s.file_size and s.path in sizes and sizes[s.path] != s.file_size]
-    yield from _listed(_WRONG, cut, f"{len(cut)} files are not of the size that their commit says", mend)
+    yield from _listed(_WRONG, cut, f"{len(cut)} files differ in size from their commit", mend)
 
 
 def _services(facts: Facts) -> _Found:
@@ -367,51 +381,51 @@ def _services(facts: Facts) -> _Found:
     for action, mend in _UNFINISHED.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
-                yield _WRONG, f"{action.value} {begin} was not finished: its executor is dead", mend
+                yield _WRONG, f"{action.value} {begin} did not complete: its executor is dead", mend
     for action, command, effect in _PLANS:
         for begin in facts.timeline.pending(action):
             yield _waiting(facts, begin, f"{action.value} {begin} is planned: {effect}", command)
     alone = [one.logs[0].path for one in facts.slices if one.logs and not one.path]
-    mend = "`lockprovider table compact URL`; until then JVM Hudi misses them while their first write is pending"
-    yield from _listed(_NOTE, alone, f"{len(alone)} file groups have logs and no base file", mend)
+    mend = "run `lockprovider table compact URL`; JVM readers miss their rows while their first write is pending"
+    yield from _listed(_NOTE, alone, f"{len(alone)} file groups have log files but no base file", mend)
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
     """Return the finding of a waiting plan, with its age; it is wrong after a day."""
     if begin not in facts.dead:
-        return _NOTE, f"{what}; it is being run", "nothing, or wait for it"
+        return _NOTE, f"{what}; an executor runs it", "wait until it completes"
     age_ms = max(0, facts.now_ms - to_ms(begin))
     mend = (
-        f"`lockprovider table {command} URL --run {begin}` runs it, `--unschedule {begin}` takes it back, and "
-        f"`--unschedule-after {_EXPIRED_MS // _HOUR_MS}`, now and then, all like it"
+        f"`lockprovider table {command} URL --run {begin}` runs it, `--unschedule {begin}` removes it, and "
+        f"`--unschedule-after {_EXPIRED_MS // _HOUR_MS}` removes all older plans without an executor"
     )
-    what = f"{what}; nobody runs it, and it is {age_ms / _HOUR_MS:.1f} h old"
+    what = f"{what}; no executor runs it, and it is {age_ms / _HOUR_MS:.1f} h old"
     return _WRONG if age_ms >= _EXPIRED_MS else _NOTE, what, mend
 
 
 def _archive(facts: Facts) -> _Found:
     """Check the archive, and the instants that belong in it."""
-    mend, left, hidden = "`lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
+    mend, left, hidden = "run `lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
-        yield _WRONG, facts.archive_fault, "restore the file from a copy; readers of now need none"
+        yield _WRONG, facts.archive_fault, "restore it from a copy; reads of the latest snapshot do not need it"
     if hidden:
-        what = f"{left[0]} is archived, and came back: it hides {hidden} younger commits"
-        yield _WRONG, what, f"{mend} removes it; find the writer that was paused for long"
+        what = f"{left[0]} is archived and on the timeline again: it hides {hidden} later commits"
+        yield _WRONG, what, f"{mend}, which removes it; find the writer that was paused for long"
     elif left:
-        what = f"an archival was not finished: {len(left)} archived instants are still on the timeline"
-        yield _NOTE, what, f"{mend} finishes it"
+        what = f"an archival did not complete: {len(left)} archived instants are still on the timeline"
+        yield _NOTE, what, f"{mend}, which completes it"
     count = len(facts.timeline.writes)
     if count > _MANY:
-        what = f"there are {count} commits on the timeline, and whoever opens the table lists them all"
-        yield _NOTE, what, f"{mend}, now and then"
+        what = f"the timeline has {count} commits, and each open of the table lists them all"
+        yield _NOTE, what, f"{mend} from time to time"
 
 
 def _lock(facts: Facts) -> _Found:
     if facts.lock_fault:
-        yield _WRONG, facts.lock_fault, "remove the object, once no writer runs"
+        yield _WRONG, facts.lock_fault, f"remove {LOCK} once no writer runs"
     if facts.lock_note:
-        yield _NOTE, facts.lock_note, "`lockprovider status URL` says more"
-    mend = "give their writer the lock (`lockprovider table share URL` says how), or stop it: it may undo writes"
+        yield _NOTE, facts.lock_note, "run `lockprovider status URL` for details"
+    mend = "stop their writer, which may undo commits, or give it the lock (for Spark: `lockprovider table share URL`)"
     yield from _listed(_WRONG, facts.lockless, f"{len(facts.lockless)} commits were made without the lock", mend)
 
 
@@ -419,27 +433,29 @@ def _leftovers(facts: Facts) -> _Found:
     known = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     known -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in known]
-    yield from _listed(_NOTE, beats, f"{len(beats)} heartbeats of finished instants", "remove them")
+    what = f"{len(beats)} heartbeats of finished instants are left"
+    yield from _listed(_NOTE, beats, what, "remove them from .hoodie/.heartbeat")
     markers = {path.split("/")[2] for path in facts.markers} - known
-    yield from _listed(_NOTE, markers, f"markers of {len(markers)} finished instants", "remove .hoodie/.temp/<instant>")
+    what = f"markers of {len(markers)} finished instants are left"
+    yield from _listed(_NOTE, markers, what, "remove .hoodie/.temp/<instant>")
 
 
 _CHECKS: tuple[tuple[str, str, _Check], ...] = (
-    ("R1", "failed writes are announced and rolled back", failed_writes),
+    ("R1", "failed writes have markers and are rolled back", failed_writes),
     ("R2", "no metadata table hides commits", metadata_table),
-    ("metadata", "the metadata table lists what is there", listing),
-    ("lists", "JVM writers can rewrite lists with a null in them", lists),
+    ("metadata", "the metadata table lists the existing files", listing),
+    ("lists", "JVM writers can rewrite lists that contain nulls", lists),
     ("R3", "all times are UTC", zones),
-    ("R4", "version and properties are shared by all writers", properties),
-    ("R5", "one file of a file group and instant", twins),
-    ("R6", "times are unique, each commit saw the one before", order),
+    ("R4", "version and properties suit all writers", properties),
+    ("R5", "one base file for each file group and instant", twins),
+    ("R6", "times are unique, and each commit saw the previous one", order),
     ("R7", "every partition has its metafile", metafiles),
-    ("commits", "what the commits say is there", _commits),
+    ("commits", "the files of all commits exist", _commits),
     ("buckets", "each row is in the file group of its key's bucket", buckets),
-    ("services", "no service was left unfinished", _services),
-    ("archive", "what is archived is whole, and off the timeline", _archive),
+    ("services", "no service is unfinished", _services),
+    ("archive", "the archive is complete, and its instants are off the timeline", _archive),
     ("lock", "the lock can be taken", _lock),
-    ("leftovers", "nothing was left behind", _leftovers),
+    ("leftovers", "finished instants left no files", _leftovers),
 )
 
 

@@ -144,8 +144,8 @@ def check_operation(names: Iterable[str], name: str) -> None:
     """Raise `UnsupportedTable` for a Flink change log, whose operation column marks some rows as deletes."""
     if schema.FLINK_OPERATION in names:
         raise UnsupportedTable(
-            f"file {name} has a column {schema.FLINK_OPERATION}, by which Flink marks rows that are deleted: they "
-            "would come back here; read it with Flink or JVM Hudi, or write the table anew with changelog.enabled=false"
+            f"file {name} has a column {schema.FLINK_OPERATION}, with which Flink marks deleted rows: they would "
+            "reappear; read it with Flink or JVM Hudi, or rewrite the table with changelog.enabled=false"
         )
 
 
@@ -165,7 +165,7 @@ def check_footer(footer: pq.FileMetaData, name: str) -> None:
         if any(not part.is_stats_set or not _from(part.statistics, limit) for part in parts):
             raise UnsupportedTable(
                 f"base file {name} has old dates in column {footer.schema.column(number).path!r}, written by Spark "
-                "with datetimeRebaseModeInWrite=LEGACY: they would be other days here; write them anew with CORRECTED"
+                "with datetimeRebaseModeInWrite=LEGACY: this library would read other days; rewrite them with CORRECTED"
             )
 
 
@@ -283,7 +283,8 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
         bucket = index.named_by(one.file_id)
         if bucket is None or (one.partition, bucket) in found:
             what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
-            raise Corrupt(f"file group {one.path!r} {what}: a writer without the bucket index was here; see the doctor")
+            next_step = "a writer ran without the bucket index; run `lockprovider table doctor`"
+            raise Corrupt(f"file group {one.path!r} {what}: {next_step}")
         found[one.partition, bucket] = one
     return found
 
@@ -298,7 +299,7 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
         bucket = index.named_by(stat.file_id)
         if bucket is None or (stat.partition, bucket) in seen:
             what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
-            raise InvalidRecords(f"file {stat.path!r} {what} of the table; write by the functions of an engine")
+            raise InvalidRecords(f"file {stat.path!r} {what} of the table; write with the functions of an engine")
         seen.add((stat.partition, bucket))
 
 

@@ -46,9 +46,9 @@ class BucketIndex:
         """Return this index; raise `InvalidRecords` if it does not fit these key columns."""
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
-            raise InvalidRecords(f"buckets cannot be told by {strange}: name columns of the record key {[*key_fields]}")
+            raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
         if not isinstance(self.buckets, int) or not 1 <= self.buckets <= MOST_BUCKETS:
-            raise InvalidRecords(f"{self.buckets!r} buckets cannot be had: give 1 to {MOST_BUCKETS}")
+            raise InvalidRecords(f"a table cannot have {self.buckets!r} buckets: use 1 to {MOST_BUCKETS}")
         return self
 
     def named_by(self, file_id: str) -> int | None:

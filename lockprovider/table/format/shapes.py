@@ -333,7 +333,7 @@ def _of_settings(said: Mapping[str, str]) -> Iterator[Reason]:
     refused = _refusal(said)
     alone = {f"{key}={value}": error for key, value in said.items() if (error := _refusal({key: value}))}
     for stated, error in (alone or {", ".join(said): refused}).items() if refused else ():
-        yield Reason(stated, f"is told to all writers, and cannot be had here: {error}", reads=False)
+        yield Reason(stated, f"is set for all writers, and this library cannot use it: {error}", reads=False)
 
 
 def _refusal(said: Mapping[str, str]) -> str:

@@ -135,7 +135,7 @@ def appears_at_once(config: TableConfig) -> bool:
 def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
     """Return the configuration with this visibility; raise `InvalidInput` for an unknown one."""
     if wanted not in VISIBILITIES:
-        raise InvalidInput(f"visibility={wanted!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
+        raise InvalidInput(f"visibility={wanted!r} is not valid: use {' or '.join(map(repr, VISIBILITIES))}")
     others = {key: value for key, value in config.raw.items() if key != VISIBILITY_KEY}
     said = {} if wanted == ORDERED else {VISIBILITY_KEY: wanted}
     return replace(config, raw=MappingProxyType(others | said))

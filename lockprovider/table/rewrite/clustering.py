@@ -162,7 +162,7 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
     if missing:
         return f"columns {missing} are not in the table, which has {schema.names}"
     nested = [name for name in sort_by if types.is_nested(schema.field(name).type)]
-    return f"columns {nested} have values in parts, and no order; sort by others" if nested else ""
+    return f"columns {nested} are nested and have no order; sort by other columns" if nested else ""
 
 
 def _planned(table: TableContext, rule: ClusteringRule, now: Timeline, until: str = "") -> ClusteringPlan:

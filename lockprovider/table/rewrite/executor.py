@@ -122,7 +122,7 @@ class PlannedFiles:
         gone = [path for _, path in named if path not in self._sizes]
         if gone:
             word = self._action.value
-            raise HistoryGone(f"the {word} needs {gone[0]!r}, which is not there; unschedule it, and schedule another")
+            raise HistoryGone(f"the {word} needs {gone[0]!r}, which is gone; unschedule it, then schedule another")
         found = ((parse_log_file(name), path) for name, path in named)
         ordered = in_merge_order(
             SliceLog(file, path, self._sizes[path], "") for file, path in found if file is not None
@@ -246,9 +246,9 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
         Aborted: an executor is at work.
     """
     if (begin is None) == (hours is None):
-        raise InvalidInput(f"give one of the two: the instant={begin!r} of one, or hours={hours!r} for all older ones")
+        raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):
-        raise InvalidInput(f"hours={hours!r} must be a number above 0: older plans are taken back")
+        raise InvalidInput(f"hours={hours!r} must be a number above 0: older plans are removed")
     with table.locked() as lease:
         if begin is not None:
             _refuse_unless_free(table, begin, action)
@@ -272,14 +272,19 @@ def _is_run(table: TableContext, begin: str) -> bool:
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
     """Raise, under the lock, if a plan is not scheduled or has a live executor."""
     if begin not in table.listed_timeline().pending(action):
-        raise HistoryGone(f"no {action.value} that began at {begin} is scheduled; the timeline has those that are")
+        raise HistoryGone(
+            f"no {action.value} that began at {begin} is scheduled; `lockprovider table doctor` lists the plans"
+        )
     if _is_run(table, begin):
         raise _at_work(begin, action)
 
 
 def _taken_over(begin: str, action: Action) -> Aborted:
-    return Aborted(f"{action.value} {begin} was taken over or unscheduled: others took its executor for dead")
+    return Aborted(
+        f"{action.value} {begin} was taken over or unscheduled: its executor counted as dead; if it is gone, schedule "
+        "another"
+    )
 
 
 def _at_work(begin: str, action: Action) -> Aborted:
-    return Aborted(f"an executor is at work on {action.value} {begin}; wait for it, or until it is dead")
+    return Aborted(f"another executor runs {action.value} {begin}; wait until it completes, or its heartbeat expires")

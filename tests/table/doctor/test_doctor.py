@@ -102,7 +102,7 @@ def a_dead_writer(folder: Path) -> tuple[str, str]:
     txn = Transaction(Table.open(str(folder), settings=SETTINGS))
     engine.write(txn, upserts=rows((9, "a", 9)))
     txn.heartbeat.stop()
-    return "R1", f"write {txn.begin} failed: its writer is dead; 1 files.*table rollback"
+    return "R1", f"write {txn.begin} did not complete and its writer is dead; it left 1 data files.*table rollback"
 
 
 def files_without_markers(folder: Path) -> tuple[str, str]:
@@ -116,7 +116,7 @@ def an_orphan(folder: Path) -> tuple[str, str]:
     path = slices(folder, "a")[0]
     begin = parse_base_file(path.name).begin
     shutil.copy(path, path.with_name(path.name.replace(begin, format_ms(to_ms(begin) + 1))))
-    return "R1", "1 files are of no instant.*table clean"
+    return "R1", "1 files belong to no instant.*table clean"
 
 
 def a_metadata_table(folder: Path) -> tuple[str, str]:
@@ -124,14 +124,14 @@ def a_metadata_table(folder: Path) -> tuple[str, str]:
     (folder / ".hoodie" / "metadata" / "something").touch()
     with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
         properties.write("hoodie.table.metadata.partitions=files\n")
-    return "R2", "retire-metadata URL`.*hoodie.metadata.enable=false"
+    return "R2", "hoodie.metadata.enable=false.*retire-metadata URL`"
 
 
 def a_clock_ahead(folder: Path) -> tuple[str, str]:
     path = last_commit(folder)
     begin, _, rest = path.name.partition("_")
     path.rename(path.with_name(f"{begin}_{format_ms(to_ms(rest[:17]) + 3_600_000)}.commit"))
-    return "R3", "1 instants are ahead of the store's clock"
+    return "R3", "1 instants have times ahead of the store's clock"
 
 
 def a_writer_in_new_york(folder: Path) -> tuple[str, str]:
@@ -169,13 +169,13 @@ def properties_cut_short(folder: Path) -> tuple[str, str]:
 def a_lone_backup(folder: Path) -> tuple[str, str]:
     properties = folder / ".hoodie" / "hoodie.properties"
     properties.rename(properties.with_name("hoodie.properties.backup"))
-    return "R4", "only hoodie.properties.backup"
+    return "R4", "only its backup exists.*copy hoodie.properties.backup"
 
 
 def a_second_attempt(folder: Path) -> tuple[str, str]:
     path = slices(folder, "b")[0]
     shutil.copy(path, path.with_name(path.name.replace("_0-0-0_", "_0-0-1_")))
-    return "R5", "2 base files of file group .* does not name: b/.*_0-0-1_"
+    return "R5", "has 2 base files of instant .* does not name: b/.*_0-0-1_"
 
 
 def a_completion_twice(folder: Path) -> tuple[str, str]:
@@ -193,7 +193,7 @@ def an_update_that_nobody_saw(folder: Path) -> tuple[str, str]:
     engine.write(second, upserts=rows((1, "a", 100)))
     first.commit()
     second.commit()
-    return "R6", f"commit {second.begin} did not see commit {first.begin}.*is lost"
+    return "R6", f"commit {second.begin} did not see commit {first.begin}.*are lost"
 
 
 def no_metafile(folder: Path) -> tuple[str, str]:
@@ -219,7 +219,7 @@ def a_file_that_is_gone(folder: Path) -> tuple[str, str]:
 def a_file_cut_short(folder: Path) -> tuple[str, str]:
     path = slices(folder, "a")[-1]
     path.write_bytes(path.read_bytes()[:-9])
-    return "commits", "not of the size"
+    return "commits", "differ in size"
 
 
 def a_ghost(folder: Path) -> tuple[str, str]:
@@ -229,7 +229,7 @@ def a_ghost(folder: Path) -> tuple[str, str]:
     lost.rollback()
     name = f"{lost.begin}_{format_ms(to_ms(lost.begin) + 1)}.commit"
     (folder / ".hoodie" / "timeline" / name).write_bytes(last_commit(folder).read_bytes())
-    return "commits", f"{name} was rolled back, and came back"
+    return "commits", f"{name} was completed after its rollback"
 
 
 def a_ghost_of_a_restore(folder: Path) -> tuple[str, str]:
@@ -237,14 +237,14 @@ def a_ghost_of_a_restore(folder: Path) -> tuple[str, str]:
     data = path.read_bytes()
     table.restore(table.history()[-2].instant)
     path.write_bytes(data)
-    return "commits", f"{path.name} was rolled back, and came back"
+    return "commits", f"{path.name} was completed after its rollback"
 
 
 def a_clean_left_unfinished(folder: Path) -> tuple[str, str]:
     done = Table.open(str(folder), settings=SETTINGS).clean(KeepVersions(1))[0]
     (folder / ".hoodie" / "timeline" / f"{done.instant}_{done.completion}.clean").unlink()
     os.utime(folder / ".hoodie" / "timeline" / f"{done.instant}.clean.requested", (1, 1))
-    return "services", f"clean {done.instant} was not finished"
+    return "services", f"clean {done.instant} did not complete"
 
 
 def a_lock_that_is_none(folder: Path) -> tuple[str, str]:
@@ -285,7 +285,7 @@ def test_harmless_findings_are_notes(folder: Path) -> None:
     lease = Table.open(str(folder)).lock.acquire()
     notes = dict(findings(folder, "note"))
     assert set(notes) == {"R3", "leftovers", "lock"}
-    assert "it is held by" in notes["lock"]
+    assert "the lock is held by" in notes["lock"]
     lease.release()
 
 
@@ -307,7 +307,7 @@ def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: 
     assert [one for one in table.doctor() if one.rule == "keys"] == []
     found = [one for one in table.doctor(keys=True) if one.rule == "keys"]
     assert [(one.state, one.what.partition(";")[0]) for one in found] == [
-        ("wrong", "1 keys are in base files of several file groups of partition 'a'")
+        ("wrong", "1 keys of partition 'a' are in several file groups")
     ]
 
 
@@ -320,7 +320,7 @@ def test_decided_commit_is_reported_until_it_is_applied(folder: Path) -> None:
     file.unlink()
     ((rule, what),) = findings(folder, "note")
     assert rule == "lock"
-    assert f"was decided and is not applied yet ({decided.path})" in what
+    assert f"is decided but not applied yet ({decided.path})" in what
 
 
 def archived_table(tmp_path: Path) -> Path:
@@ -357,4 +357,4 @@ def test_archival_that_was_not_finished_and_a_long_timeline_are_noted(
     ((rule, what),) = findings(folder, "note")
     assert (rule, "1 archived instants are still on the timeline" in what) == ("archive", True)
     monkeypatch.setattr("lockprovider.table.doctor.rules._MANY", 2)
-    assert any("there are 3 commits on the timeline" in what for _, what in findings(folder, "note"))
+    assert any("the timeline has 3 commits" in what for _, what in findings(folder, "note"))

@@ -46,8 +46,8 @@ def test_two_file_groups_of_one_bucket_are_found_and_block_writers(
         for txn in writers:
             txn.commit()
     ((rule, sentence),) = said(table)
-    assert (rule, sentence.partition(" are of")[0]) == ("buckets", "2 file groups")
-    assert "of bucket 0 of partition 'z'" in sentence
+    assert (rule, sentence.partition(" share")[0]) == ("buckets", "2 file groups")
+    assert "share bucket 0 of partition 'z'" in sentence
     with pytest.raises(Corrupt, match="the second one of bucket 0"):
         upsert(table, (4, "z", 4))
     overwrite(table, ["z"], (1, "z", 1))
@@ -60,13 +60,13 @@ def test_rows_that_are_not_in_their_bucket_are_found(table: Table) -> None:
     assert [rule for rule, _ in found] == ["buckets"]
     assert "rows are not in the bucket of their key" in found[0][1]
     reword(Path(table.url), "hoodie.bucket.index.num.buckets=7", "hoodie.bucket.index.num.buckets=2")
-    assert "file groups are of none of the 2 buckets" in said(table)[0][1]
+    assert "file groups belong to none of the 2 buckets" in said(table)[0][1]
 
 
 def test_file_groups_of_no_bucket_are_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.transaction.transaction.check_written", lambda config, stats: None)
     table.transact(lambda txn: overwritten(inside(txn), ["b"], (1, "b", 1)))
-    assert any("1 file groups are of none of the 4 buckets" in sentence for _, sentence in said(table))
+    assert any("1 file groups belong to none of the 4 buckets" in sentence for _, sentence in said(table))
 
 
 def test_unknown_bucket_rules_are_found_and_not_adopted(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_unknown_bucket_rules_are_found_and_not_adopted(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.touch()
     ((rule, sentence),) = said(plain)
-    assert (rule, "rules for its buckets" in sentence) == ("buckets", True)
+    assert (rule, "stored bucket rules" in sentence) == ("buckets", True)
     with pytest.raises(UnsupportedTable, match="has rules for its buckets"):
         plain.adopt_bucket_index(4)
 

@@ -30,18 +30,18 @@ def log_of_the_last_commit(folder: Path) -> Path:
 
 def a_commit_that_it_was_not_told_of(folder: Path) -> str:
     log_of_the_last_commit(folder).unlink()
-    return "1 files have rows that its readers miss: it does not list them: part="
+    return "1 files are not listed: its readers miss their rows: part="
 
 
 def a_file_that_was_removed(folder: Path) -> str:
     data_files(folder)[0].unlink()
-    return "1 files are listed by it and gone: its readers fail: part="
+    return "1 files are listed but gone: its readers fail: part="
 
 
 def a_file_that_was_cut(folder: Path) -> str:
     path = data_files(folder)[-1]
     path.write_bytes(path.read_bytes()[:-1])
-    return "1 files have another size than it says"
+    return "1 files differ in size from the listing"
 
 
 def a_base_file_of_its_own_that_was_cut(folder: Path) -> str:

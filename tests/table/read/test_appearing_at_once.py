@@ -152,7 +152,7 @@ def test_doctor_names_readers_that_may_miss_unordered_commits(tmp_path: Path) ->
     assert [(finding.rule, finding.state) for finding in said] == [("R4", "note")]
     table.set_visibility(ORDERED)
     assert VISIBILITY_KEY not in opened(table).config().raw
-    with pytest.raises(InvalidInput, match="visibility='soon' is none"):
+    with pytest.raises(InvalidInput, match="visibility='soon' is not valid"):
         table.set_visibility("soon")
     with pytest.raises(InvalidRecords, match="visibility='soon' is none"):
         replace(SPEC, visibility="soon")

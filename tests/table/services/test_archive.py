@@ -427,7 +427,7 @@ def test_reappeared_commit_is_found_by_doctor_and_removed_by_archival(table: Tab
     before, taken = content(table), table.archive().instants
     (timeline / taken[0]).write_bytes(contents[taken[0]])
     wrong = [one.what for _, _, found in diagnose(table) for one in found if one.state == "wrong"]
-    assert f"{taken[0]} is archived, and came back: it hides {len(taken) - 1} younger commits" in wrong
+    assert f"{taken[0]} is archived and on the timeline again: it hides {len(taken) - 1} later commits" in wrong
     assert Table.open(table.url, settings=FEW).archive().instants == ()
     assert content(Table.open(table.url)) == by_hudi_rs(table.url) == before
     healthy(table)

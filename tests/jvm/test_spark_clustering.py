@@ -108,7 +108,7 @@ def test_jvm_finishes_half_done_python_clustering(hudi: HudiSpark, table: Table)
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
     with executing(table, begin) as mine:
-        assert len(clustering._execute(table, begin, mine, executor.here)) == 2
+        assert len(clustering._execute(table, begin, mine, executor.run_in_threads)) == 2
     call(hudi, table, f"op => 'execute', instants => '{begin}'")
     assert (same(hudi, table), files(table)) == (START, 2)
     assert table.timeline().written_at(begin) is not None

@@ -127,8 +127,8 @@ class Facts:
     data: tuple[tuple[str, BaseFile | LogFile, Entry], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = ((data_file_at(entry.path), entry) for entry in self.files)
-        object.__setattr__(self, "data", tuple((*at, entry) for at, entry in found if at is not None))
+        entries = ((data_file_at(entry.path), entry) for entry in self.files)
+        object.__setattr__(self, "data", tuple((*at, entry) for at, entry in entries if at is not None))
 
     @property
     def config(self) -> TableConfig | None:
@@ -145,15 +145,15 @@ class Facts:
     @property
     def replaced(self) -> frozenset[FileGroup]:
         """The file groups that readable commits replaced."""
-        known = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
-        return frozenset[FileGroup]().union(*(metadata.ended for metadata in known))
+        readable = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
+        return frozenset[FileGroup]().union(*(metadata.ended for metadata in readable))
 
 
-def some(names: Iterable[str]) -> str:
+def first_names(names: Iterable[str]) -> str:
     """Return the first names as text, with the number of others."""
-    found = sorted(names)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return ", ".join(ordered[:_SHOWN]) + more
 
 
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
@@ -223,32 +223,36 @@ def _listing(
     if LISTING not in config.metadata_partitions:
         return None
     try:
-        found = listed_files(table.store, timeline)
+        listed = listed_files(table.store, timeline)
     except TableError as error:
         return str(error)
-    return differences(found, files, table.data_files(), timeline)
+    return differences(listed, files, table.data_files(), timeline)
 
 
 def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
     """Count misplaced keys by file; read all keys if the table has buckets."""
-    found: dict[str, int] = {}
-    for one in (one for one in slices if config.bucket_index is not None and one.path):
+    counts: dict[str, int] = {}
+    for file_slice in (file_slice for file_slice in slices if config.bucket_index is not None and file_slice.path):
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
-            found[one.path] = misplaced(config, one, KeyFile(table.place, one.path, one.size).keys)
-    return {path: count for path, count in found.items() if count}
+            counts[file_slice.path] = misplaced(
+                config, file_slice, KeyFile(table.place, file_slice.path, file_slice.size).keys
+            )
+    return {path: count for path, count in counts.items() if count}
 
 
 def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
     """Count repeated keys by partition; read base files, but no log files."""
-    found: dict[str, int] = {}
-    for partition in sorted({one.partition for one in slices}):
+    repeated: dict[str, int] = {}
+    for partition in sorted({file_slice.partition for file_slice in slices}):
         parts = []
-        for one in (one for one in slices if one.partition == partition and one.path):
+        for file_slice in (
+            file_slice for file_slice in slices if file_slice.partition == partition and file_slice.path
+        ):
             with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
-                parts.append(KeyFile(table.place, one.path, one.size).keys.unique())
+                parts.append(KeyFile(table.place, file_slice.path, file_slice.size).keys.unique())
         counts = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
-        found[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
-    return {partition: count for partition, count in found.items() if count}
+        repeated[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
+    return {partition: count for partition, count in repeated.items() if count}
 
 
 def _read(table: TableContext, path: str) -> bytes | None:
@@ -273,14 +277,14 @@ def _commit(table: TableContext, instant: Instant) -> CommitMetadata | str:
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    found: set[str] = set()
+    begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
             with contextlib.suppress(Corrupt, CasError):  # Readers do not need this file.
                 name = instant.file_name
                 data = table.store.read(f"{TIMELINE}/{name}").data
-                found |= _undone(instant.action, data, name)
-    return frozenset(found)
+                begins |= _undone(instant.action, data, name)
+    return frozenset(begins)
 
 
 def _undone(action: Action, data: bytes, name: str) -> set[str]:
@@ -299,8 +303,8 @@ def _dead(
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     files_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
-    asked = (*timeline.pending_writes, *services, *waiting)
-    return frozenset(dead(asked, files_ms | beats_ms, now_ms, table.settings.heartbeat))
+    begins = (*timeline.pending_writes, *services, *waiting)
+    return frozenset(dead(begins, files_ms | beats_ms, now_ms, table.settings.heartbeat))
 
 
 def _is_of(name: str, begins: tuple[str, ...]) -> bool:
@@ -313,14 +317,14 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
         files = archive_index.read_history(table.knowledge).files
-        known = archive_index.instants_since(table.knowledge, min(done, default="~"))
+        archived = archive_index.instants_since(table.knowledge, min(done, default="~"))
     except Corrupt as error:
         return str(error), (), ()
     lost = [name for name, size in files.items() if sizes.get(name) != size]
-    fault = f"{len(lost)} files of the archive are gone or have a wrong size: {some(lost)}" if lost else ""
-    there = timeline.names
-    left = sorted(i.file_name for i in known if i.file_name in there)
-    hidden = (i for i in known if i.changes_rows and i.file_name not in there and i.begin > timeline.first_active)
+    fault = f"{len(lost)} files of the archive are gone or have a wrong size: {first_names(lost)}" if lost else ""
+    names = timeline.names
+    left = sorted(i.file_name for i in archived if i.file_name in names)
+    hidden = (i for i in archived if i.changes_rows and i.file_name not in names and i.begin > timeline.first_active)
     return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
 
 
@@ -344,12 +348,12 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
     """
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
-    times = [one.completion for one in map(parse_instant, names) if one is not None and one.completion]
+    times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]
     first = min(times, default=None)
     if first is None:
         return ()
-    writes = (one for one in timeline.writes if (one.completion or "") > first)
-    return tuple(one.file_name for one in writes if one.file_name not in names)
+    writes = (instant for instant in timeline.writes if (instant.completion or "") > first)
+    return tuple(instant.file_name for instant in writes if instant.file_name not in names)
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
-from lockprovider.table.doctor.facts import Facts, TableFinding, gather, some
+from lockprovider.table.doctor.facts import Facts, TableFinding, first_names, gather
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.format.bucket import bucket_of
 from lockprovider.table.format.instant import Action, InstantState, to_ms
@@ -26,13 +26,13 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import BUCKET, INDEX, READABLE_VERSIONS, TableConfig
-from lockprovider.table.format.shapes import reasons, way_on
+from lockprovider.table.format.shapes import next_step_for, reasons
 from lockprovider.table.format.writer_settings import (
     VISIBILITIES,
     VISIBILITY_KEY,
     ZONE_KEY,
-    appears_at_once,
-    says_listing_is_kept,
+    is_unordered,
+    keeps_file_listing,
     unshared,
     visibility,
 )
@@ -69,7 +69,7 @@ _UNFINISHED = {
 def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, mend: str) -> _Found:
     """Yield one finding with the first of these names, if there are any."""
     if names:
-        yield state, f"{what}: {some(names)}", mend
+        yield state, f"{what}: {first_names(names)}", mend
 
 
 def failed_writes(facts: Facts) -> _Found:
@@ -77,25 +77,25 @@ def failed_writes(facts: Facts) -> _Found:
 
     A rollback must remove a failed write's files before archival would make them visible.
     """
-    now, marked = facts.timeline, {_marked(path) for path in facts.markers}
+    timeline, marked = facts.timeline, {_marked(path) for path in facts.markers}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
-    for begin in now.pending_writes:
-        mine = [entry.path for _, file, entry in facts.data if file.begin == begin]
+    for begin in timeline.pending_writes:
+        written = [entry.path for _, file, entry in facts.data if file.begin == begin]
         if begin in facts.dead:
-            what = f"write {begin} did not complete and its writer is dead; it left {len(mine)} data files"
+            what = f"write {begin} did not complete and its writer is dead; it left {len(written)} data files"
             yield _WRONG, what, "run `lockprovider table rollback URL`; the next write of this library does so, too"
-        bare = [path for path in mine if path not in marked and begin not in listed]
+        bare = [path for path in written if path not in marked and begin not in listed]
         mend = "if its writer is dead, run `lockprovider table rollback URL`; a rollback by JVM Hudi leaves these files"
         yield from _listed(_WRONG, bare, f"write {begin} has files without a marker", mend)
-    known = {instant.begin for instant in now.instants}
-    lost = [e.path for _, file, e in facts.data if file.begin not in known and file.begin > now.first_active > ""]
+    begins = {instant.begin for instant in timeline.instants}
+    lost = [e.path for _, file, e in facts.data if file.begin not in begins and file.begin > timeline.first_active > ""]
     what = f"{len(lost)} files belong to no instant; readers will see them once archival has passed their begin time"
     yield from _listed(_WRONG, lost, what, "run `lockprovider table clean URL`, which removes them")
 
 
 def metadata_table(facts: Facts) -> _Found:
     """Check R2: report a metadata table, which hides commits that it does not record."""
-    if facts.metadata_table and not (facts.config is not None and says_listing_is_kept(facts.config)):
+    if facts.metadata_table and not (facts.config is not None and keeps_file_listing(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         effect = "it hides commits that it does not record" if listed else "no reader uses it"
         what = f"the table has a metadata table in .hoodie/metadata: {effect}"
@@ -110,27 +110,31 @@ def listing(facts: Facts) -> _Found:
     if isinstance(facts.listing, str):
         yield _WRONG, f"the metadata table cannot be read: {facts.listing}", mend
     elif facts.listing is not None:
-        found = facts.listing
+        differences = facts.listing
         sentences = {
-            "are not listed: its readers miss their rows": found.hidden,
-            "are listed but gone: its readers fail": found.gone,
-            "differ in size from the listing: its readers may fail": found.resized,
-            "are listed as empty: its readers and writers fail": found.empty,
+            "are not listed: its readers miss their rows": differences.hidden,
+            "are listed but gone: its readers fail": differences.gone,
+            "differ in size from the listing: its readers may fail": differences.resized,
+            "are listed as empty: its readers and writers fail": differences.empty,
         }
         for sentence, paths in sentences.items():
             yield from _listed(_WRONG, paths, f"the metadata table: {len(paths)} files {sentence}", mend)
 
 
-def lists(facts: Facts) -> _Found:
+def list_columns(facts: Facts) -> _Found:
     """Note columns with lists: JVM Hudi's copy-on-write merge fails at a null in a list."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
-    if facts.config is not None and not facts.config.is_merge_on_read and any('"array"' in one for one in schemas):
+    if (
+        facts.config is not None
+        and not facts.config.is_merge_on_read
+        and any('"array"' in schema_json for schema_json in schemas)
+    ):
         what = "a column has lists: JVM Hudi cannot upsert into a file where a list contains a null"
         mend = "set spark.hadoop.parquet.avro.write-old-list-structure=false in the JVM jobs"
         yield _NOTE, what, mend
 
 
-def zones(facts: Facts) -> _Found:
+def time_zones(facts: Facts) -> _Found:
     """Check R3, times are UTC: compare completion times with the files' modification times."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer uses its own time zone"
@@ -143,9 +147,11 @@ def zones(facts: Facts) -> _Found:
     mend = "find the writer with a wrong clock or time zone; run it with -Duser.timezone=UTC"
     yield from _listed(_WRONG, ahead, f"{len(ahead)} instants have times ahead of the store's clock", mend)
     honest = any(abs(drift) < _MARGIN_MS for drift in drifts.values())
-    other = [name for name, drift in drifts.items() if honest and drift < -ZONE_MS / 2 and _is_zone(drift)]
-    what = f"{len(other)} instants are behind the others by the offset of a time zone"
-    yield from _listed(_WRONG, other, what, "find the JVM writer in another time zone; run it with -Duser.timezone=UTC")
+    behind = [name for name, drift in drifts.items() if honest and drift < -ZONE_MS / 2 and _is_zone(drift)]
+    what = f"{len(behind)} instants are behind the others by the offset of a time zone"
+    yield from _listed(
+        _WRONG, behind, what, "find the JVM writer in another time zone; run it with -Duser.timezone=UTC"
+    )
 
 
 def _is_zone(drift_ms: int) -> bool:
@@ -166,10 +172,10 @@ def properties(facts: Facts) -> _Found:
         return
     yield from _settings(config)
     yield from _appearance(config)
-    keeps = says_listing_is_kept(config)
-    found = reasons(config, keeps_listing=keeps)
-    for reason in found:
-        yield _WRONG, reason.text, way_on(config, found, keeps_listing=keeps)
+    keeps = keeps_file_listing(config)
+    against = reasons(config, keeps_listing=keeps)
+    for reason in against:
+        yield _WRONG, reason.text, next_step_for(config, against, keeps_listing=keeps)
     if config.version == 8 and "hoodie.record.merge.mode" not in config.raw:  # noqa: PLR2004
         what = "hoodie.record.merge.mode is missing: JVM Hudi 1.x fails on this table"
         yield _WRONG, what, f"add hoodie.record.merge.mode={config.effective_merge_mode} to hoodie.properties"
@@ -189,19 +195,19 @@ def properties(facts: Facts) -> _Found:
 
 def _appearance(config: TableConfig) -> _Found:
     """Check the visibility of commits, and note which readers may miss some."""
-    found = visibility(config)
-    if found not in VISIBILITIES:
-        what = f"{VISIBILITY_KEY}={found} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
+    recorded = visibility(config)
+    if recorded not in VISIBILITIES:
+        what = f"{VISIBILITY_KEY}={recorded} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
         yield _WRONG, what, "call `Table.set_visibility('ordered')`"
-    elif appears_at_once(config):
+    elif is_unordered(config):
         what = "commits are unordered: incremental queries of JVM Hudi, and hudi-rs, may miss some of them"
         yield _NOTE, what, "call `Table.set_visibility('ordered')` before such a reader reads changes"
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Check the settings for JVM writers in Spark, except the zone, which `zones` checks."""
+    """Check the settings for JVM writers in Spark, except the zone, which `time_zones` checks."""
     changes = [
-        change for change in unshared(config, keeps_listing=says_listing_is_kept(config)) if change.key != ZONE_KEY
+        change for change in unshared(config, keeps_listing=keeps_file_listing(config)) if change.key != ZONE_KEY
     ]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
     mend = "run `lockprovider table share URL`"
@@ -212,20 +218,20 @@ def _settings(config: TableConfig) -> _Found:
     yield from _listed(_NOTE, missing, what, f"{mend}, or set them in every JVM writer")
 
 
-def twins(facts: Facts) -> _Found:
+def duplicate_base_files(facts: Facts) -> _Found:
     """Check R5: report several base files of one file group and instant."""
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
     for (folder, file_id, begin), count in counts.items():
         if count > 1:
-            mine = [e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
-            surplus = [path for path in mine if path not in named] or mine[1:]
+            paths = [e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
+            surplus = [path for path in paths if path not in named] or paths[1:]
             what = f"file group {file_id} has {count} base files of instant {begin}: hudi-rs fails, JVM Hudi picks one"
-            yield _WRONG, what, f"remove the files that the commit does not name: {some(surplus)}"
+            yield _WRONG, what, f"remove the files that the commit does not name: {first_names(surplus)}"
 
 
-def order(facts: Facts) -> _Found:
+def commit_order(facts: Facts) -> _Found:
     """Check R6: report equal completion times, and commits completed before they began or unseen by a later one."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
@@ -242,7 +248,7 @@ def order(facts: Facts) -> _Found:
 def _unseen(facts: Facts) -> _Found:
     """Report commits that missed an earlier one: a slice must name the previous slice as its source."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
-    for instant, stat in (one for one in facts.stats if not one[1].is_log):  # A log names no slice.
+    for instant, stat in (item for item in facts.stats if not item[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
     for (partition, file_id), slices in groups.items():
         ordered = sorted(slices)
@@ -258,10 +264,10 @@ def _unseen(facts: Facts) -> _Found:
 
 def metafiles(facts: Facts) -> _Found:
     """Check R7: report partitions without a metafile."""
-    there = {entry.path for entry in facts.files}
+    paths = {entry.path for entry in facts.files}
     for folder in sorted({folder for folder, _, _ in facts.data}):
         path = join(folder, PARTITION_METAFILE)
-        if path not in there:
+        if path not in paths:
             depth = folder.count("/") + 1 if folder else 0
             what = f"partition {folder or '.'!r} has no {PARTITION_METAFILE}: JVM readers see none of its rows"
             yield _WRONG, what, f"create {path} with the lines commitTime=<an instant>, partitionDepth={depth}"
@@ -279,30 +285,33 @@ def buckets(facts: Facts) -> _Found:
         yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"
     if facts.config is None:
         return
-    index, first = facts.config.bucket_index, [one.paths[0] for one in facts.slices]
+    index, first = facts.config.bucket_index, [file_slice.paths[0] for file_slice in facts.slices]
     if index is None:
-        found = first if look_like_buckets(one.file_id for one in facts.slices) else []
+        named_like_buckets = first if look_like_buckets(file_slice.file_id for file_slice in facts.slices) else []
         what = f"the file groups have names of a bucket index, but {INDEX} is not set"
         mend = (
             f"if a JVM writer uses {INDEX}={BUCKET}, run `lockprovider table adopt-buckets URL N`; until then this "
             "library refuses writes"
         )
-        yield from _listed(_NOTE, found, what, mend)
+        yield from _listed(_NOTE, named_like_buckets, what, mend)
         return
-    mine = [(path, one.partition, bucket_of(one.file_id)) for path, one in zip(first, facts.slices, strict=True)]
-    strangers = [path for path, _, bucket in mine if bucket is None or bucket >= index.buckets]
+    located = [
+        (path, file_slice.partition, bucket_of(file_slice.file_id))
+        for path, file_slice in zip(first, facts.slices, strict=True)
+    ]
+    strangers = [path for path, _, bucket in located if bucket is None or bucket >= index.buckets]
     what = f"{len(strangers)} file groups belong to none of the {index.buckets} buckets"
     mend = "find the writer without the bucket index; overwrite these partitions with all their rows"
     yield from _listed(_WRONG, strangers, what, mend)
     by_bucket: dict[tuple[str, int], list[str]] = {}
-    for path, partition, bucket in mine:
+    for path, partition, bucket in located:
         if bucket is not None:
             by_bucket.setdefault((partition, bucket), []).append(path)
     for (partition, bucket), paths in by_bucket.items():
         what = f"{len(paths)} file groups share bucket {bucket} of partition {partition or '.'!r}"
         mend = "restore the table, or overwrite the partition: until then writers fail, and keys may be duplicated"
         yield from _listed(_WRONG, paths if len(paths) > 1 else [], what, mend)
-    bare = [one.paths[0] for one in facts.slices if not one.path]
+    bare = [file_slice.paths[0] for file_slice in facts.slices if not file_slice.path]
     what = (
         f"{len(bare)} file groups have only log files: JVM readers see none of their rows while the earliest write in "
         "them is pending"
@@ -319,13 +328,13 @@ def examine(facts: Facts) -> TableReport:
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
     return tuple(
-        (rule, about, tuple(TableFinding(rule, *said) for said in check(facts))) for rule, about, check in checks
+        (rule, about, tuple(TableFinding(rule, *finding) for finding in check(facts))) for rule, about, check in checks
     )
 
 
 def _version(facts: Facts) -> _Found:
     """Report an unknown table version, and note that all other checks are skipped."""
-    yield from (said for said in properties(facts) if "hoodie.table.version" in said[1])
+    yield from (finding for finding in properties(facts) if "hoodie.table.version" in finding[1])
     version = facts.config and facts.config.version
     what = f"all other checks were skipped: a table of version {version} has another timeline layout"
     yield _NOTE, what, "change the version, then run the doctor again"
@@ -363,7 +372,7 @@ def _missing(facts: Facts) -> _Found:
     """Report files of the latest snapshot that are gone, or differ in size from their commit."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
-    for instant, stat in sorted((one for one in facts.stats if not one[1].is_log), key=lambda one: one[0].begin):
+    for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):
         latest[stat.group] = instant.begin, stat
     bases = [stat for _, stat in latest.values()]
     logs = [(i.completion or "", s) for i, s in facts.stats if s.is_log]
@@ -385,7 +394,7 @@ def _services(facts: Facts) -> _Found:
     for action, command, effect in _PLANS:
         for begin in facts.timeline.pending(action):
             yield _waiting(facts, begin, f"{action.value} {begin} is planned: {effect}", command)
-    alone = [one.logs[0].path for one in facts.slices if one.logs and not one.path]
+    alone = [file_slice.logs[0].path for file_slice in facts.slices if file_slice.logs and not file_slice.path]
     mend = "run `lockprovider table compact URL`; JVM readers miss their rows while their first write is pending"
     yield from _listed(_NOTE, alone, f"{len(alone)} file groups have log files but no base file", mend)
 
@@ -430,12 +439,12 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
-    known = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
-    known -= {i.begin for i in facts.timeline.instants if i.is_completed}
-    beats = [begin for begin in facts.beats if begin not in known]
+    pending = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
+    pending -= {i.begin for i in facts.timeline.instants if i.is_completed}
+    beats = [begin for begin in facts.beats if begin not in pending]
     what = f"{len(beats)} heartbeats of finished instants are left"
     yield from _listed(_NOTE, beats, what, "remove them from .hoodie/.heartbeat")
-    markers = {path.split("/")[2] for path in facts.markers} - known
+    markers = {path.split("/")[2] for path in facts.markers} - pending
     what = f"markers of {len(markers)} finished instants are left"
     yield from _listed(_NOTE, markers, what, "remove .hoodie/.temp/<instant>")
 
@@ -444,11 +453,11 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
     ("R1", "failed writes have markers and are rolled back", failed_writes),
     ("R2", "no metadata table hides commits", metadata_table),
     ("metadata", "the metadata table lists the existing files", listing),
-    ("lists", "JVM writers can rewrite lists that contain nulls", lists),
-    ("R3", "all times are UTC", zones),
+    ("lists", "JVM writers can rewrite lists that contain nulls", list_columns),
+    ("R3", "all times are UTC", time_zones),
     ("R4", "version and properties suit all writers", properties),
-    ("R5", "one base file for each file group and instant", twins),
-    ("R6", "times are unique, and each commit saw the previous one", order),
+    ("R5", "one base file for each file group and instant", duplicate_base_files),
+    ("R6", "times are unique, and each commit saw the previous one", commit_order),
     ("R7", "every partition has its metafile", metafiles),
     ("commits", "the files of all commits exist", _commits),
     ("buckets", "each row is in the file group of its key's bucket", buckets),

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
-from lockprovider.table.files.base_file import ROW_GROUP_BYTES, bucket_groups, index_of, of_keys
+from lockprovider.table.files.base_file import ROW_GROUP_BYTES, bucket_groups, buckets_of_keys, index_of
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
 from lockprovider.table.files.keys import KeyFile, NumberMatch, number_match
 from lockprovider.table.files.merge_log import MergeRule
@@ -282,7 +282,10 @@ def _bucket_rewrites(
     """Yield one job per changed bucket that writes its next file; the deletes contain no key of the rows."""
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
-    upsert_split, delete_split = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
+    upsert_split, delete_split = (
+        _Split(buckets_of_keys(writer.config, keys)),
+        _Split(buckets_of_keys(writer.config, deletes)),
+    )
     rows, keys, deletes = rows.take(upsert_split.order), keys.take(upsert_split.order), deletes.take(delete_split.order)
     values = None if values is None else values.take(delete_split.order)
     for bucket in sorted(upsert_split.parts.keys() | delete_split.parts.keys()):
@@ -313,7 +316,7 @@ def announce_buckets(
     files: list[tuple[str, BaseFile | LogFile]] = []
     for partition, partition_changes in changes.items():
         for bucket in pc.unique(
-            of_keys(writer.config, pa.concat_arrays([partition_changes.keys, partition_changes.deletes]))
+            buckets_of_keys(writer.config, pa.concat_arrays([partition_changes.keys, partition_changes.deletes]))
         ).to_pylist():
             if file_slice := groups.get((partition, bucket)):
                 files.append((partition, LogFile(file_slice.file_id, writer.begin, 1, token)))

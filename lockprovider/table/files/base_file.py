@@ -133,11 +133,11 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
     """Open a base file and read only its footer; raise `Corrupt` if it is not Parquet (see `check_footer`)."""
     try:
-        found = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
+        file = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
     except pa.ArrowInvalid as error:
         raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
-    check_footer(found.metadata, _name(source))
-    return found
+    check_footer(file.metadata, _name(source))
+    return file
 
 
 def check_operation(names: Iterable[str], name: str) -> None:
@@ -180,19 +180,19 @@ def _from(statistics: pq.Statistics, limit: int | None) -> bool:
 
 def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
     """Open a base file like `open_base_file`, with repetitive texts as dictionaries, for speed."""
-    known = open_base_file(source, filesystem).metadata
-    few = [number for number in range(known.num_columns) if _is_of_few_texts(known, number)]
-    names = [known.schema.column(number).path for number in few]
+    footer = open_base_file(source, filesystem).metadata
+    few = [number for number in range(footer.num_columns) if _is_of_few_texts(footer, number)]
+    names = [footer.schema.column(number).path for number in few]
     return pq.ParquetFile(
-        _source(source), filesystem=filesystem, metadata=known, read_dictionary=names, pre_buffer=True
+        _source(source), filesystem=filesystem, metadata=footer, read_dictionary=names, pre_buffer=True
     )
 
 
-def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
-    column = known.schema.column(number)
+def _is_of_few_texts(footer: pq.FileMetaData, number: int) -> bool:
+    column = footer.schema.column(number)
     if column.logical_type.type != "STRING" or column.path != column.name or column.path == schema.RECORD_KEY:
         return False
-    parts = [known.row_group(group).column(number) for group in range(known.num_row_groups)]
+    parts = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
     return all(part.has_dictionary_page and part.total_uncompressed_size < part.num_values for part in parts)
 
 
@@ -207,13 +207,17 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
 def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
     """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes."""
     groups = list(range(file.num_row_groups))
-    known = [file.metadata.row_group(number) for number in groups]
+    metadata = [file.metadata.row_group(number) for number in groups]
     # Arrow fetches all requested groups before it reads one, so a large file is read by group.
-    asked = [groups] if sum(one.total_byte_size for one in known) <= ROW_GROUP_BYTES else [[one] for one in groups]
-    most = max((one.total_byte_size // max(1, one.num_rows) for one in known), default=0)
+    requests = (
+        [groups]
+        if sum(group.total_byte_size for group in metadata) <= ROW_GROUP_BYTES
+        else [[group] for group in groups]
+    )
+    most = max((group.total_byte_size // max(1, group.num_rows) for group in metadata), default=0)
     size = min(rows, max(1, at_most // max(1, most)))
     try:
-        for part in asked:
+        for part in requests:
             for batch in file.iter_batches(size, part, columns=list(columns)):
                 yield pa.Table.from_batches([batch])
     except (pa.ArrowInvalid, OSError) as error:
@@ -231,8 +235,8 @@ def keys_of(file: pq.ParquetFile) -> pa.Array:
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
     """Return the least and greatest record key from a footer, or None if unreliable."""
-    found = footer.metadata or {}
-    least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
+    entries = footer.metadata or {}
+    least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
         return None  # The JVM orders by UTF-16, Arrow by UTF-8.
     return least.decode(), greatest.decode()
@@ -240,9 +244,9 @@ def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
 
 def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
     """Return the bloom filter in a footer, or None."""
-    found = footer.metadata or {}
-    text = found.get(BLOOM_KEY.encode())
-    if text is None or found.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
+    entries = footer.metadata or {}
+    text = entries.get(BLOOM_KEY.encode())
+    if text is None or entries.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
         return None
     return bloom.KnownFilter(text.decode(), footer.num_rows)
 
@@ -265,28 +269,28 @@ def index_of(config: TableConfig) -> BucketIndex:
     return config.bucket_index
 
 
-def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
+def buckets_of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
     """Return the bucket of each key; the table must have a bucket index."""
     return index_of(config).of(keys, config.record_keys)
 
 
-def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
+def misplaced(config: TableConfig, file_slice: FileSlice, keys: pa.Array) -> int:
     """Count a file's keys that belong to another bucket; without a bucket, all keys."""
-    bucket = bucket_of(there.file_id)
-    return len(keys) if bucket is None else pc.sum(pc.not_equal(of_keys(config, keys), bucket)).as_py() or 0
+    bucket = bucket_of(file_slice.file_id)
+    return len(keys) if bucket is None else pc.sum(pc.not_equal(buckets_of_keys(config, keys), bucket)).as_py() or 0
 
 
 def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple[str, int], FileSlice]:
     """Map (partition, bucket) to its file slice; raise `Corrupt` if two share a bucket or one has none."""
-    found: dict[tuple[str, int], FileSlice] = {}
-    for one in slices:
-        bucket = index.named_by(one.file_id)
-        if bucket is None or (one.partition, bucket) in found:
-            what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
+    groups: dict[tuple[str, int], FileSlice] = {}
+    for file_slice in slices:
+        bucket = index.named_by(file_slice.file_id)
+        if bucket is None or (file_slice.partition, bucket) in groups:
+            fault = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
             next_step = "a writer ran without the bucket index; run `lockprovider table doctor`"
-            raise Corrupt(f"file group {one.path!r} {what}: {next_step}")
-        found[one.partition, bucket] = one
-    return found
+            raise Corrupt(f"file group {file_slice.path!r} {fault}: {next_step}")
+        groups[file_slice.partition, bucket] = file_slice
+    return groups
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
@@ -294,15 +298,15 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
     index = config.bucket_index
     if index is None:
         return
-    seen: set[tuple[str, int]] = set()
+    buckets: set[tuple[str, int]] = set()
     for stat in stats:
         bucket = index.named_by(stat.file_id)
-        if bucket is None or (stat.partition, bucket) in seen:
-            what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
-            raise InvalidRecords(f"file {stat.path!r} {what} of the table; write with the functions of an engine")
-        seen.add((stat.partition, bucket))
+        if bucket is None or (stat.partition, bucket) in buckets:
+            fault = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
+            raise InvalidRecords(f"file {stat.path!r} {fault} of the table; write with the functions of an engine")
+        buckets.add((stat.partition, bucket))
 
 
 def look_like_buckets(file_ids: Iterable[str]) -> bool:
     """Return whether all file ids look like ids of buckets."""
-    return all((bucket := bucket_of(one)) is not None and bucket < _LIKELY for one in file_ids)
+    return all((bucket := bucket_of(file_id)) is not None and bucket < _LIKELY for file_id in file_ids)

@@ -60,8 +60,8 @@ class FooterNote:
     @classmethod
     def of(cls, footer: pq.FileMetaData) -> FooterNote:
         """Extract the note from a footer."""
-        known = base_file.known_filter(footer)
-        return cls(base_file.key_range(footer), None if known is None else known.text, ranges_of(footer))
+        key_filter = base_file.known_filter(footer)
+        return cls(base_file.key_range(footer), None if key_filter is None else key_filter.text, ranges_of(footer))
 
     @classmethod
     def written(cls, footer: pq.FileMetaData) -> FooterNote:
@@ -83,15 +83,15 @@ class FooterNote:
         except Corrupt:
             return True
 
-    def perhaps(self, wanted: pa.Array) -> NDArray[np.bool_]:
+    def may_have_each(self, keys: pa.Array) -> NDArray[np.bool_]:
         """Return which keys the file may have; raise `Corrupt` if the filter is unreadable."""
-        found = np.ones(len(wanted), dtype=np.bool_)
+        mask = np.ones(len(keys), dtype=np.bool_)
         if self.ends is not None:
-            between = pc.and_(pc.greater_equal(wanted, self.ends[0]), pc.less_equal(wanted, self.ends[1]))
-            found = np.array(between, dtype=np.bool_)
-        if self.filter is not None and 0 < np.count_nonzero(found) <= MANY:
-            found[found] = bloom.BloomFilter.parse(self.filter).might_contain_each(wanted.filter(pa.array(found)))
-        return found
+            between = pc.and_(pc.greater_equal(keys, self.ends[0]), pc.less_equal(keys, self.ends[1]))
+            mask = np.array(between, dtype=np.bool_)
+        if self.filter is not None and 0 < np.count_nonzero(mask) <= MANY:
+            mask[mask] = bloom.BloomFilter.parse(self.filter).might_contain_each(keys.filter(pa.array(mask)))
+        return mask
 
     @property
     def size(self) -> int:
@@ -111,10 +111,10 @@ class FooterNote:
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
         """Parse a note from JSON values; raise one of `_DAMAGED` for other values."""
-        ends, text, known = row
+        ends, text, ranges = row
         if ends is not None:
             ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
-        return cls(ends, None if text is None else as_text(text, "filter"), decode_ranges(known))
+        return cls(ends, None if text is None else as_text(text, "filter"), decode_ranges(ranges))
 
 
 class FooterNotes:
@@ -142,8 +142,8 @@ class FooterNotes:
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
         """Cache the note of an opened file's footer."""
-        known = self._notes.get(path)
-        if known is None or (known.filter is None and self._has_keys_asked):
+        note = self._notes.get(path)
+        if note is None or (note.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
@@ -169,10 +169,10 @@ class FooterNotes:
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
-        ends, asked = pc.min_max(wanted), bloom.Asked(wanted) if len(wanted) <= MANY else None
+        ends, lookup = pc.min_max(wanted), bloom.Asked(wanted) if len(wanted) <= MANY else None
         least, greatest = ends["min"].as_py(), ends["max"].as_py()
         notes = {path: note for path in paths if (note := self._notes.get(path)) is not None}
-        return {path for path, note in notes.items() if not note.may_have(least, greatest, asked)}
+        return {path for path, note in notes.items() if not note.may_have(least, greatest, lookup)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
         """Keep long filters from now on; read the lock folder if many notes are missing."""
@@ -191,8 +191,8 @@ class FooterNotes:
     def _unknown(self, paths: Iterable[str]) -> list[str]:
         return [path for path in paths if path not in self._notes and path not in self._missed]
 
-    def _keep(self, found: Mapping[str, Mapping[str, FooterNote]]) -> None:
-        for name, notes in found.items():
+    def _keep(self, notes_by_object: Mapping[str, Mapping[str, FooterNote]]) -> None:
+        for name, notes in notes_by_object.items():
             for path, note in notes.items():
                 self.add(path, note)
             self._said.update(notes)
@@ -214,10 +214,10 @@ class FooterNotes:
 
         Returns whether the lock folder now has too many objects: then `merge` them.
         """
-        known = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
-        if len(known) <= FEW or not isinstance(_create(store, time, known), Won):
+        notes = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
+        if len(notes) <= FEW or not isinstance(_create(store, time, notes), Won):
             return False
-        self._said.update(known)
+        self._said.update(notes)
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
@@ -225,9 +225,9 @@ class FooterNotes:
 
         Of several concurrent merges one wins.
         """
-        found = read_notes(store, ())
-        names = sorted(found)
-        notes = {path: note for name in names for path, note in found[name].items() if is_kept(path)}
+        notes_by_object = read_notes(store, ())
+        names = sorted(notes_by_object)
+        notes = {path: note for name in names for path, note in notes_by_object[name].items() if is_kept(path)}
         if len(names) > _KEPT and isinstance(_create(store, f"{names[-1]}{_MERGED}", notes), Won):
             store.delete_all([f"{NOTES}{name}" for name in names[:-_KEPT]])
 
@@ -240,18 +240,18 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
     """Read notes from the lock folder, by object name; skip the objects in `known`."""
     names = [name for entry in store.list(NOTES) if (name := entry.path.removeprefix(NOTES)) not in known]
     reading = [store.in_background(partial(store.read_or_none, f"{NOTES}{name}")) for name in names]
-    contents = ((name, one.result()) for name, one in zip(names, reading, strict=True))
+    contents = ((name, pending.result()) for name, pending in zip(names, reading, strict=True))
     return {name: decode_notes(content.data) for name, content in contents if content is not None}
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
     """Encode notes as an object of the lock folder, without the largest filters."""
     rows, room = [], _FILTERS_BYTES
-    for path, note in sorted(notes.items(), key=lambda one: len(one[1].filter or "")):
+    for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
         length = len(note.filter or "")
-        kept = note if length <= min(_FILTER_BYTES, room) else replace(note, filter=None)
-        room -= len(kept.filter or "")
-        rows.append((path, *kept.row))
+        stored = note if length <= min(_FILTER_BYTES, room) else replace(note, filter=None)
+        room -= len(stored.filter or "")
+        rows.append((path, *stored.row))
     return zlib.compress(json.dumps({"version": _VERSION, "files": rows}, separators=(",", ":")).encode(), _LEVEL)
 
 
@@ -259,10 +259,10 @@ def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
     """Decode an object of the lock folder; return nothing if damaged or of another version."""
     try:
         most = plausible(data)
-        said = parse_json(inflate(data, most=most), most=most, items=most)
-        if said["version"] != _VERSION:
+        content = parse_json(inflate(data, most=most), most=most, items=most)
+        if content["version"] != _VERSION:
             return {}
-        return {path: FooterNote.parse(row) for path, *row in said["files"]}
+        return {path: FooterNote.parse(row) for path, *row in content["files"]}
     except _DAMAGED:
         return {}
 
@@ -296,39 +296,39 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
     These get none: floats (statistics ignore NaN), decimals, booleans, binary and nested columns; texts longer than 64
     characters; columns after 32 with a range; dates and timestamps with Spark's legacy mark.
     """
-    fields, found, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
+    fields, ranges, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for name, kind in zip(fields.names, fields.types, strict=True):
-        said = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
-        if said and fields.get_field_index(name) >= 0:  # Duplicate names get no range.
-            one = _range(said, name, [group.column(at) for group in groups])
-            if one is not None:
-                found[name] = one
+        type_name = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
+        if type_name and fields.get_field_index(name) >= 0:  # Duplicate names get no range.
+            bounds = _range(type_name, name, [group.column(at) for group in groups])
+            if bounds is not None:
+                ranges[name] = bounds
         at += _parts_of(kind)
-        if len(found) == _MOST_COLUMNS:
+        if len(ranges) == _MOST_COLUMNS:
             break
-    return found
+    return ranges
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
     """Return an expression that is true for every row of a file as read with these columns."""
     sure = pc.scalar(True)
     for column in columns:
-        one = ranges.get(column.name)
-        if one is not None and _tells_of(one.kind, column.type):
-            sure = sure & _between(pc.field(column.name), one, column.type)
+        bounds = ranges.get(column.name)
+        if bounds is not None and _tells_of(bounds.kind, column.type):
+            sure = sure & _between(pc.field(column.name), bounds, column.type)
     return sure
 
 
 def encode_ranges(ranges: Ranges) -> Mapping[str, Sequence[Any]]:
     """Convert ranges to JSON values."""
-    return {name: list(one) for name, one in ranges.items()}
+    return {name: list(bounds) for name, bounds in ranges.items()}
 
 
-def decode_ranges(said: Mapping[str, Sequence[Any]]) -> Ranges:
+def decode_ranges(values: Mapping[str, Sequence[Any]]) -> Ranges:
     """Convert JSON values of `encode_ranges` to ranges; raise one of `_DAMAGED` for other values."""
-    return {name: _checked(*one) for name, one in said.items()}
+    return {name: _checked(*row) for name, row in values.items()}
 
 
 def _checked(kind: str, least: int | str | None, greatest: int | str | None, has_nulls: bool) -> Range:  # noqa: FBT001
@@ -346,13 +346,13 @@ def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Ra
             return None
         if not (count := chunk.num_values):
             continue
-        if (said := chunk.statistics) is None:
+        if (statistics := chunk.statistics) is None:
             return None
-        nulls = said.null_count if said.has_null_count else None
+        nulls = statistics.null_count if statistics.has_null_count else None
         has_nulls = has_nulls or nulls != 0
-        if said.has_min_max:
-            lows.append(_value(said.min_raw))
-            highs.append(_value(said.max_raw))
+        if statistics.has_min_max:
+            lows.append(_value(statistics.min_raw))
+            highs.append(_value(statistics.max_raw))
         elif nulls is None or nulls < count:
             return None
     if None in lows or None in highs or not (lows or has_nulls):
@@ -388,15 +388,15 @@ def _tells_of(stored: str, now: pa.DataType) -> bool:
     return stored == str(now) or (stored in _INTEGERS and str(now) in _INTEGERS)
 
 
-def _between(value: Any, one: Range, kind: pa.DataType) -> Any:
+def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
     """Return a range as the expression that Arrow uses for row groups."""
-    if one.least is None or one.greatest is None:
+    if bounds.least is None or bounds.greatest is None:
         return value.is_null()
     try:
-        least, greatest = pa.scalar(one.least, kind), pa.scalar(one.greatest, kind)
+        least, greatest = pa.scalar(bounds.least, kind), pa.scalar(bounds.greatest, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return pc.scalar(True)  # The column's type is narrower now.
-    ends = [value == least] if one.least == one.greatest else [value >= least, value <= greatest]
-    if one.has_nulls:  # Arrow cannot use one null check for both ends.
+    ends = [value == least] if bounds.least == bounds.greatest else [value >= least, value <= greatest]
+    if bounds.has_nulls:  # Arrow cannot use one null check for both ends.
         ends = [end | value.is_null() for end in ends]
     return reduce(and_, ends)

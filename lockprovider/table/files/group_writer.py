@@ -208,14 +208,14 @@ class GroupWriter:
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
         rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
-        found = merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or untouched(opened)
-        return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
+        plan = merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or untouched(opened)
+        return self.merge(old, opened, plan.with_new(keys, delete_keys), rows, token)
 
     def merge(
-        self, old: FileSlice, opened: pq.ParquetFile, found: MergePlan, upserts: pa.Table, token: str
+        self, old: FileSlice, opened: pq.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
         """Write a file group's next base file by a merge plan; return None if nothing changes."""
-        if not found.changed:
+        if not plan.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
         stat = WriteStat(
@@ -224,12 +224,12 @@ class GroupWriter:
             old.partition,
             prev_commit=old.begin,
             prev_base_file=old.path.rpartition("/")[2],
-            num_inserts=found.inserts,
-            num_updates=found.updates,
-            num_deletes=found.deletes,
+            num_inserts=plan.inserts,
+            num_updates=plan.updates,
+            num_deletes=plan.deletes,
         )
-        rows, known = merged(opened, found, upserts, base), None if found.deletes else opened
-        return self.put_slice(self.encoded(stat, base, rows, upserts.schema, found.keys, known=known), MarkerKind.MERGE)
+        rows, known = merged(opened, plan, upserts, base), None if plan.deletes else opened
+        return self.put_slice(self.encoded(stat, base, rows, upserts.schema, plan.keys, known=known), MarkerKind.MERGE)
 
     def log(
         self,
@@ -246,15 +246,15 @@ class GroupWriter:
         A key in both is deleted. Without `delete_values`, keys that the slice lacks are not deleted. Raises `Aborted`
         if an earlier attempt wrote other rows, or the instant was rolled back.
         """
-        kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
+        is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
-        gone = None
+        found_deletes = None
         if delete_values is not None:
-            gone = pa.table([delete_keys, delete_values], names=[hudi_schema.RECORD_KEY, *rule.ordering])
+            found_deletes = pa.table([delete_keys, delete_values], names=[hudi_schema.RECORD_KEY, *rule.ordering])
         elif len(delete_keys):
-            gone = rows_of_keys(self.place, old, self.schema, rule, delete_keys)
-        rows, keys = rows.filter(kept), keys.filter(kept)
-        deletes = with_meta(self.schema).empty_table() if gone is None else gone
+            found_deletes = rows_of_keys(self.place, old, self.schema, rule, delete_keys)
+        rows, keys = rows.filter(is_kept), keys.filter(is_kept)
+        deletes = with_meta(self.schema).empty_table() if found_deletes is None else found_deletes
         if not rows.num_rows and not deletes.num_rows:
             return None
         file = LogFile(old.file_id, self.begin, 1, token)
@@ -336,7 +336,9 @@ class GroupWriter:
         new = [partition for partition in partitions if partition not in known]
         if not new:
             return
-        outer = [join(one, PARTITION_METAFILE) for partition in new for one in outer_of(partition) if self._can_nest]
+        outer = [
+            join(folder, PARTITION_METAFILE) for partition in new for folder in outer_of(partition) if self._can_nest
+        ]
         self._refuse_nested(new, outer, made=False)
         made = [partition for partition, is_mine in zip(new, each(self._make_partition, new), strict=True) if is_mine]
         if made and self._can_nest:  # At least one of two concurrent writers sees both.
@@ -344,8 +346,8 @@ class GroupWriter:
         known.update(new)
 
     def _make_partition(self, partition: str) -> bool:
-        made = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
-        return isinstance(made, Won)
+        outcome = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
+        return isinstance(outcome, Won)
 
     @cached_property
     def _can_nest(self) -> bool:
@@ -354,30 +356,30 @@ class GroupWriter:
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
         """Raise `InvalidRecords` for new partitions inside or around another; remove their metafiles if `made`."""
-        there = {*new, *self._partitions_at(sorted(set(places)))}
-        pairs = [(inner, outer) for inner in sorted(there) for outer in there.intersection(outer_of(inner))]
-        mine = [pair for pair in pairs if not set(new).isdisjoint(pair)]
-        for partition in {one for pair in mine if made for one in pair}.intersection(new):
+        partitions = {*new, *self._partitions_at(sorted(set(places)))}
+        pairs = [(inner, outer) for inner in sorted(partitions) for outer in partitions.intersection(outer_of(inner))]
+        faults = [pair for pair in pairs if not set(new).isdisjoint(pair)]
+        for partition in {member for pair in faults if made for member in pair}.intersection(new):
             self.place.store.delete(join(partition, PARTITION_METAFILE))
-        if mine:
-            raise nested(*mine[0])
+        if faults:
+            raise nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
         """Yield the partitions with a metafile at these sorted paths, and maybe some between them."""
         store = self.place.store
         if len(places) <= _FEW:
-            found = [entry for place in places for entry in store.list(place)]
+            entries = [entry for place in places for entry in store.list(place)]
         else:
-            found = store.list("", start_after=places[0][:-1], stop_at=f"{places[-1]}\U0010ffff")
-        for entry in found:
+            entries = store.list("", start_after=places[0][:-1], stop_at=f"{places[-1]}\U0010ffff")
+        for entry in entries:
             folder, _, name = entry.path.rpartition("/")
             if name.startswith(PARTITION_METAFILE) and not folder.startswith(f"{META}/"):
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
         """Return an earlier attempt's file size; raise `Aborted` if it has other keys."""
-        there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
-        if len(there) != len(keys) or pc.all(pc.is_in(keys, value_set=there)).as_py() is False:
+        stored_keys = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
+        if len(stored_keys) != len(keys) or pc.all(pc.is_in(keys, value_set=stored_keys)).as_py() is False:
             raise _written_twice(path)
         return self.place.store.head(path).size
 

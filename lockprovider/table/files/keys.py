@@ -52,8 +52,8 @@ class TextMatch:
 
     def met(self, rows: pa.Table) -> Met:
         """See `KeyMatch.met`; raise `Corrupt` if a row has no key."""
-        found = pc.index_in(_filled(rows, self.column), value_set=self._keys)
-        return np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)), found.drop_null().to_numpy()
+        numbers = pc.index_in(_filled(rows, self.column), value_set=self._keys)
+        return np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False)), numbers.drop_null().to_numpy()
 
 
 class NumberMatch:
@@ -72,14 +72,14 @@ class NumberMatch:
         """See `KeyMatch.met`; raise `Corrupt` if a row has no key."""
         values = _filled(rows, self.column).cast(pa.int64()).to_numpy()
         places = np.flatnonzero(self._marks[self._slots(values)])
-        asked = values[places]
-        at = np.minimum(np.searchsorted(self._sorted, asked), len(self._sorted) - 1)
-        same = self._sorted[at] == asked
+        numbers = values[places]
+        at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
+        same = self._sorted[at] == numbers
         return places[same], self._order[at[same]]
 
     def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        found: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
-        return found.view(np.int64)  # numpy's own index type
+        slots: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
+        return slots.view(np.int64)  # numpy's own index type
 
 
 def _filled(rows: pa.Table, column: str) -> pa.Array:
@@ -161,17 +161,17 @@ class KeyFile:
 
         `by_number` must be a match of all wanted keys.
         """
-        found = self._note.perhaps(wanted)
-        if not found.any():
-            return found
+        mask = self._note.may_have_each(wanted)
+        if not mask.any():
+            return mask
         if by_number is not None and is_whole(self._file.schema_arrow, by_number.column):
-            found[:] = False
-            found[by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]] = True
-            return found
-        near = np.flatnonzero(found)
-        found[:] = False
-        found[near[TextMatch(wanted.take(pa.array(near))).met(pa.table([self.keys], [RECORD_KEY]))[1]]] = True
-        return found
+            mask[:] = False
+            mask[by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]] = True
+            return mask
+        near = np.flatnonzero(mask)
+        mask[:] = False
+        mask[near[TextMatch(wanted.take(pa.array(near))).met(pa.table([self.keys], [RECORD_KEY]))[1]]] = True
+        return mask
 
     @property
     def _note(self) -> FooterNote:

@@ -67,11 +67,11 @@ class MergePlan:
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
         """Return the plan that also appends upserts of keys that the file lacks."""
-        others = np.ones(len(upsert_keys), dtype=np.bool_)
-        others[self.met] = False
+        is_new = np.ones(len(upsert_keys), dtype=np.bool_)
+        is_new[self.met] = False
         if len(delete_keys):
-            others &= ~mask_of(pc.is_in(upsert_keys, value_set=delete_keys))
-        new = np.flatnonzero(others)
+            is_new &= ~mask_of(pc.is_in(upsert_keys, value_set=delete_keys))
+        new = np.flatnonzero(is_new)
         keys = pa.concat_arrays([self.keys, upsert_keys.take(pa.array(new))]) if len(new) else self.keys
         return replace(self, keys=keys, new=new)
 
@@ -100,30 +100,32 @@ def merge_plan(
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
     if not len(near) and not len(going):
         return None
-    found = untouched(file)
-    fates = near.take(pc.index_in(found.keys, value_set=upsert_keys.take(near))).fill_null(_STAYS).to_numpy()
+    plan = untouched(file)
+    fates = near.take(pc.index_in(plan.keys, value_set=upsert_keys.take(near))).fill_null(_STAYS).to_numpy()
     met = fates[fates != _STAYS]
     if ordering_field is not None:
         fates = np.where(_old_wins(file, upserts, fates, ordering_field), _STAYS, fates)
     if not len(going):
-        return replace(found, fates=fates, met=met)
-    gone = mask_of(pc.is_in(found.keys, value_set=delete_keys.take(going)))
-    return replace(found, fates=np.where(gone, _GOES, fates), met=met, keys=found.keys.filter(pa.array(~gone)))
+        return replace(plan, fates=fates, met=met)
+    is_deleted = mask_of(pc.is_in(plan.keys, value_set=delete_keys.take(going)))
+    return replace(
+        plan, fates=np.where(is_deleted, _GOES, fates), met=met, keys=plan.keys.filter(pa.array(~is_deleted))
+    )
 
 
-def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
+def merged(file: pq.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """Yield the rows of the next base file in parts (at least one), for `write_base_file`."""
     stored = file.schema_arrow  # built at each access
     target = _as_stored(stored, upserts.schema)
-    there = schema.present(target.names, stored.names)
-    seen = done = 0
-    for batch in files.in_batches(file, there, BATCH_ROWS, BATCH_BYTES):
-        old, fates = read_as(batch, target), found.fates[seen : seen + batch.num_rows]
+    columns = schema.present(target.names, stored.names)
+    read = done = 0
+    for batch in files.in_batches(file, columns, BATCH_ROWS, BATCH_BYTES):
+        old, fates = read_as(batch, target), plan.fates[read : read + batch.num_rows]
         part = _replaced(old, fates, upserts, base_file, done)
-        seen, done = seen + old.num_rows, done + part.num_rows
+        read, done = read + old.num_rows, done + part.num_rows
         yield part
-    if found.inserts or not seen:
-        for part in all_fresh(upserts.take(pa.array(found.new)), base_file, done):
+    if plan.inserts or not read:
+        for part in all_fresh(upserts.take(pa.array(plan.new)), base_file, done):
             yield part.cast(target)
 
 
@@ -151,8 +153,8 @@ def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
 
 
 def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
-    there = {path for path, _ in leaf_types(target)}
-    missing = [path for path, _ in leaf_types(schema.without_meta(file.schema_arrow)) if path not in there]
+    columns = {path for path, _ in leaf_types(target)}
+    missing = [path for path, _ in leaf_types(schema.without_meta(file.schema_arrow)) if path not in columns]
     if missing:
         raise UnsupportedSchema(f"columns {missing} of the table are missing; add them, with nulls if need be")
 
@@ -160,10 +162,10 @@ def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
 def _old_wins(
     file: pq.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
 ) -> NDArray[np.bool_]:
-    theirs = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
+    upsert_values = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
-    mine = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
-    return mask_of(pc.greater(mine, theirs).fill_null(False))
+    old_values = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
+    return mask_of(pc.greater(old_values, upsert_values).fill_null(False))
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
@@ -182,8 +184,8 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
     sorting = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in by])
     ranked = keys.take(sorting)
     last = pa.concat_arrays([pc.not_equal(ranked[:-1], ranked[1:]), pa.array([True])])
-    kept = pa.array(np.sort(sorting.filter(last).to_numpy()))
-    return rows.take(kept), keys.take(kept)
+    positions = pa.array(np.sort(sorting.filter(last).to_numpy()))
+    return rows.take(positions), keys.take(positions)
 
 
 def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:

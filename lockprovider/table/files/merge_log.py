@@ -102,7 +102,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
     rows = pa.array(numbers[chosen], mask=kinds != LogEventKind.ROW)
     taken = pa.array(chosen)
     return LogSide(
-        events.keys.take(taken), kinds, tuple(one.take(taken) for one in events.order), events.rows.take(rows), {}
+        events.keys.take(taken), kinds, tuple(values.take(taken) for values in events.order), events.rows.take(rows), {}
     )
 
 
@@ -128,9 +128,9 @@ def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
 
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    found = np.zeros(count, dtype=np.int64)
-    found[codes] = places  # The last of equal codes stays.
-    return found
+    last = np.zeros(count, dtype=np.int64)
+    last[codes] = places  # The last of equal codes stays.
+    return last
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
@@ -138,13 +138,13 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
     That delete wins only if no row follows. Deletes between it and the first later row cannot win.
     """
-    gone = np.flatnonzero(kinds == LogEventKind.GONE)
+    hard_deletes = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)
-    if not len(gone):
+    if not len(hard_deletes):
         return everything
     places = np.arange(len(codes))
     last = np.full(count, -1)
-    last[codes[gone]] = gone
+    last[codes[hard_deletes]] = hard_deletes
     start = last.copy()
     later = np.flatnonzero((kinds == LogEventKind.ROW) & (last[codes] >= 0) & (places > last[codes]))[::-1]
     start[codes[later]] = later  # Descending order: the first row stays.
@@ -192,20 +192,20 @@ def comparable(values: pa.Array) -> pa.Array:
 
 def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
     """Return where `mine`, one array for each field, is not lower than `theirs`."""
-    found = np.ones(len(mine[0]), dtype=np.bool_)
-    for given in zip(reversed(mine), reversed(theirs), strict=True):
-        one, other = map(comparable, given)
-        greater = pc.greater(one, other)
-        if one.null_count or other.null_count:
-            greater = pc.fill_null(greater, pc.and_(pc.is_valid(one), pc.is_null(other)))
-        found = mask_of(greater) | (_equal(one, other) & found)
-    return found
+    result = np.ones(len(mine[0]), dtype=np.bool_)
+    for pair in zip(reversed(mine), reversed(theirs), strict=True):
+        left, right = map(comparable, pair)
+        greater = pc.greater(left, right)
+        if left.null_count or right.null_count:
+            greater = pc.fill_null(greater, pc.and_(pc.is_valid(left), pc.is_null(right)))
+        result = mask_of(greater) | (_equal(left, right) & result)
+    return result
 
 
 def mask_of(values: pa.Array) -> NDArray[np.bool_]:
     """Convert a boolean Arrow array to numpy."""
-    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return mask
 
 
 class LogMerge:
@@ -240,10 +240,10 @@ class LogMerge:
             return _without(batch, old)
         places = np.arange(batch.num_rows)
         places[old[is_row]] = batch.num_rows + np.arange(int(np.count_nonzero(is_row)))
-        kept = np.ones(batch.num_rows, dtype=np.bool_)
-        kept[old[~is_row]] = False
+        is_kept = np.ones(batch.num_rows, dtype=np.bool_)
+        is_kept[old[~is_row]] = False
         rows = self._rows(batch, old[is_row], new[is_row])
-        return pa.concat_tables([batch, rows]).take(pa.array(places[kept]))
+        return pa.concat_tables([batch, rows]).take(pa.array(places[is_kept]))
 
     def rest(self) -> pa.Table:
         """Return log rows whose keys no batch had, or that were not merged in place."""
@@ -255,25 +255,25 @@ class LogMerge:
     def _wins(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.bool_]:
         if not self._rule.ordering:
             return np.ones(len(old), dtype=np.bool_)
-        theirs = [array_of(batch.column(name)).take(pa.array(old)) for name in self._rule.ordering]
-        mine = [column.take(pa.array(new)) for column in self._side.order]
-        found: NDArray[np.bool_] = at_least(mine, theirs) | (self._side.kinds[new] == LogEventKind.GONE)
-        return found
+        base_values = [array_of(batch.column(name)).take(pa.array(old)) for name in self._rule.ordering]
+        log_values = [column.take(pa.array(new)) for column in self._side.order]
+        wins: NDArray[np.bool_] = at_least(log_values, base_values) | (self._side.kinds[new] == LogEventKind.GONE)
+        return wins
 
     def _rows(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> pa.Table:
         rows = self._side.rows.take(pa.array(new))
         for name, lacks in self._side.lacks.items():
             at = rows.column_names.index(name)
-            theirs = array_of(batch.column(name)).take(pa.array(old))
-            mine = array_of(rows.column(name))
-            rows = rows.set_column(at, rows.schema.field(at), _either(pa.array(lacks[new]), theirs, mine))
+            base_values = array_of(batch.column(name)).take(pa.array(old))
+            log_values = array_of(rows.column(name))
+            rows = rows.set_column(at, rows.schema.field(at), _either(pa.array(lacks[new]), base_values, log_values))
         return rows
 
 
 def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
-    kept = np.ones(rows.num_rows, dtype=np.bool_)
-    kept[places] = False
-    return rows.filter(pa.array(kept))
+    is_kept = np.ones(rows.num_rows, dtype=np.bool_)
+    is_kept[places] = False
+    return rows.filter(pa.array(is_kept))
 
 
 def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:

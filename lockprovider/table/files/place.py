@@ -99,8 +99,8 @@ class TablePlace:
 
     def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:
         try:
-            found = way(*self.source(path, size))
+            file = way(*self.source(path, size))
         except FileNotFoundError as error:
             raise HistoryGone.with_file(path) from error
-        self.footer_notes.opened(path, found.metadata)
-        return found
+        self.footer_notes.opened(path, file.metadata)
+        return file

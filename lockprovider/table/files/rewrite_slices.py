@@ -39,17 +39,17 @@ def write_clustered(
     Several file ids get sorted ranges of about equal size; empty files are not written. A repeated task finds its first
     attempt's files.
     """
-    rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
+    rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
     outputs = [np.zeros(0, np.int64)]
     if len(file_ids) > 1:
         known = pa.concat_tables(_rows(writer, slices, [RECORD_KEY, *sort_by], rule))
         outputs = [_output_of(known.select(list(sort_by)), known.num_rows, len(file_ids))]
         del known
-    found = _spread(_rows(writer, slices, stored, rule), outputs[0], len(file_ids))
+    stats = _spread(_rows(writer, slices, stored, rule), outputs[0], len(file_ids))
     return [
         _write(writer, slices[0].partition, BaseFile(file_id, token, writer.begin), _ordered(rows, sort_by))
-        for file_id, rows in zip(file_ids, found, strict=True)
+        for file_id, rows in zip(file_ids, stats, strict=True)
         if rows.num_rows
     ]
 
@@ -57,29 +57,29 @@ def write_clustered(
 def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
     """Yield the named columns of the slices' rows, in at least one part."""
     full = with_meta(writer.schema)
-    wanted = dict.fromkeys(names)
-    columns = pa.schema([full.field(name) for name in dict.fromkeys([*wanted, *columns_to_merge(full, rule)])])
-    yield columns.empty_table().select([*wanted])
-    for one in slices:
-        for part in merged_rows(writer.place, one, columns, rule, in_place=True):
+    unique_names = dict.fromkeys(names)
+    columns = pa.schema([full.field(name) for name in dict.fromkeys([*unique_names, *columns_to_merge(full, rule)])])
+    yield columns.empty_table().select([*unique_names])
+    for file_slice in slices:
+        for part in merged_rows(writer.place, file_slice, columns, rule, in_place=True):
             if part.num_rows:
-                yield part.select([*wanted])
+                yield part.select([*unique_names])
 
 
 def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
     size = max(1, -(-count // files))
     order = _order(rows) if rows.num_columns else np.arange(count)
-    found = np.empty(count, np.int64)
-    found[order] = np.arange(count) // size
-    return found
+    outputs = np.empty(count, np.int64)
+    outputs[order] = np.arange(count) // size
+    return outputs
 
 
 def _order(rows: pa.Table) -> NDArray[np.int64]:
     columns = [part for column in rows.columns for part in (pc.is_valid(column), column)]
     names = [f"{number}" for number in range(len(columns))]
     by = [(name, "ascending") for name in names]
-    found: NDArray[np.int64] = pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
-    return found
+    order: NDArray[np.int64] = pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
+    return order
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
@@ -93,9 +93,9 @@ def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -
         streams = [pa.ipc.new_stream(run, first.schema, options=_SPILLED) for run in runs]
         done = 0
         for part in parts:
-            mine = outputs[done : done + part.num_rows]
-            for number in np.unique(mine).tolist():
-                streams[number].write_table(part.filter(pa.array(mine == number)))
+            positions = outputs[done : done + part.num_rows]
+            for number in np.unique(positions).tolist():
+                streams[number].write_table(part.filter(pa.array(positions == number)))
             done += part.num_rows
         for run, stream in zip(runs, streams, strict=True):
             stream.close()
@@ -114,7 +114,7 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
     return writer.put(writer.encoded(stat, base, parts, writer.schema, keys))
 
 
-def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
+def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
     """Write the base file that compacts a slice; rows keep commit time and sequence number.
 
     An empty file is written too, since without it the previous base file's rows would reappear. A repeated task with
@@ -125,12 +125,12 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
     needed = [name for name in columns_to_merge(full, rule) if name not in stored]
     columns = pa.schema([full.field(name) for name in (*stored, *needed)])
     stat = WriteStat(
-        one.file_id,
+        file_slice.file_id,
         "",
-        one.partition,
-        prev_commit=one.base or None,
-        prev_base_file=one.path.rpartition("/")[2] or None,
+        file_slice.partition,
+        prev_commit=file_slice.base or None,
+        prev_base_file=file_slice.path.rpartition("/")[2] or None,
     )
-    parts = (rows.select(stored) for rows in merged_rows(writer.place, one, columns, rule, in_place=True))
-    file = writer.encoded(stat, BaseFile(one.file_id, token, writer.begin), parts, writer.schema)
-    return writer.put_slice(file, MarkerKind.MERGE if one.path else MarkerKind.CREATE)
+    parts = (rows.select(stored) for rows in merged_rows(writer.place, file_slice, columns, rule, in_place=True))
+    file = writer.encoded(stat, BaseFile(file_slice.file_id, token, writer.begin), parts, writer.schema)
+    return writer.put_slice(file, MarkerKind.MERGE if file_slice.path else MarkerKind.CREATE)

@@ -72,7 +72,7 @@ _PART_BYTES = 128 << 20  # of stored logs with rows in memory together
 
 
 def merged_rows(
-    place: TablePlace, one: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
+    place: TablePlace, file_slice: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
 ) -> Iterator[pa.Table]:
     """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
 
@@ -80,16 +80,16 @@ def merged_rows(
     rows come last, which costs less. Raises `HistoryGone` if a file was cleaned, and `Corrupt` or `UnsupportedTable`
     for an unreadable one.
     """
-    if not one.logs:
-        yield from _base_rows(place.open(one.path, one.size), columns, _BATCH_ROWS)
+    if not file_slice.logs:
+        yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, _BATCH_ROWS)
         return
-    parts = -(-log_bytes(one) // _PART_BYTES) or 1
+    parts = -(-log_bytes(file_slice) // _PART_BYTES) or 1
     for part in (KeyPart(number, parts) for number in range(parts)):
-        side = read_logs(place, [log.path for log in one.logs], columns, rule, part)
-        if not one.path:
+        side = read_logs(place, [log.path for log in file_slice.logs], columns, rule, part)
+        if not file_slice.path:
             yield LogMerge(side, rule, TextMatch(side.keys)).rest()
             continue
-        opened = place.open(one.path, one.size)
+        opened = place.open(file_slice.path, file_slice.size)
         match, needed, at_once = _matched(side.keys, opened.schema_arrow, columns, rule if parts == 1 else MergeRule())
         merge = LogMerge(side, rule, match, in_place=in_place)
         for batch in _base_rows(opened, needed, at_once):
@@ -110,33 +110,35 @@ def _at_once(keys: int) -> int:
     return max(_BATCH_ROWS, keys, min(4 * keys, 2 * _BATCH_ROWS))
 
 
-def log_bytes(one: FileSlice) -> int:
+def log_bytes(file_slice: FileSlice) -> int:
     """Return the stored bytes of a slice's logs."""
-    return sum(log.size for log in one.logs)
+    return sum(log.size for log in file_slice.logs)
 
 
-def held_bytes(one: FileSlice) -> int:
+def held_bytes(file_slice: FileSlice) -> int:
     """Return the stored bytes of logs that a merge holds in memory at once."""
-    return min(log_bytes(one), _PART_BYTES)
+    return min(log_bytes(file_slice), _PART_BYTES)
 
 
 def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
-    there = present(columns.names, opened.schema_arrow.names)
+    stored_names = present(columns.names, opened.schema_arrow.names)
     at_most = ROW_GROUP_BYTES * max(1, at_once // _BATCH_ROWS)
-    for batch in in_batches(opened, there, at_once, at_most):
+    for batch in in_batches(opened, stored_names, at_once, at_most):
         yield read_as(batch, columns)
 
 
-def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array) -> pa.Table:
+def rows_of_keys(
+    place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
+) -> pa.Table:
     """Return the key and ordering columns of a slice's rows with these keys."""
     full = with_meta(schema)
     wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
     columns = pa.schema([full.field(name) for name in wanted])
-    found = (
+    parts = (
         rows.filter(pc.is_in(rows.column(RECORD_KEY), value_set=keys))
-        for rows in merged_rows(place, one, columns, rule)
+        for rows in merged_rows(place, file_slice, columns, rule)
     )
-    return pa.concat_tables([columns.empty_table(), *found]).combine_chunks()
+    return pa.concat_tables([columns.empty_table(), *parts]).combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,10 @@ def read_logs(
     `columns` must include those of `columns_to_merge`.
     """
     if part.parts == 1:
-        found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
+        events = events_of(((path, _read(place, path)) for path in paths), columns, rule)
     else:
-        found = _events(_one_by_one(paths, lambda path: _read(place, path)), columns, rule, part)
-    return fold(found, rule) if found.partial is None else fold_fields(found, rule)
+        events = _events(_one_by_one(paths, lambda path: _read(place, path)), columns, rule, part)
+    return fold(events, rule) if events.partial is None else fold_fields(events, rule)
 
 
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
@@ -207,10 +209,10 @@ def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[
 
 def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
     key = key_column(rule.key, columns) if part.parts == 1 else RECORD_KEY
-    found = _Gathered(columns, key, tuple(columns.field(name) for name in rule.ordering), part)
+    collector = _Gathered(columns, key, tuple(columns.field(name) for name in rule.ordering), part)
     for block, path in blocks:
-        found.add(block, path)
-    return found.events()
+        collector.add(block, path)
+    return collector.events()
 
 
 @dataclass(slots=True)
@@ -232,21 +234,21 @@ class _Gathered:
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block, path)
             return
-        given = self.part.of(_rows(block, path, self._needed))
-        rows = read_as(given, self.columns)
+        block_rows = self.part.of(_rows(block, path, self._needed))
+        rows = read_as(block_rows, self.columns)
         kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
-        if has_deletes(given.schema):
-            ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
+        if has_deletes(block_rows.schema):
+            ends = array_of(block_rows.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
             kinds[ends] = LogEventKind.DELETE
             rows = rows.filter(pa.array(~ends)) if ends.any() else rows
-        name = self._key(given.schema)
-        key = pa.field(name, pa.int64() if is_whole(given.schema, name) else pa.string())
-        keys, *order = map(array_of, read_as(given, pa.schema([key, *self.ordering])).columns)
+        name = self._key(block_rows.schema)
+        key = pa.field(name, pa.int64() if is_whole(block_rows.schema, name) else pa.string())
+        keys, *order = map(array_of, read_as(block_rows, pa.schema([key, *self.ordering])).columns)
         if keys.null_count:
             raise Corrupt(f"log file {path!r} has rows without a value in key column {name!r}; take it from a backup")
         self._append(keys, kinds, order)
         self.rows.append(rows)
-        self.partial.append(frozenset(given.column_names) if block.is_partial else None)
+        self.partial.append(frozenset(block_rows.column_names) if block.is_partial else None)
 
     def _key(self, stored: pa.Schema) -> str:
         return key_column(self.key, self.columns, stored)
@@ -258,13 +260,17 @@ class _Gathered:
     def _add_deletes(self, block: LogBlock, path: str) -> None:
         deletes = decode_deletes(block.content, path)
         if self.part.parts > 1:
-            mine = self.part.among(pa.array([one.key for one in deletes], pa.string())).to_pylist()
-            deletes = tuple(one for one, is_mine in zip(deletes, mine, strict=True) if is_mine)
-        typed = np.array([bool(one.values) for one in deletes], dtype=np.bool_)
+            deletes_in_part = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
+            deletes = tuple(delete for delete, is_mine in zip(deletes, deletes_in_part, strict=True) if is_mine)
+        typed = np.array([bool(delete.values) for delete in deletes], dtype=np.bool_)
         kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
         values = ordering_values(deletes, self.ordering, path) if self.ordering else []
         numbers = pa.array(np.cumsum(typed) - 1, mask=~typed)
-        self._append(pa.array([one.key for one in deletes], pa.string()), kinds, [one.take(numbers) for one in values])
+        self._append(
+            pa.array([delete.key for delete in deletes], pa.string()),
+            kinds,
+            [column.take(numbers) for column in values],
+        )
 
     def _append(self, keys: pa.Array, kinds: NDArray[np.int8], order: list[pa.Array]) -> None:
         numbers = numbers_of(keys) if is_whole(self.columns, self.key) else None
@@ -293,9 +299,9 @@ class _Gathered:
 def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
     """Decode the needed columns of an Avro or Parquet block."""
     if block.kind is BlockKind.AVRO:
-        given = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
-        check_operation(given.schema.names, repr(path))
-        return given
+        rows = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
+        check_operation(rows.schema.names, repr(path))
+        return rows
     if block.kind is BlockKind.HFILE:
         raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
     try:

@@ -50,8 +50,8 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
     """Return the least and greatest key in Java's order; `keys` must have no nulls."""
     if not len(keys):
         return None
-    found = pc.min_max(keys)
-    least, greatest = found["min"].as_py(), found["max"].as_py()
+    bounds = pc.min_max(keys)
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if orders_agree(least, greatest):
         return least, greatest
     texts = keys.to_pylist()
@@ -150,15 +150,15 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield the rows of each row group, limited by rows and bytes."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
-        left, more = piece, _bytes_of(piece)
+        rest, more = piece, _bytes_of(piece)
         if count and held_bytes + more > files.ROW_GROUP_BYTES:
             yield pa.concat_tables(held)
             held, count, held_bytes = [], 0, 0
-        while count + left.num_rows > size:
-            yield pa.concat_tables([*held, left[: size - count]])
-            left, held, count, held_bytes = left[size - count :], [], 0, 0
-        held.append(left)
-        count, held_bytes = count + left.num_rows, held_bytes + (more if left is piece else _bytes_of(left))
+        while count + rest.num_rows > size:
+            yield pa.concat_tables([*held, rest[: size - count]])
+            rest, held, count, held_bytes = rest[size - count :], [], 0, 0
+        held.append(rest)
+        count, held_bytes = count + rest.num_rows, held_bytes + (more if rest is piece else _bytes_of(rest))
     yield pa.concat_tables(held)
 
 
@@ -193,15 +193,15 @@ def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
     ends = np.searchsorted(numbers, 10 ** np.arange(_DIGITS + 1))
     ends[0] = 0
     for digits, (first, end) in enumerate(pairwise(ends.tolist()), 1):
-        left, size = numbers[first:end].astype(np.uint32), len(start) + digits
-        if not len(left):
+        rest, size = numbers[first:end].astype(np.uint32), len(start) + digits
+        if not len(rest):
             continue
-        rows = np.empty((len(left), size), np.uint8)
+        rows = np.empty((len(rest), size), np.uint8)
         rows[:, : len(start)] = start
         for place in range(size - 1, len(start) - 1, -1):
-            more = left // np.uint32(10)
-            rows[:, place] = left - more * np.uint32(10) + ord("0")
-            left = more
+            more = rest // np.uint32(10)
+            rows[:, place] = rest - more * np.uint32(10) + ord("0")
+            rest = more
         texts.append(rows.reshape(-1))
         offsets.append(offsets[-1][-1] + size * np.arange(1, len(rows) + 1))
     buffers = (np.concatenate(offsets).astype(np.int32), np.concatenate(texts))
@@ -257,5 +257,5 @@ def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
     stored = None if known is None else files.key_range(known.metadata)
     if known is not None and stored is not None:
         keys = pa.concat_arrays([pa.array(stored), keys[known.metadata.num_rows :]])
-    found = ends(keys)
-    return {} if found is None else {files.MIN_KEY: found[0], files.MAX_KEY: found[1]}
+    bounds = ends(keys)
+    return {} if bounds is None else {files.MIN_KEY: bounds[0], files.MAX_KEY: bounds[1]}

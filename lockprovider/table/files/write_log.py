@@ -114,7 +114,7 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
 def _has_times_inside(kind: pa.DataType) -> bool:
     """Return whether timestamps are nested, which hudi-rs 0.5 cannot read from Avro blocks."""
     inner = [kind.field(number).type for number in range(kind.num_fields)]
-    return any(types.is_timestamp(one) or _has_times_inside(one) for one in inner)
+    return any(types.is_timestamp(inner_type) or _has_times_inside(inner_type) for inner_type in inner)
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:
@@ -135,5 +135,7 @@ def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[by
     typed = pc.is_valid(values)
     for part, stored in ((keys.filter(typed), values.filter(typed)), (keys.filter(pc.invert(typed)), None)):
         if len(part):
-            given = None if stored is None else stored.cast(stored_kind(stored.type)).to_pylist()
-            yield encode_deletes(part.to_pylist(), partition, given, "" if stored is None else wrapper_of(values.type))
+            ordering_values = None if stored is None else stored.cast(stored_kind(stored.type)).to_pylist()
+            yield encode_deletes(
+                part.to_pylist(), partition, ordering_values, "" if stored is None else wrapper_of(values.type)
+            )

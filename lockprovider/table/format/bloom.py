@@ -55,13 +55,13 @@ def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | No
     """
     count = len(keys)
     room = room or _room(count)
-    found = None if known is None else _fitting(known, count, room)
-    if known is None or found is None:
+    parsed = None if known is None else _fitting(known, count, room)
+    if known is None or parsed is None:
         bits, done = np.zeros(_row_bytes(_bits(room)) * 8, dtype=np.bool_), 0
     elif known.count == count:
         return known.text
     else:
-        bits = np.unpackbits(np.frombuffer(found.rows[0], np.uint8), bitorder="little").view(np.bool_)
+        bits = np.unpackbits(np.frombuffer(parsed.rows[0], np.uint8), bitorder="little").view(np.bool_)
         done = known.count
     _add(bits, keys[done:], room)
     return _text(bits, count, room)
@@ -126,11 +126,11 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
     try:
-        found = BloomFilter.parse(known.text)
+        parsed = BloomFilter.parse(known.text)
     except Corrupt:
         return None
-    form = (found.bits, found.hashes, len(found.rows), found.recorded)
-    return found if form == (_bits(room), _hashes(room), 1, known.count) and known.count <= count else None
+    form = (parsed.bits, parsed.hashes, len(parsed.rows), parsed.recorded)
+    return parsed if form == (_bits(room), _hashes(room), 1, known.count) and known.count <= count else None
 
 
 def _room(keys: int) -> int:
@@ -177,13 +177,13 @@ class BloomFilter:
     def might_contain_any(self, asked: Asked) -> bool:
         """Return False if certainly none of these keys is in the file."""
         for row in self.rows:
-            bits, left = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
+            bits, candidates = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
-                mine = at[left]
-                left = left[(bits[mine >> 3] >> (mine & 7).astype(np.uint8) & 1).astype(np.bool_)]
-                if not len(left):
+                positions = at[candidates]
+                candidates = candidates[(bits[positions >> 3] >> (positions & 7).astype(np.uint8) & 1).astype(np.bool_)]
+                if not len(candidates):
                     break
-            if len(left):
+            if len(candidates):
                 return True
         return False
 
@@ -192,13 +192,13 @@ class BloomFilter:
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
-        there = np.ones((len(bits), len(lengths)), dtype=np.bool_)
+        is_set = np.ones((len(bits), len(lengths)), dtype=np.bool_)
         for at in _positions(data, offsets, self.hashes, self.bits):
             for number, row in enumerate(bits):
-                there[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
-        found = np.empty(len(lengths), dtype=np.bool_)
-        found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # the order of `_positions`
-        return found
+                is_set[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
+        result = np.empty(len(lengths), dtype=np.bool_)
+        result[np.argsort(lengths, kind="stable")] = is_set.any(axis=0)  # the order of `_positions`
+        return result
 
 
 class Asked:
@@ -299,13 +299,13 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
     firsts = tuple(int(np.searchsorted(counts, j, side="right")) for j in range(int(counts.max(initial=0))))
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))
     tails = np.zeros(len(lengths), dtype=np.uint32)
-    ends, left = starts + lengths, lengths % 4
+    ends, tail_lengths = starts + lengths, lengths % 4
     # Hadoop takes the last bytes backwards and, unlike other Murmurs, signed.
     for back in (1, 2, 3):
-        has = left >= back
+        has = tail_lengths >= back
         signed = data[ends[has] - back].view(np.int8).astype(np.int32)
         tails[has] ^= (signed << (8 * (back - 1))).view(np.uint32)
-    factors = np.where(left > 0, _M, np.uint32(1))
+    factors = np.where(tail_lengths > 0, _M, np.uint32(1))
     return _Blocks(lengths.astype(np.uint32), words, firsts, tails, factors)
 
 

@@ -100,14 +100,14 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
     if "," not in key or ":" not in key:
         return [key]
     values: list[str | None] = []
-    place = 0
-    while place < len(key):
-        colon = key.index(":", place)
+    position = 0
+    while position < len(key):
+        colon = key.index(":", position)
         end = _end(key, colon)
-        if key[place:colon] in fields:
+        if key[position:colon] in fields:
             text = key[colon + 1 : end]
             values.append(None if text == NULL_KEY else "" if text == EMPTY_KEY else text)
-        place = end + 1
+        position = end + 1
     return values or [key]
 
 
@@ -149,14 +149,14 @@ def _unmarked(text: pa.Array) -> pa.Array:
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
-    found = [hash_values(key, fields) for key in keys.to_pylist()]
-    parts = java_hashes(pa.array([value for values in found for value in values], pa.string())).tolist()
-    totals, place = np.empty(len(found), dtype=np.uint32), 0
-    for at, values in enumerate(found):
+    hashes = [hash_values(key, fields) for key in keys.to_pylist()]
+    parts = java_hashes(pa.array([value for values in hashes for value in values], pa.string())).tolist()
+    totals, position = np.empty(len(hashes), dtype=np.uint32), 0
+    for at, values in enumerate(hashes):
         total = 1
-        for part in parts[place : place + len(values)]:
+        for part in parts[position : position + len(values)]:
             total = (total * 31 + part) & 0xFFFFFFFF
-        totals[at], place = total, place + len(values)
+        totals[at], position = total, position + len(values)
     return totals
 
 
@@ -174,8 +174,8 @@ def java_hashes(texts: pa.Array) -> Hashes:
     rising = _powers(_FACTOR, count)
     ends = starts[1:]
     last = rising[np.maximum(ends - 1, 0)] if count else np.zeros(len(ends), dtype=np.uint32)
-    found: Hashes = (sums[ends] - sums[starts[:-1]]) * last
-    return found
+    hashes: Hashes = (sums[ends] - sums[starts[:-1]]) * last
+    return hashes
 
 
 def _powers(base: np.uint32, count: int) -> Hashes:

@@ -90,17 +90,17 @@ def _decode(data: bytes, file_name: str) -> HFile:
         version = f"version {data[-4:].hex()}, only 3.0 to 3.{_MOST_MINOR} are known"
         raise UnsupportedTable(f"HFile {file_name!r} is of {version}; use JVM Hudi")
     length, at = _varint(data, end + len(_TRAILER))
-    said = {number: value for number, value in _fields(data[at : at + length]) if isinstance(value, int)}
-    codec = said.get(_Trailer.CODEC, _PLAIN)
+    fields = {number: value for number, value in _fields(data[at : at + length]) if isinstance(value, int)}
+    codec = fields.get(_Trailer.CODEC, _PLAIN)
     if codec not in (_GZIP, _PLAIN):
         raise UnsupportedTable(f"HFile {file_name!r} has compression {codec}, only GZIP and none are known")
-    _, info_block, _ = _block(data, said[_Trailer.INFO_AT], codec)
+    _, info_block, _ = _block(data, fields[_Trailer.INFO_AT], codec)
     info = _info(info_block)
-    if said.get(_Trailer.ENTRIES, 0) and info.get(_WITH_TIMES) != b"\x00\x00\x00\x01":
+    if fields.get(_Trailer.ENTRIES, 0) and info.get(_WITH_TIMES) != b"\x00\x00\x00\x01":
         raise UnsupportedTable(f"HFile {file_name!r} has entries of another form; compact it with JVM Hudi")
-    entries = tuple(_entries(data, said.get(_Trailer.FIRST_DATA, 0), said[_Trailer.INDEX_AT], codec))
-    if len(entries) != said.get(_Trailer.ENTRIES, 0):
-        raise Corrupt(f"HFile {file_name!r} has {len(entries)} entries, not {said.get(_Trailer.ENTRIES, 0)}")
+    entries = tuple(_entries(data, fields.get(_Trailer.FIRST_DATA, 0), fields[_Trailer.INDEX_AT], codec))
+    if len(entries) != fields.get(_Trailer.ENTRIES, 0):
+        raise Corrupt(f"HFile {file_name!r} has {len(entries)} entries, not {fields.get(_Trailer.ENTRIES, 0)}")
     return HFile(entries, info)
 
 
@@ -232,7 +232,7 @@ def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int,
         "hfile.CREATE_TIME_TS": struct.pack(">q", made_ms),
     }
     message = b"".join(_tagged(1, _tagged(1, name.encode()) + _tagged(2, value)) for name, value in info.items())
-    said: dict[_Trailer, int | bytes] = {
+    fields: dict[_Trailer, int | bytes] = {
         _Trailer.INFO_AT: len(before_info),
         _Trailer.INDEX_AT: index_at,
         _Trailer.DATA_BYTES: len(data),
@@ -245,7 +245,7 @@ def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int,
         _Trailer.ORDER: _ORDER,
         _Trailer.CODEC: _GZIP,
     }
-    trailer = b"".join(_tagged(number, value) for number, value in said.items())
+    trailer = b"".join(_tagged(number, value) for number, value in fields.items())
     end = (_TRAILER + _number(len(trailer)) + trailer).ljust(_TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION
     return b"".join((before_info, _packed(_INFO, _PROTOBUF + _number(len(message)) + message), end))
 

@@ -77,11 +77,11 @@ def join(partition: str, file_name: str) -> str:
 
 def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Group the file names of paths by partition, in order."""
-    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for path in paths:
         partition, _, name = path.rpartition("/")
-        found.setdefault(partition, []).append(name)
-    return {partition: tuple(names) for partition, names in found.items()}
+        grouped.setdefault(partition, []).append(name)
+    return {partition: tuple(names) for partition, names in grouped.items()}
 
 
 def markers_dir(begin: str) -> str:
@@ -111,8 +111,8 @@ def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, by
 
 def parse_marker(path: str) -> Marker | None:
     """Parse the path of a data file's own marker, or return None."""
-    found = _MARKER.fullmatch(path)
-    return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
+    match = _MARKER.fullmatch(path)
+    return Marker(match[1], match[2] or "", match[3], MarkerKind(match[4])) if match else None
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
@@ -140,12 +140,12 @@ def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
 
 def escape(value: str) -> str:
     """Percent-encode the characters that Hive and Hudi consider unsafe in a folder name."""
-    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", value)
 
 
 def unescape(value: str) -> str:
     """Undo `escape`; keep a `%` that starts no code."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
 
 
 def checked_path(path: str) -> str:
@@ -226,9 +226,9 @@ class PartitionStyle:
 
     def check_apart(self, paths: Iterable[str]) -> None:
         """Raise `InvalidRecords` if one of these partitions is inside another."""
-        there = set(paths) if self.can_nest else set[str]()
-        for path in there:
-            if outer := there.intersection(outer_of(path)):
+        partitions = set(paths) if self.can_nest else set[str]()
+        for path in partitions:
+            if outer := partitions.intersection(outer_of(path)):
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
@@ -256,10 +256,10 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
     key = ",".join(f"{field}:{_placeholder(text)}" for field, text in zip(fields, texts, strict=True))
-    if others := _also_told(texts, fields):
+    if ambiguous := _also_told(texts, fields):
         raise InvalidRecords(
             f"record key {key!r} is that of {dict(zip(fields, texts, strict=True))} and of "
-            f"{dict(zip(fields, others, strict=True))}, which would be one row; change the value"
+            f"{dict(zip(fields, ambiguous, strict=True))}, which would be one row; change the value"
         )
     return key
 
@@ -304,8 +304,8 @@ class BaseFile:
 
 def parse_base_file(name: str) -> BaseFile | None:
     """Parse a base file's name; return None for any other file."""
-    found = _BASE_FILE.fullmatch(name)
-    return BaseFile(found[1], found[2], found[3]) if found else None
+    match = _BASE_FILE.fullmatch(name)
+    return BaseFile(match[1], match[2], match[3]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +335,8 @@ class LogFile:
 
 def parse_log_file(name: str) -> LogFile | None:
     """Parse a log file's name; return None for any other file, archived logs included."""
-    found = _LOG_FILE.fullmatch(name)
-    return LogFile(found[1], found[2], int(found[3]), found[4], found[5] is not None) if found else None
+    match = _LOG_FILE.fullmatch(name)
+    return LogFile(match[1], match[2], int(match[3]), match[4], match[5] is not None) if match else None
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
@@ -347,8 +347,8 @@ def data_file(name: str) -> BaseFile | LogFile | None:
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
     """Return partition and parsed name of a metadata table's data file, or None."""
     partition, _, name = path.rpartition("/")
-    found = _HFILE.fullmatch(name)
-    file = BaseFile(found[1], found[2], found[3]) if found else parse_log_file(name)
+    match = _HFILE.fullmatch(name)
+    file = BaseFile(match[1], match[2], match[3]) if match else parse_log_file(name)
     return None if file is None else (partition, file)
 
 

@@ -108,7 +108,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
     Raises `Corrupt` for damaged data, and `UnsupportedTable` for an unknown format.
     """
-    found: list[LogBlock] = []
+    blocks: list[LogBlock] = []
     at, view = 0, memoryview(data)
     if data and not data.startswith(MAGIC[: len(data)]):
         raise Corrupt(f"log file {file_name!r} does not begin with {MAGIC!r}; restore the file")
@@ -117,9 +117,9 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
         if end is None:
             at = data.find(MAGIC, at + 1)  # torn block
             continue
-        found.append(_decode(view[at + len(MAGIC) + _SIZE.size : end - _SIZE.size], file_name))
+        blocks.append(_decode(view[at + len(MAGIC) + _SIZE.size : end - _SIZE.size], file_name))
         at = end if data.startswith(MAGIC, end) else data.find(MAGIC, end)
-    return tuple(found)
+    return tuple(blocks)
 
 
 def _end_of(data: bytes, at: int) -> int | None:
@@ -157,15 +157,15 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
     """Decode a header; return its entries and the offset after it."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
-    found: dict[int, str] = {}
+    header: dict[int, str] = {}
     for _ in range(count):
         key, length = _TWO.unpack_from(body, at)
         at += _TWO.size
         if not 0 <= length <= len(body) - at:
             raise struct.error(f"a header of {length} bytes")
-        found[key] = str(body[at : at + length], "utf-8")
+        header[key] = str(body[at : at + length], "utf-8")
         at += length
-    return found, at
+    return header, at
 
 
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
@@ -191,17 +191,17 @@ def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlo
     made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
         times = by_instant[instant][0].header.get(Header.COMPACTED_BLOCK_TIMES, "")
-        for one in filter(None, (part.strip() for part in times.split(","))):
-            made_of[one] = made_of.get(instant, instant)
-    newest = {into: one for one in order if (into := made_of.get(one)) is not None}
-    standing = {one: into for into, one in newest.items()}
-    found: list[LogBlock] = []
+        for block in filter(None, (part.strip() for part in times.split(","))):
+            made_of[block] = made_of.get(instant, instant)
+    newest = {into: block for block in order if (into := made_of.get(block)) is not None}
+    standing = {block: into for into, block in newest.items()}
+    blocks: list[LogBlock] = []
     for instant in order:
         if instant in standing:
-            found += by_instant[standing[instant]]
+            blocks += by_instant[standing[instant]]
         elif instant not in made_of and instant not in newest:
-            found += by_instant[instant]
-    return tuple(found)
+            blocks += by_instant[instant]
+    return tuple(blocks)
 
 
 _CONTENT_VERSION = 3
@@ -248,17 +248,17 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
             f"log file {file_name!r} has an Avro block of version {version}, only 1 to {_CONTENT_VERSION} are known; "
             "compact the table with the engine that wrote it"
         )
-    found: list[Any] = []
+    rows: list[Any] = []
     at, source = _TWO.size, BytesIO(content)
     for _ in range(count):
         (length,) = _COUNT.unpack_from(content, at)
         at += _COUNT.size
         source.seek(at)
-        found.append(fastavro.schemaless_reader(source, parsed, None))
+        rows.append(fastavro.schemaless_reader(source, parsed, None))
         at += length
         if source.tell() != at:
             raise Corrupt(f"log file {file_name!r} has a row of {length} bytes that is of another size; restore it")
-    return found
+    return rows
 
 
 @lru_cache(maxsize=256)
@@ -354,13 +354,13 @@ def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | 
 
     An int of 0 counts as no value. Readers fail at several types in one block.
     """
-    name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
+    name, ordering_values = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
     if name == _DECIMAL:
-        given = [_decimal_bytes(value) for value in given]
+        ordering_values = [_decimal_bytes(value) for value in ordering_values]
     records = [
         {"recordKey": key, "partitionPath": partition, "orderingVal": (wrapped, {"value": value})}
-        for key, value in zip(keys, given, strict=True)
+        for key, value in zip(keys, ordering_values, strict=True)
     ]
     datum = BytesIO()
     fastavro.schemaless_writer(datum, avro_schema(_RECORDS), {"deleteRecordList": records})
@@ -387,26 +387,26 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
                 "compact the table with the engine that wrote it"
             )
         datum = BytesIO(content[_TWO.size : _TWO.size + length])
-        found: Any = fastavro.schemaless_reader(datum, avro_schema(_RECORDS), None, return_record_name=True)
-        return tuple(_delete(one) for one in found["deleteRecordList"])
+        record: Any = fastavro.schemaless_reader(datum, avro_schema(_RECORDS), None, return_record_name=True)
+        return tuple(_delete(entry) for entry in record["deleteRecordList"])
     except (struct.error, EOFError, ValueError, IndexError, KeyError, TypeError) as error:
         raise Corrupt(f"log file {file_name!r} has a delete block that cannot be read ({error}); restore it") from error
 
 
 def _delete(record: Any) -> LogDelete:
-    name, given = record["orderingVal"] or ("", None)
+    name, ordering = record["orderingVal"] or ("", None)
     name = name.removeprefix(_PACKAGE)
-    found = [_NO_VALUE if given is None else (name, given["value"])] if name != _ARRAY else _unwrapped(given)
-    if all((kind, value) == _NO_VALUE for kind, value in found):
+    pairs = [_NO_VALUE if ordering is None else (name, ordering["value"])] if name != _ARRAY else _unwrapped(ordering)
+    if all((kind, value) == _NO_VALUE for kind, value in pairs):
         return LogDelete(record["recordKey"], record["partitionPath"] or "")
-    kinds, values = (tuple(part) for part in zip(*found, strict=True))
+    kinds, values = (tuple(part) for part in zip(*pairs, strict=True))
     return LogDelete(record["recordKey"], record["partitionPath"] or "", values, kinds)
 
 
-def _unwrapped(given: Any) -> list[tuple[str, Any]]:
+def _unwrapped(array: Any) -> list[tuple[str, Any]]:
     return [
-        ("", None) if one is None else (one[0].removeprefix(_PACKAGE), one[1]["value"])
-        for one in given["wrappedValues"] or ()
+        ("", None) if wrapped is None else (wrapped[0].removeprefix(_PACKAGE), wrapped[1]["value"])
+        for wrapped in array["wrappedValues"] or ()
     ]
 
 
@@ -415,24 +415,24 @@ def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], f
 
     Raises `Corrupt` if a value's type does not fit its column; JVM Hudi and hudi-rs fail, too.
     """
-    given = [one for one in deletes if one.values]
-    expected = [wrapper_of(column.type) for column in columns] if given else []
+    valued = [delete for delete in deletes if delete.values]
+    expected = [wrapper_of(column.type) for column in columns] if valued else []
     ordered_by = ", ".join(f"{column.name} of type {column.type}" for column in columns)
-    for one in given:
-        pairs = zip(one.wrappers, expected, strict=False)
-        if len(expected) != len(one.wrappers) or not all(found in _READ_AS[wanted] for found, wanted in pairs):
+    for delete in valued:
+        pairs = zip(delete.wrappers, expected, strict=False)
+        if len(expected) != len(delete.wrappers) or not all(stored in _READ_AS[wanted] for stored, wanted in pairs):
             raise Corrupt(
-                f"log file {file_name!r} deletes key {one.key!r} with an ordering value of type "
-                f"{', '.join(one.wrappers)}, and the table is ordered by {ordered_by or 'nothing'}; "
+                f"log file {file_name!r} deletes key {delete.key!r} with an ordering value of type "
+                f"{', '.join(delete.wrappers)}, and the table is ordered by {ordered_by or 'nothing'}; "
                 "no reader can compare them: take the file from a backup, or roll its commit back"
             )
-    values = ([one.values[number] for one in given] for number in range(len(columns)))
-    return [_column(found, column.type) for found, column in zip(values, columns, strict=True)]
+    values = ([delete.values[number] for delete in valued] for number in range(len(columns)))
+    return [_column(stored, column.type) for stored, column in zip(values, columns, strict=True)]
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if types.is_decimal(kind):
-        return pa.array([_of_decimal_bytes(one) for one in values], pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
+        return pa.array([_of_decimal_bytes(value) for value in values], pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
     return pa.array(values, stored_kind(kind)).cast(kind)
 
 

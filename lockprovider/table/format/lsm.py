@@ -65,8 +65,8 @@ class HistoryFile:
 
 def parse_file(name: str) -> HistoryFile | None:
     """Parse the name of an archive file; return None for any other name."""
-    found = _FILE.fullmatch(name)
-    return HistoryFile(found[1], found[2], int(found[3])) if found else None
+    match = _FILE.fullmatch(name)
+    return HistoryFile(match[1], match[2], int(match[3])) if match else None
 
 
 def manifest_path(number: int) -> str:
@@ -76,8 +76,8 @@ def manifest_path(number: int) -> str:
 
 def parse_manifest_name(name: str) -> int | None:
     """Parse the number of a manifest; return None for any other name."""
-    found = _MANIFEST.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 Manifest = Mapping[str, int]  # bytes by file name
@@ -92,8 +92,8 @@ def encode_manifest(files: Manifest) -> bytes:
 def decode_manifest(data: bytes, name: str) -> Manifest:
     """Decode a manifest; raise `Corrupt` with its name if it is damaged."""
     try:
-        said = parse_json(data, most=LARGEST_OBJECT)["files"]
-        return {str(one["fileName"]): int(one["fileLen"]) for one in said}
+        listed = parse_json(data, most=LARGEST_OBJECT)["files"]
+        return {str(file["fileName"]): int(file["fileLen"]) for file in listed}
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Corrupt(f"{name} cannot be understood ({error!r}); restore the file") from error
 
@@ -121,9 +121,9 @@ class Digest:
 def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
     """Return the digest in an archive file's footer; None if missing or unreadable."""
     try:
-        said = parse_json((footer or {})[_DIGEST_KEY.encode()], most=LARGEST_OBJECT)
-        streams = {str(name): (int(batch), str(file)) for name, (batch, file) in said["streams"].items()}
-        return Digest(str(said["begin"]), str(said["completion"]), streams)
+        digest = parse_json((footer or {})[_DIGEST_KEY.encode()], most=LARGEST_OBJECT)
+        streams = {str(name): (int(batch), str(file)) for name, (batch, file) in digest["streams"].items()}
+        return Digest(str(digest["begin"]), str(digest["completion"]), streams)
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
 
@@ -141,14 +141,14 @@ class Archived:
 
 def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
     """Return the instants as rows of the archive, sorted by begin time."""
-    ordered = sorted(instants, key=lambda one: (one.begin, one.completion))
-    return [dict(zip(SCHEMA.names, (*astuple(one), _VERSION), strict=True)) for one in ordered]
+    ordered = sorted(instants, key=lambda instant: (instant.begin, instant.completion))
+    return [dict(zip(SCHEMA.names, (*astuple(instant), _VERSION), strict=True)) for instant in ordered]
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
     """Encode an archive file by row groups; equal rows give equal bytes."""
     out = pa.BufferOutputStream()
-    said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
+    summary = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:
         for group in _groups(rows):
             writer.write_table(pa.Table.from_pylist(group, SCHEMA))
@@ -156,7 +156,7 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
             {
                 "parquet.avro.schema": json.dumps(_RECORD, separators=(",", ":")),
                 "writer.model.name": "avro",
-                _DIGEST_KEY: json.dumps(said, separators=(",", ":"), sort_keys=True),
+                _DIGEST_KEY: json.dumps(summary, separators=(",", ":"), sort_keys=True),
             }
         )
     return bytes(out.getvalue())

@@ -310,8 +310,8 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
     except Corrupt:
         raise
     except Exception as error:  # fastavro raises many kinds
-        said = str(error)[:_SHORT]
-        raise Corrupt(f"{file_name} cannot be read as Avro ({said}); restore or remove the file") from error
+        message = str(error)[:_SHORT]
+        raise Corrupt(f"{file_name} cannot be read as Avro ({message}); restore or remove the file") from error
     if not isinstance(record, Mapping):
         raise Corrupt(f"{file_name} holds a value that is no record; restore or remove the file")
     return record
@@ -350,26 +350,28 @@ def parsed_schema(text: bytes | str) -> Any:
 
 def checked_schema(text: bytes | str) -> Any:
     """Parse an Avro schema as JSON; raise `ValueError` if its values could exhaust memory."""
-    said = parse_json(text if isinstance(text, bytes) else text.encode(), most=LARGEST_OBJECT)
-    _refuse_free(said)
-    return said
+    parsed = parse_json(text if isinstance(text, bytes) else text.encode(), most=LARGEST_OBJECT)
+    _refuse_free(parsed)
+    return parsed
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
     """Refuse types whose values take no bytes or never end: a few bytes could claim a billion values."""
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
         raise ValueError(f"record {avro!r} is part of itself")
-    for one in avro if isinstance(avro, list) else ():
-        _refuse_free(one, within)
+    for part in avro if isinstance(avro, list) else ():
+        _refuse_free(part, within)
     if not isinstance(avro, dict):
         return
     if avro.get("type") in {"record", "error"}:
         within |= {str(avro.get("name")).rpartition(".")[2]}
         fields = avro.get("fields")
-        if not isinstance(fields, list) or all(isinstance(one, dict) and one.get("type") == "null" for one in fields):
+        if not isinstance(fields, list) or all(
+            isinstance(part, dict) and part.get("type") == "null" for part in fields
+        ):
             raise ValueError(f"record {avro.get('name')!r} has no value")
-        for one in fields:
-            _refuse_free(one.get("type"), within)
+        for part in fields:
+            _refuse_free(part.get("type"), within)
         return
     if (avro.get("type") == "fixed" and not avro.get("size")) or avro.get("items") in ("null", {"type": "null"}):
         raise ValueError("values that take no bytes")
@@ -383,13 +385,13 @@ SINK_KEY = "_hudi_streaming_sink_checkpoint"
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
     """Return each stream's last batch from a commit's extra metadata."""
     try:
-        said = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
+        text = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
         return {}
-    return {str(stream): int(batch) for stream, batch in said if _is_number(batch)}
+    return {str(stream): int(batch) for stream, batch in text if _is_number(batch)}
 
 
-def noted(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
+def with_batch(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
     """Return extra metadata that records this batch and keeps other streams' entries."""
     said = {name: str(number) for name, number in batches_by_stream(extra).items()}
     return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
@@ -404,7 +406,7 @@ def _is_number(batch: object) -> bool:
 
 def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
     """Group file statistics by partition path, in order."""
-    found: dict[str, tuple[WriteStat, ...]] = {}
+    grouped: dict[str, tuple[WriteStat, ...]] = {}
     for stat in stats:
-        found[stat.partition] = (*found.get(stat.partition, ()), stat)
-    return found
+        grouped[stat.partition] = (*grouped.get(stat.partition, ()), stat)
+    return grouped

@@ -106,14 +106,16 @@ def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
     if empty:
         raise InvalidRecords(f"files {empty} have no bytes, which a metadata table cannot list; write them again")
     everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in named}
-    partitions = (FilesRecord(_key(partition), one) for partition, one in named.items())
+    partitions = (FilesRecord(_key(partition), written) for partition, written in named.items())
     return (FilesRecord(ALL_PARTITIONS, everything), *partitions)
 
 
 def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]:
     """Return the records that remove a clean's files, given by partition."""
-    gone = {partition: {name: ListedFile(0, is_deleted=True) for name in files} for partition, files in names.items()}
-    return tuple(FilesRecord(_key(partition), files) for partition, files in gone.items() if files)
+    removed = {
+        partition: {name: ListedFile(0, is_deleted=True) for name in files} for partition, files in names.items()
+    }
+    return tuple(FilesRecord(_key(partition), files) for partition, files in removed.items() if files)
 
 
 def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
@@ -129,14 +131,14 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
     """Encode records, each key once, as HFile entries in Hudi's whole schema, which hudi-rs needs."""
     parsed = parsed_schema(schema_json or metadata_schema())
-    found: dict[bytes, bytes] = {}
+    entries: dict[bytes, bytes] = {}
     for record in records:
         out = BytesIO()
-        listed = {name: {"size": one.size, "isDeleted": one.is_deleted} for name, one in record.files.items()}
+        listed = {name: {"size": entry.size, "isDeleted": entry.is_deleted} for name, entry in record.files.items()}
         said = {"key": "", "type": _TYPES[record.key == ALL_PARTITIONS], "filesystemMetadata": listed}
         fastavro.schemaless_writer(out, parsed, said)
-        found[record.key.encode()] = out.getvalue()
-    return found
+        entries[record.key.encode()] = out.getvalue()
+    return entries
 
 
 @cache
@@ -158,16 +160,16 @@ def merge_files(records: Iterable[FilesRecord]) -> FileListing:
 
     The larger size counts. A deleted file is gone until a later record names it.
     """
-    found: dict[str, dict[str, int]] = {}
+    listing: dict[str, dict[str, int]] = {}
     for record in records:
-        files = found.setdefault(record.key, {})
+        files = listing.setdefault(record.key, {})
         for name, listed in record.files.items():
             if listed.is_deleted:
                 files.pop(name, None)
             else:
                 files[name] = max(listed.size, files.get(name, 0))
-    partitions = frozenset(map(_path, found.pop(ALL_PARTITIONS, {})))
-    return FileListing(partitions, {_path(key): files for key, files in found.items()})
+    partitions = frozenset(map(_path, listing.pop(ALL_PARTITIONS, {})))
+    return FileListing(partitions, {_path(key): files for key, files in listing.items()})
 
 
 def _path(key: str) -> str:

@@ -25,9 +25,9 @@ _UTF16_UNIT = re.compile(rb"(..)", re.DOTALL)
 def pairs(text: str) -> Iterator[tuple[str, str]]:
     """Yield the unescaped (key, value) pairs of properties text, in file order."""
     for line in _logical_lines(text):
-        found = _KEY.fullmatch(line)
-        if found is not None:
-            yield _unescape(found[1]), _unescape(found[2])
+        match = _KEY.fullmatch(line)
+        if match is not None:
+            yield _unescape(match[1]), _unescape(match[2])
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -48,10 +48,10 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    def one(found: re.Match[str]) -> str:
-        if found[1]:
-            return chr(int(found[1], 16))
-        return _UNESCAPES.get(found[2] or "", found[2] or "")
+    def one(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        return _UNESCAPES.get(match[2] or "", match[2] or "")
 
     units = _SEQUENCE.sub(one, text)
     # Java escapes UTF-16 units; two may form one character.
@@ -170,8 +170,8 @@ def own_rule(raw: Mapping[str, str]) -> str:
 
     In version 9 these properties replace payload classes.
     """
-    found = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
-    return next((f"{key}={raw[key]}" for key in found if raw[key].strip().upper() not in {"", "NONE"}), "")
+    rule = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
+    return next((f"{key}={raw[key]}" for key in rule if raw[key].strip().upper() not in {"", "NONE"}), "")
 
 
 @dataclass(frozen=True, slots=True)

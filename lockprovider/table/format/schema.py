@@ -47,14 +47,14 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
 
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:
     """Return the names that are in `among`, in order."""
-    there = frozenset(among)
-    return [name for name in names if name in there]
+    available = frozenset(among)
+    return [name for name in names if name in available]
 
 
 def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
     """Return the names that are not in `among`, in order."""
-    there = frozenset(among)
-    return [name for name in names if name not in there]
+    available = frozenset(among)
+    return [name for name in names if name not in available]
 
 
 def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
@@ -185,7 +185,7 @@ def from_avro(text: str) -> pa.Schema:
     if kind != "record":
         raise Corrupt(f"the table schema is an Avro {kind}, not a record: {text[:80]!r}")
     named: dict[str, Any] = {}
-    return pa.schema([_arrow_field(one["name"], one["type"], one["name"], named) for one in fields])
+    return pa.schema([_arrow_field(field["name"], field["type"], field["name"], named) for field in fields])
 
 
 def stated_columns(text: str) -> pa.Schema:
@@ -225,7 +225,10 @@ def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> 
     match avro["type"]:
         case "record":
             return pa.struct(
-                [_arrow_field(one["name"], one["type"], f"{path}.{one['name']}", named) for one in avro["fields"]]
+                [
+                    _arrow_field(field["name"], field["type"], f"{path}.{field['name']}", named)
+                    for field in avro["fields"]
+                ]
             )
         case "array":
             return pa.list_(_arrow_field("element", avro["items"], f"{path}.element", named))
@@ -269,10 +272,10 @@ def parse_version(text: str, name: str) -> SchemaVersion:
 def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
     """Parse the schemas of a `schema_file`, oldest first; raise `Corrupt` if it is damaged."""
     try:
-        found = [_version(one, name) for one in _parsed(data, name)["schemas"]]
+        versions = [_version(version, name) for version in _parsed(data, name)["schemas"]]
     except (KeyError, TypeError) as error:
         raise Corrupt(f"the history of schemas {name} cannot be understood ({error!r})") from error
-    return tuple(sorted(found, key=lambda one: one.version))
+    return tuple(sorted(versions, key=lambda version: version.version))
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
@@ -281,12 +284,12 @@ def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begi
     JVM readers find a renamed column by its id; this library reads by name.
     """
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
-    older = [one for one in history if one.version < latest.version]
+    older = [version for version in history if version.version < latest.version]
     if not older and begin < latest.version:
         return "the history of its columns is missing"
-    first = max((one.version for one in older if one.version <= begin), default=0)
-    for one in older if begin < latest.version else ():
-        if one.version >= first and (said := _difference(one.ids, latest.ids)):
+    first = max((version.version for version in older if version.version <= begin), default=0)
+    for version in older if begin < latest.version else ():
+        if version.version >= first and (said := _difference(version.ids, latest.ids)):
             return said
     return ""
 
@@ -308,18 +311,18 @@ def _parsed(data: bytes, name: str) -> dict[str, Any]:
         raise Corrupt(f"the schema in {name} cannot be understood: {error}") from error
 
 
-def _version(said: Any, name: str) -> SchemaVersion:
+def _version(parsed: Any, name: str) -> SchemaVersion:
     try:
-        return SchemaVersion(int(said["version_id"]), dict(_ids(said["fields"], "")))
+        return SchemaVersion(int(parsed["version_id"]), dict(_ids(parsed["fields"], "")))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"the schema in {name} cannot be understood ({error!r})") from error
 
 
 def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
-    for one in fields:
-        path = f"{above}{one['name']}"
-        yield path, int(one["id"])
-        yield from _inner(one["type"], path)
+    for field in fields:
+        path = f"{above}{field['name']}"
+        yield path, int(field["id"])
+        yield from _inner(field["type"], path)
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:

@@ -269,19 +269,19 @@ class ClusteringPlan:
     @property
     def slices(self) -> tuple[PlannedSlice, ...]:
         """The slices of all groups."""
-        return tuple(one for group in self.groups for one in group.slices)
+        return tuple(planned for group in self.groups for planned in group.slices)
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
         """The file groups that this clustering ends."""
-        return frozenset(one.group for one in self.slices)
+        return frozenset(planned.group for planned in self.slices)
 
 
 def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
     """Encode a requested clustering; its paths begin with `root`, as in Hudi's plans."""
     groups = [
         {
-            "slices": [_slice_to_avro(one, root) for one in group.slices],
+            "slices": [_slice_to_avro(planned, root) for planned in group.slices],
             "metrics": dict(group.metrics),
             "numOutputFileGroups": group.outputs,
             "extraMetadata": None,
@@ -306,12 +306,12 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
     return one_record("HoodieRequestedReplaceMetadata", record)
 
 
-def _slice_to_avro(one: PlannedSlice, root: str) -> dict[str, Any]:
+def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
     return {
-        "dataFilePath": f"{root}/{join(one.partition, one.base_file)}" if one.base_file else "",
-        "deltaFilePaths": [f"{root}/{join(one.partition, name)}" for name in one.logs],
-        "fileId": one.file_id,
-        "partitionPath": one.partition,
+        "dataFilePath": f"{root}/{join(planned.partition, planned.base_file)}" if planned.base_file else "",
+        "deltaFilePaths": [f"{root}/{join(planned.partition, name)}" for name in planned.logs],
+        "fileId": planned.file_id,
+        "partitionPath": planned.partition,
         "bootstrapFilePath": "",
         "version": 1,
     }
@@ -336,14 +336,14 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
     return ClusteringGroup(slices, group.get("numOutputFileGroups") or 1, group.get("metrics") or {})
 
 
-def _planned_slice(one: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
+def _planned_slice(record: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
     return PlannedSlice(
-        one.get("partitionPath") or "",
-        one["fileId"],
-        _name(one.get("dataFilePath") or ""),
-        tuple(map(_name, one.get("deltaFilePaths") or ())),
+        record.get("partitionPath") or "",
+        record["fileId"],
+        _name(record.get("dataFilePath") or ""),
+        tuple(map(_name, record.get("deltaFilePaths") or ())),
         base_instant,
-        one.get("metrics") or {},
+        record.get("metrics") or {},
     )
 
 
@@ -378,4 +378,6 @@ def decode_compaction_plan(data: bytes, file_name: str) -> tuple[PlannedSlice, .
 
 
 def _compaction_plan(record: Mapping[str, Any]) -> tuple[PlannedSlice, ...]:
-    return tuple(_planned_slice(one, one["baseInstantTime"]) for one in record.get("operations") or ())
+    return tuple(
+        _planned_slice(operation, operation["baseInstantTime"]) for operation in record.get("operations") or ()
+    )

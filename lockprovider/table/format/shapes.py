@@ -221,20 +221,20 @@ class Reason:
 
 def property_of(key: str) -> Property | None:
     """Return the list's entry for a property; None if it is not listed."""
-    return _NAMED.get(key) or next((one for one in _FAMILIES if key.startswith(one.key)), None)
+    return _NAMED.get(key) or next((known for known in _FAMILIES if key.startswith(known.key)), None)
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
     """Return every reason against reads or writes; a reason against reads prevents writes, too."""
-    found = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
-    return tuple({one.stated: one for one in found[::-1]}.values())[::-1]
+    against = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
+    return tuple({reason.stated: reason for reason in against[::-1]}.values())[::-1]
 
 
 def check_readable(config: TableConfig) -> None:
     """Raise `UnsupportedTable`, with the next step, if rows would be read wrongly."""
-    found = tuple(one for one in reasons(config, keeps_listing=True) if one.reads)
-    if found:
-        raise UnsupportedTable(_sentence(config, found, "read", _elsewhere(found)))
+    against = tuple(reason for reason in reasons(config, keeps_listing=True) if reason.reads)
+    if against:
+        raise UnsupportedTable(_sentence(config, against, "read", _elsewhere(against)))
 
 
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
@@ -243,27 +243,29 @@ def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
     With an empty time zone, every JVM writer has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer
     maintains the metadata table's partition `files`.
     """
-    found = reasons(config, keeps_listing=keeps_listing)
-    if found:
-        raise UnsupportedTable(_sentence(config, found, "written", way_on(config, found, keeps_listing=keeps_listing)))
+    against = reasons(config, keeps_listing=keeps_listing)
+    if against:
+        raise UnsupportedTable(
+            _sentence(config, against, "written", next_step_for(config, against, keeps_listing=keeps_listing))
+        )
 
 
-def way_on(config: TableConfig, found: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
+def next_step_for(config: TableConfig, against: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
     """Return the next step against all these reasons, for the error text."""
     ways = ways_to_write(config, keeps_listing=keeps_listing)
-    return ", or ".join(ways) or _elsewhere(found)
+    return ", or ".join(ways) or _elsewhere(against)
 
 
-def _elsewhere(found: tuple[Reason, ...]) -> str:
-    return "; ".join(one.elsewhere for one in found) if all(one.elsewhere for one in found) else _ENGINE
+def _elsewhere(against: tuple[Reason, ...]) -> str:
+    return "; ".join(reason.elsewhere for reason in against) if all(reason.elsewhere for reason in against) else _ENGINE
 
 
-def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_step: str) -> str:
+def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_step: str) -> str:
     name = f"table {config.name!r}"
-    if len(found) == 1:
-        return f"{name}: {found[0].text}; {next_step}"
-    numbered = "; ".join(f"({number}) {one.text}" for number, one in enumerate(found, 1))
-    return f"{name} cannot be {verb} here, for {len(found)} reasons: {numbered}; {next_step}"
+    if len(against) == 1:
+        return f"{name}: {against[0].text}; {next_step}"
+    numbered = "; ".join(f"({number}) {reason.text}" for number, reason in enumerate(against, 1))
+    return f"{name} cannot be {verb} here, for {len(against)} reasons: {numbered}; {next_step}"
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
@@ -271,14 +273,14 @@ def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[
 
     At most one way keeps all files, and one removes the metadata table.
     """
-    found: dict[bool, str] = {}
+    against: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
-        left = reasons(change(config), keeps_listing=keeps or keeps_listing)
-        steps = [*(one.elsewhere for one in left), *filter(None, (name(config),))]
-        is_vain = removes and (left or not config.named_metadata)
-        if removes not in found and all(one.elsewhere for one in left) and not is_vain:
-            found[removes] = ", then ".join(steps)
-    return tuple(found.values())
+        remaining = reasons(change(config), keeps_listing=keeps or keeps_listing)
+        steps = [*(reason.elsewhere for reason in remaining), *filter(None, (name(config),))]
+        is_vain = removes and (remaining or not config.named_metadata)
+        if removes not in against and all(reason.elsewhere for reason in remaining) and not is_vain:
+            against[removes] = ", then ".join(steps)
+    return tuple(against.values())
 
 
 def _share(config: TableConfig) -> str:
@@ -324,21 +326,21 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
             if allowed is not None and value.lower() not in allowed:
                 yield Reason(f"{key}={value}", known.why, known.elsewhere, reads)
                 break
-    said = {key: value.strip() for key, value in raw.items() if key.startswith(_WRITERS) and key not in _BUCKETS}
-    yield from _of_settings(said)
+    settings = {key: value.strip() for key, value in raw.items() if key.startswith(_WRITERS) and key not in _BUCKETS}
+    yield from _of_settings(settings)
 
 
-def _of_settings(said: Mapping[str, str]) -> Iterator[Reason]:
+def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
     """Yield a reason for each setting for all writers that this library would refuse."""
-    refused = _refusal(said)
-    alone = {f"{key}={value}": error for key, value in said.items() if (error := _refusal({key: value}))}
-    for stated, error in (alone or {", ".join(said): refused}).items() if refused else ():
+    refused = _refusal(settings)
+    alone = {f"{key}={value}": error for key, value in settings.items() if (error := _refusal({key: value}))}
+    for stated, error in (alone or {", ".join(settings): refused}).items() if refused else ():
         yield Reason(stated, f"is set for all writers, and this library cannot use it: {error}", reads=False)
 
 
-def _refusal(said: Mapping[str, str]) -> str:
+def _refusal(settings: Mapping[str, str]) -> str:
     try:
-        LockSettings.from_hudi(said)
+        LockSettings.from_hudi(settings)
     except InvalidSettings as error:
         return str(error)
     return ""
@@ -385,16 +387,16 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
     With `keeps` the writer maintains the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
-    others = [name for name in named if name != LISTING]
+    other_partitions = [name for name in named if name != LISTING]
     if not named:
         return "", ""
     if not keeps:
         return "would hide these commits from JVM readers", ""
     if tuple(inflight):
         return "is being built", "wait until it is, then begin again"
-    indexes = [f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in others if name not in STATISTICS]
-    elsewhere = "" if set(others) & set(STATISTICS) else "; ".join(indexes)
-    return ("has more than `files`, which is all that is kept here", elsewhere) if others else ("", "")
+    indexes = [f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in other_partitions if name not in STATISTICS]
+    elsewhere = "" if set(other_partitions) & set(STATISTICS) else "; ".join(indexes)
+    return ("has more than `files`, which is all that is kept here", elsewhere) if other_partitions else ("", "")
 
 
 def _of_keys(config: TableConfig) -> Iterator[Reason]:

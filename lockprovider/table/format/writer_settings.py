@@ -52,26 +52,26 @@ def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
 
     With `keeps_listing` its metadata table stays, without statistics.
     """
-    wanted, kept = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
+    settings, partitions = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:
-        kept = tuple(name for name in kept if name not in STATISTICS)
-    raw = MappingProxyType({**config.raw, **wanted})
-    return replace(config, timezone="UTC", metadata_partitions=kept, raw=raw)
+        partitions = tuple(name for name in partitions if name not in STATISTICS)
+    raw = MappingProxyType({**config.raw, **settings})
+    return replace(config, timezone="UTC", metadata_partitions=partitions, raw=raw)
 
 
 def alone(config: TableConfig) -> TableConfig:
     """Return the configuration without the settings of `shared`; the zone stays UTC, like its instants."""
     keys = {*SHARED, STATISTICS_KEY}
-    return replace(config, raw=MappingProxyType({key: said for key, said in config.raw.items() if key not in keys}))
+    return replace(config, raw=MappingProxyType({key: value for key, value in config.raw.items() if key not in keys}))
 
 
-def says_listing_is_kept(config: TableConfig) -> bool:
+def keeps_file_listing(config: TableConfig) -> bool:
     """Return whether the table makes Spark's writers keep a listing of files only."""
-    wanted = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
-    return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in wanted.items())
+    settings = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
+    return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in settings.items())
 
 
-def without_blocking(config: TableConfig) -> TableConfig:
+def as_non_blocking(config: TableConfig) -> TableConfig:
     """Return the configuration that makes Spark's writers non-blocking."""
     return replace(config, raw=MappingProxyType({**config.raw, MODE_KEY: NON_BLOCKING}))
 
@@ -107,9 +107,9 @@ def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Setti
         if (found[key] or "").strip().lower() != wanted.lower()
     ]
     zone = SettingChange(ZONE_KEY, config.timezone or None, "UTC")
-    kept = shared(config, keeps_listing=keeps_listing).metadata_partitions
-    named = [SettingChange(PARTITIONS_KEY, ",".join(config.metadata_partitions), ",".join(kept))]
-    less = named if kept != config.metadata_partitions else []
+    partitions = shared(config, keeps_listing=keeps_listing).metadata_partitions
+    named = [SettingChange(PARTITIONS_KEY, ",".join(config.metadata_partitions), ",".join(partitions))]
+    less = named if partitions != config.metadata_partitions else []
     return (*changes, *less, *(() if config.timezone == "UTC" else (zone,)))
 
 
@@ -124,7 +124,7 @@ def visibility(config: TableConfig) -> str:
     return config.raw.get(VISIBILITY_KEY, ORDERED)
 
 
-def appears_at_once(config: TableConfig) -> bool:
+def is_unordered(config: TableConfig) -> bool:
     """Return whether the commits of one decision become visible together; by default they do not.
 
     JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY then MISS COMMITS.
@@ -137,5 +137,5 @@ def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
     if wanted not in VISIBILITIES:
         raise InvalidInput(f"visibility={wanted!r} is not valid: use {' or '.join(map(repr, VISIBILITIES))}")
     others = {key: value for key, value in config.raw.items() if key != VISIBILITY_KEY}
-    said = {} if wanted == ORDERED else {VISIBILITY_KEY: wanted}
-    return replace(config, raw=MappingProxyType(others | said))
+    setting = {} if wanted == ORDERED else {VISIBILITY_KEY: wanted}
+    return replace(config, raw=MappingProxyType(others | setting))

@@ -68,7 +68,7 @@ class _Output(NamedTuple):
 
 
 def cluster_table(
-    table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.here, *, dry_run: bool = False
+    table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
@@ -80,14 +80,14 @@ def cluster_table(
         planned = _planned(table, rule, table.listed_timeline())
         return (_result("", "", planned, ()),) if planned.groups else ()
     done = []
-    for begin in executor.left(table, Action.CLUSTERING):
+    for begin in executor.plans_without_executor(table, Action.CLUSTERING):
         with contextlib.suppress(WriteConflict):  # a write overtook it, and it was removed
             done.append(run_clustering(table, begin, run))
-    first = mine = schedule_clustering(table, rule, owned=True)
-    while mine is not None:
-        done.append(run_clustering(table, mine, run, executor.own_plan(table, mine, Action.CLUSTERING)))
-        more = is_full(decode_clustering_plan(*plans.read_requested(table, mine, Action.CLUSTERING)))
-        mine = schedule_clustering(table, rule, until=first or "", owned=True) if more else None
+    first = begin_of_own = schedule_clustering(table, rule, owned=True)
+    while begin_of_own is not None:
+        done.append(run_clustering(table, begin_of_own, run, executor.own_plan(table, begin_of_own, Action.CLUSTERING)))
+        more = is_full(decode_clustering_plan(*plans.read_requested(table, begin_of_own, Action.CLUSTERING)))
+        begin_of_own = schedule_clustering(table, rule, until=first or "", owned=True) if more else None
     return tuple(done)
 
 
@@ -101,15 +101,18 @@ def schedule_clustering(
     """
     _check(table, rule)
 
-    def plan(now: Timeline) -> bytes:
-        planned = _planned(table, rule, now, until)
+    def plan(timeline: Timeline) -> bytes:
+        planned = _planned(table, rule, timeline, until)
         return encode_clustering_plan(replace(planned, owned=owned), table.url.rstrip("/")) if planned.groups else b""
 
     return executor.schedule(table, Action.CLUSTERING, plan, owned=owned)
 
 
 def run_clustering(
-    table: TableContext, begin: str, run: executor.Runner = executor.here, owned: WriterHeartbeat | None = None
+    table: TableContext,
+    begin: str,
+    run: executor.Runner = executor.run_in_threads,
+    owned: WriterHeartbeat | None = None,
 ) -> ClusteringResult:
     """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
@@ -123,14 +126,14 @@ def run_clustering(
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
-    with executor.executing(table, begin, Action.CLUSTERING, read, is_ours, owned=owned) as mine:
-        planned = mine.planned
-        stats = _execute(table, begin, mine, run)
+    with executor.executing(table, begin, Action.CLUSTERING, read, is_ours, owned=owned) as execution:
+        planned = execution.planned
+        stats = _execute(table, begin, execution, run)
         completion = executor.complete(
             table,
             begin,
             Action.CLUSTERING,
-            mine,
+            execution,
             stats,
             check=lambda lease, now: _give_way(table, lease, begin, table.snapshot_of(now), planned),
             ended=sorted(planned.file_groups),
@@ -165,27 +168,27 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
     return f"columns {nested} are nested and have no order; sort by other columns" if nested else ""
 
 
-def _planned(table: TableContext, rule: ClusteringRule, now: Timeline, until: str = "") -> ClusteringPlan:
-    seen = table.snapshot_of(now)
-    if seen.slices and look_like_buckets(one.file_id for one in seen.slices):
+def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
+    snapshot = table.snapshot_of(timeline)
+    if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
         raise UnsupportedTable(
-            f"table {table.config().name!r} has file groups like {seen.slices[0].file_id}, which are a JVM writer's "
-            "buckets: there is nothing to join"
+            f"table {table.config().name!r} has file groups like {snapshot.slices[0].file_id}, which are buckets "
+            "of a JVM writer: there is nothing to join"
         )
-    busy = executor.planned_groups(table, now)
-    busy |= _preferred(table, now, frozenset(one.group for one in seen.slices) - busy)
-    return clustering_plan(seen, rule, busy, until)
+    busy = executor.planned_groups(table, timeline)
+    busy |= _preferred(table, timeline, frozenset(file_slice.group for file_slice in snapshot.slices) - busy)
+    return clustering_plan(snapshot, rule, busy, until)
 
 
-def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
+def _preferred(table: TableContext, timeline: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
     """Return the file groups that a clustering would lose to pending writes."""
-    pending, found = pending_writes(table, now, ""), set[FileGroup]()
-    while overlap := table.settings.resolution(_operation("", groups - found), pending):
-        more = (groups - found).intersection(overlap.file_groups)
+    pending, preferred = pending_writes(table, timeline, ""), set[FileGroup]()
+    while overlap := table.settings.resolution(_operation("", groups - preferred), pending):
+        more = (groups - preferred).intersection(overlap.file_groups)
         if not more:  # The resolution compares more; the completion checks it.
             break
-        found |= more
-    return found
+        preferred |= more
+    return preferred
 
 
 def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
@@ -206,24 +209,26 @@ def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
 def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
     """Yield the outputs of a plan, with the same file ids in each attempt."""
     for number, group in enumerate(planned.groups):
-        for partition in sorted({one.partition for one in group.slices}):
-            slices = tuple(one for one in group.slices if one.partition == partition)
-            ids = tuple(group_id(begin, CLUSTER, number, partition, one) for one in range(group.outputs))
+        for partition in sorted({planned_slice.partition for planned_slice in group.slices}):
+            slices = tuple(planned_slice for planned_slice in group.slices if planned_slice.partition == partition)
+            ids = tuple(
+                group_id(begin, CLUSTER, number, partition, planned_slice) for planned_slice in range(group.outputs)
+            )
             yield _Output(slices, ids)
 
 
 def _execute(
-    table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan], run: executor.Runner
+    table: TableContext, begin: str, execution: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
     """Write the new files of a plan by `run`; return their statistics."""
-    schema, planned = table.schema(), mine.planned
+    schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
     writer = GroupWriter(table.place, begin, table.config(), schema)
 
     tasks = []
     for output in _outputs(begin, planned):
-        slices = [mine.files.slice_of(one) for one in output.slices]
+        slices = [execution.files.slice_of(planned_slice) for planned_slice in output.slices]
         write = partial(_write, writer, slices, planned.sort_by, output.file_ids)
         tasks.append(executor.RewriteTask(write, sum(map(bytes_of, slices))))
     return list(run(tasks))
@@ -235,16 +240,24 @@ def _write(
     return write_clustered(writer, slices, sort_by, file_ids, executor.TOKEN)
 
 
-def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, planned: ClusteringPlan) -> None:
+def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
     """Remove the plan under the lock, and raise `WriteConflict`, if a write touched its file groups or is preferred."""
-    now = seen.timeline
-    there = {one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in seen.slices}
-    lost_to, touched = "", {one.group for one in planned.slices if there.get(one.group) != one.names}
+    timeline = snapshot.timeline
+    names_by_group = {
+        file_slice.group: frozenset(path.rpartition("/")[2] for path in file_slice.paths)
+        for file_slice in snapshot.slices
+    }
+    lost_to, touched = (
+        "",
+        {file_slice.group for file_slice in planned.slices if names_by_group.get(file_slice.group) != file_slice.names},
+    )
     if touched:  # A completed write has newer rows.
-        later = (i for i in reversed(now.writes) if table.metadata_of(i).file_groups & touched)
+        later = (i for i in reversed(timeline.writes) if table.metadata_of(i).file_groups & touched)
         lost_to = next((i.file_name for i in later), ARCHIVED)
     else:
-        overlap = table.settings.resolution(_operation(begin, planned.file_groups), pending_writes(table, now, begin))
+        overlap = table.settings.resolution(
+            _operation(begin, planned.file_groups), pending_writes(table, timeline, begin)
+        )
         if overlap is not None:
             lost_to, touched = overlap.lost_to.file_name, {*overlap.file_groups}
     if lost_to:

@@ -50,7 +50,7 @@ class CompactionResult:
 
 
 def compact_table(
-    table: TableContext, run: executor.Runner = executor.here, *, dry_run: bool = False
+    table: TableContext, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
 
@@ -60,9 +60,9 @@ def compact_table(
     if dry_run:
         planned = _planned(table, table.listed_timeline())
         return (_result("", "", planned),) if planned else ()
-    done = [run_compaction(table, begin, run) for begin in executor.left(table, Action.COMPACTION)]
-    mine = schedule_compaction(table)
-    return tuple(done if mine is None else [*done, run_compaction(table, mine, run)])
+    done = [run_compaction(table, begin, run) for begin in executor.plans_without_executor(table, Action.COMPACTION)]
+    begin_of_own = schedule_compaction(table)
+    return tuple(done if begin_of_own is None else [*done, run_compaction(table, begin_of_own, run)])
 
 
 def schedule_compaction(table: TableContext) -> str | None:
@@ -76,7 +76,7 @@ def schedule_compaction(table: TableContext) -> str | None:
     return executor.schedule(table, Action.COMPACTION, plan)
 
 
-def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.here) -> CompactionResult:
+def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
     """Run a scheduled compaction, also one by JVM Hudi, or continue one whose executor died.
 
     Raises:
@@ -84,11 +84,11 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
         Aborted: another executor is at work, or took this one for dead.
     """
     _check(table)
-    with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as mine:
-        stats = _execute(table, begin, mine, run)
-        completion = executor.complete(table, begin, Action.COMPACTION, mine, stats)
-    table.tell("compacted", begin, file_groups=len(mine.planned))
-    return _result(begin, completion, mine.planned)
+    with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
+        stats = _execute(table, begin, execution, run)
+        completion = executor.complete(table, begin, Action.COMPACTION, execution, stats)
+    table.tell("compacted", begin, file_groups=len(execution.planned))
+    return _result(begin, completion, execution.planned)
 
 
 def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
@@ -120,18 +120,30 @@ def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
 def _execute(
     table: TableContext,
     begin: str,
-    mine: executor.Execution[tuple[PlannedSlice, ...]],
+    execution: executor.Execution[tuple[PlannedSlice, ...]],
     run: executor.Runner,
 ) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
-    slices = [mine.files.slice_of(one) for one in mine.planned]
-    return list(run([executor.RewriteTask(partial(_write, writer, one), held_bytes(one)) for one in slices]))
+    slices = [execution.files.slice_of(planned_slice) for planned_slice in execution.planned]
+    return list(
+        run(
+            [
+                executor.RewriteTask(partial(_write, writer, planned_slice), held_bytes(planned_slice))
+                for planned_slice in slices
+            ]
+        )
+    )
 
 
-def _write(writer: GroupWriter, one: FileSlice) -> list[WriteStat]:
-    return [write_compacted(writer, one, executor.TOKEN)]
+def _write(writer: GroupWriter, file_slice: FileSlice) -> list[WriteStat]:
+    return [write_compacted(writer, file_slice, executor.TOKEN)]
 
 
 def _result(begin: str, completion: str, planned: Iterable[PlannedSlice]) -> CompactionResult:
     done = tuple(planned)
-    return CompactionResult(begin, completion, tuple(one.group for one in done), sum(len(one.logs) for one in done))
+    return CompactionResult(
+        begin,
+        completion,
+        tuple(planned_slice.group for planned_slice in done),
+        sum(len(planned_slice.logs) for planned_slice in done),
+    )

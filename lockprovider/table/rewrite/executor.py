@@ -53,7 +53,7 @@ class RewriteTask:
 Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
-def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
+def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
     """Run the tasks of a plan in threads of this process; fewer at once if they hold much memory."""
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
@@ -68,11 +68,11 @@ def schedule(
     With `owned` its heartbeat stays, for the caller to `own_plan`.
     """
     with table.locked() as lease:
-        now = table.listed_timeline()
-        data = plan(now)
+        timeline = table.listed_timeline()
+        data = plan(timeline)
         if not data:
             return None
-        begin = plans.claim_time(table, now)
+        begin = plans.claim_time(table, timeline)
         is_there = False
         try:
             lease.publish(plans.state_path(begin, action, InstantState.REQUESTED), data)
@@ -92,18 +92,21 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
     return heartbeat
 
 
-def planned_groups(table: TableContext, now: Timeline) -> set[FileGroup]:
+def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
     """Read the file groups of all uncompleted plans."""
-    found: set[FileGroup] = set()
+    groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
-        for begin in now.pending(action):
-            found |= {one.group for one in decode_compaction_plan(*plans.read_requested(table, begin, action))}
-    for begin in now.pending(Action.CLUSTERING):
-        found |= decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING)).file_groups
-    return found
+        for begin in timeline.pending(action):
+            groups |= {
+                planned_slice.group
+                for planned_slice in decode_compaction_plan(*plans.read_requested(table, begin, action))
+            }
+    for begin in timeline.pending(Action.CLUSTERING):
+        groups |= decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING)).file_groups
+    return groups
 
 
-def left(table: TableContext, action: Action) -> tuple[str, ...]:
+def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
     """Return the begin times of scheduled plans without a live executor."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _is_run(table, begin))
 
@@ -119,14 +122,12 @@ class PlannedFiles:
         """Return the planned slice with its existing files; raise `HistoryGone` if one is gone."""
         partition, base_file = planned.partition, planned.base_file
         named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
-        gone = [path for _, path in named if path not in self._sizes]
-        if gone:
+        missing = [path for _, path in named if path not in self._sizes]
+        if missing:
             word = self._action.value
-            raise HistoryGone(f"the {word} needs {gone[0]!r}, which is gone; unschedule it, then schedule another")
-        found = ((parse_log_file(name), path) for name, path in named)
-        ordered = in_merge_order(
-            SliceLog(file, path, self._sizes[path], "") for file, path in found if file is not None
-        )
+            raise HistoryGone(f"the {word} needs {missing[0]!r}, which is gone; unschedule it, then schedule another")
+        logs = ((parse_log_file(name), path) for name, path in named)
+        ordered = in_merge_order(SliceLog(file, path, self._sizes[path], "") for file, path in logs if file is not None)
         path = join(partition, base_file) if base_file else ""
         return FileSlice(partition, planned.file_id, planned.base_instant, path, self._sizes.get(path, 0), ordered)
 
@@ -206,7 +207,7 @@ def complete(
     table: TableContext,
     begin: str,
     action: Action,
-    mine: Execution[_Planned],
+    execution: Execution[_Planned],
     stats: Sequence[WriteStat],
     *,
     check: Callable[[Lease, Timeline], None] = lambda *_: None,
@@ -218,20 +219,20 @@ def complete(
     `Aborted` if other writers took this executor for dead.
     """
     with table.locked() as lease:
-        now = table.listed_timeline()
-        is_inflight = Instant(begin, action, InstantState.INFLIGHT) in now.instants
-        if not (mine.heartbeat.alive and is_inflight and begin in now.pending(action)):
+        timeline = table.listed_timeline()
+        is_inflight = Instant(begin, action, InstantState.INFLIGHT) in timeline.instants
+        if not (execution.heartbeat.alive and is_inflight and begin in timeline.pending(action)):
             raise _taken_over(begin, action)
-        check(lease, now)
+        check(lease, timeline)
         config = writable_config(table)
         replaced: dict[str, tuple[str, ...]] = {}
         for partition, file_id in ended:
             replaced[partition] = (*replaced.get(partition, ()), file_id)
         operation = COMPACT if action is Action.COMPACTION else CLUSTER
-        schema_json = hudi_schema.to_avro(table.schema(now), config.name)
-        extra = {**with_fence({}, table.fence), **table.current.stated_schema(now, begin)}
-        said = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
-        completion = plans.complete_write(table, lease, begin, action, said)
+        schema_json = hudi_schema.to_avro(table.schema(timeline), config.name)
+        extra = {**with_fence({}, table.fence), **table.current.stated_schema(timeline, begin)}
+        metadata = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
+        completion = plans.complete_write(table, lease, begin, action, metadata)
     checkpoint.note_files(table, begin, stats)
     plans.remove_files(table, begin, ())
     return completion
@@ -252,16 +253,16 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
     with table.locked() as lease:
         if begin is not None:
             _refuse_unless_free(table, begin, action)
-            found = [begin]
+            begins = [begin]
         else:
             latest_ms = table.clock.store_ms() - (hours or 0) * _HOUR_MS
-            old = [one for one in table.listed_timeline().pending(action) if to_ms(one) <= latest_ms]
-            found = [one for one in old if not _is_run(table, one)]
-        for one in found:
-            plans.take_back(table, lease, one, action)
-    for one in found:
-        table.tell(cast("EventKind", f"{action.value}_unscheduled"), one)
-    return tuple(found)
+            old = [plan for plan in table.listed_timeline().pending(action) if to_ms(plan) <= latest_ms]
+            begins = [plan for plan in old if not _is_run(table, plan)]
+        for plan in begins:
+            plans.take_back(table, lease, plan, action)
+    for plan in begins:
+        table.tell(cast("EventKind", f"{action.value}_unscheduled"), plan)
+    return tuple(begins)
 
 
 def _is_run(table: TableContext, begin: str) -> bool:

@@ -28,22 +28,22 @@ def run_due(table: TableContext) -> None:
     """Run the due services; skip a table without logs to compact, or that cannot be clustered."""
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
-        with _told(table, "archival"):
+        with _reporting_errors(table, "archival"):
             archive.archive_if_due(table)
-    with _told(table, "compaction of the metadata table"):
+    with _reporting_errors(table, "compaction of the metadata table"):
         metadata_table.compact_if_due(table)
     if compaction is not None:
-        with _told(table, "compaction"):
+        with _reporting_errors(table, "compaction"):
             if _commits_since(table.listed_timeline(), Action.COMPACTION) >= compaction.commits:
                 compact_table(table)
     if clustering is not None:
-        with _told(table, "clustering"):
+        with _reporting_errors(table, "clustering"):
             if _commits_since(table.listed_timeline(), Action.CLUSTERING) >= clustering.commits:
                 cluster_table(table, clustering.rule)
 
 
 @contextlib.contextmanager
-def _told(table: TableContext, service: str) -> Iterator[None]:
+def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
     try:
         yield
     except UnsupportedTable:
@@ -52,8 +52,8 @@ def _told(table: TableContext, service: str) -> Iterator[None]:
         table.tell("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
 
 
-def _commits_since(now: Timeline, action: Action) -> int:
+def _commits_since(timeline: Timeline, action: Action) -> int:
     """Count the row commits completed since the last plan of this action was made."""
-    planned = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
-    last = max((i.begin for i in now.instants if i.action is action), default="")
-    return sum((i.completion or "") > last and i.begin not in planned for i in now.writes)
+    planned = {i.begin for i in timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
+    last = max((i.begin for i in timeline.instants if i.action is action), default="")
+    return sum((i.completion or "") > last and i.begin not in planned for i in timeline.writes)

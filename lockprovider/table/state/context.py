@@ -19,7 +19,7 @@ from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.shapes import check_readable, check_writable, reasons
-from lockprovider.table.format.writer_settings import says_listing_is_kept
+from lockprovider.table.format.writer_settings import keeps_file_listing
 from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.clock import TimelineClock
@@ -303,4 +303,4 @@ def _is_writable(table: TableContext, config: TableConfig) -> bool:
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:
     """Return whether writes here maintain a metadata table's listing of files."""
     setting = table.settings.write_metadata
-    return says_listing_is_kept(config) if setting is None else setting
+    return keeps_file_listing(config) if setting is None else setting

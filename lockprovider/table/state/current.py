@@ -33,7 +33,7 @@ from lockprovider.table.format.schema import (
     schema_file,
 )
 from lockprovider.table.format.shapes import check_readable
-from lockprovider.table.format.writer_settings import appears_at_once
+from lockprovider.table.format.writer_settings import is_unordered
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import completions, reach
 from lockprovider.table.state.checkpoint import Checkpoint
@@ -140,7 +140,7 @@ class CurrentState:
 
     def _appears_in_order(self) -> bool:
         properties = self._knowledge.properties
-        return properties is not None and not appears_at_once(properties.config)
+        return properties is not None and not is_unordered(properties.config)
 
     def listed(self) -> Timeline:
         """List the whole timeline and cache it; raises `TableReplaced` for another table."""

@@ -16,7 +16,7 @@ from lockprovider.recipes.errors import Fenced
 from lockprovider.recipes.values import check_fence
 from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.metadata import batches_by_stream, noted
+from lockprovider.table.format.metadata import batches_by_stream, with_batch
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -67,7 +67,7 @@ class Fence:
 
 def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, str]:
     """Return a commit's extra metadata with this fence, if any."""
-    return extra if fence is None else {**extra, **noted(extra, fence.stream, fence.epoch)}
+    return extra if fence is None else {**extra, **with_batch(extra, fence.stream, fence.epoch)}
 
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
@@ -134,7 +134,7 @@ class BatchId:
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Return the entry for a commit's extra metadata, with other streams' batches."""
-        return noted(extra, self.key, self.batch)
+        return with_batch(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
         """Return the commit that has this batch, or None; `notes`: commits with their batches, newest first.

@@ -18,7 +18,7 @@ from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit
-from lockprovider.table.format.writer_settings import appears_at_once
+from lockprovider.table.format.writer_settings import is_unordered
 from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import time_after
@@ -111,7 +111,7 @@ class TableDecider:
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
         self.sample = sample
-        self.unordered = appears_at_once(config)
+        self.unordered = is_unordered(config)
         self._table = table
         self._latest = latest
         self._config = ""
@@ -120,7 +120,7 @@ class TableDecider:
     def refresh(self, seen_s: float) -> None:
         """Read the table's properties again, since they may change without the lock."""
         config = self._table.current.config_since(seen_s)
-        self._config, self.unordered = config_digest(config), appears_at_once(config)
+        self._config, self.unordered = config_digest(config), is_unordered(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """Raise if the intent may not follow these log entries."""

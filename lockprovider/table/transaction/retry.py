@@ -18,7 +18,7 @@ from lockprovider import AuditLog
 from lockprovider.table.errors import InvalidRecords, PropertiesChanged, TableExists
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.properties import TableConfig, encode_properties
-from lockprovider.table.format.writer_settings import shared, without_blocking
+from lockprovider.table.format.writer_settings import as_non_blocking, shared
 from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
@@ -103,7 +103,7 @@ def create_table(
         raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
     settings = checked_table_settings(settings)
     config = spec.with_index(settings.index).config()
-    config = shared(without_blocking(config) if settings.mode is Mode.NON_BLOCKING else config)
+    config = shared(as_non_blocking(config) if settings.mode is Mode.NON_BLOCKING else config)
     settings.check(config)
     store, data = Store.from_url(url, storage_options), encode_properties(config)
     audit = AuditLog(store)

@@ -10,7 +10,7 @@ from table.engines.rewriting import SORT, check_goes_on, check_same, with_plan
 
 from lockprovider.table import Table
 from lockprovider.table.engines import dask as engine
-from lockprovider.table.rewrite.executor import here
+from lockprovider.table.rewrite.executor import run_in_threads
 
 
 @pytest.mark.parametrize(("compaction", "scheduler"), [(True, "processes"), (True, "threads"), (False, "threads")])
@@ -34,4 +34,4 @@ def test_work_of_a_dead_executor_is_continued(tmp_path: Path, compaction: bool) 
     def finish(table: Table) -> None:
         engine.compact(table) if compaction else engine.cluster(table, SORT)
 
-    check_goes_on(tmp_path, here, finish, compaction=compaction)
+    check_goes_on(tmp_path, run_in_threads, finish, compaction=compaction)

@@ -83,7 +83,7 @@ def test_no_file_with_one_of_the_keys_is_skipped(groups: list[set[str]], wanted:
     assert lost(files, sorted(wanted), note_of) == set()
     asked = pa.array(sorted(wanted))
     for keys in groups:
-        perhaps = note_of(sorted(keys)).perhaps(asked)
+        perhaps = note_of(sorted(keys)).may_have_each(asked)
         assert wanted & keys <= {*asked.filter(pa.array(perhaps)).to_pylist()}
 
 

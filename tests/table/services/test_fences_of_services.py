@@ -99,7 +99,7 @@ def test_leader_deposed_while_it_writes_files_completes_nothing(request, kind: s
     table: Table = request.getfixturevalue("logs" if kind == "compact" else "table")
 
     def overtaken(tasks: Sequence[executor.RewriteTask]) -> Iterator[WriteStat]:
-        written = [*executor.here(tasks)]
+        written = [*executor.run_in_threads(tasks)]
         Table.open(table.url).under(8).append(rows((5, "b", 5)))
         yield from written
 

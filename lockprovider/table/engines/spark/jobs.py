@@ -34,7 +34,7 @@ from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.tasks import Sketch
 from lockprovider.table.errors import DoesNotFit, Misfit
-from lockprovider.table.files.base_file import of_keys
+from lockprovider.table.files.base_file import buckets_of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.metadata import WriteStat
@@ -239,7 +239,7 @@ def _grouper(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             partitions = batch.column(tasks.PARTITION).dictionary_encode()
-            row_buckets = of_keys(config, batch.column(tasks.KEY))
+            row_buckets = buckets_of_keys(config, batch.column(tasks.KEY))
             yield batch.append_column(tasks.GROUP, _names(partitions, row_buckets, numbers))
 
     return run

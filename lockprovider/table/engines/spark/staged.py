@@ -26,7 +26,7 @@ from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.options import WriteOperation
 from lockprovider.table.engines.writer import planner_of, start_for_tasks
 from lockprovider.table.errors import Aborted
-from lockprovider.table.files.base_file import of_keys
+from lockprovider.table.files.base_file import buckets_of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import bucket as buckets
@@ -226,7 +226,7 @@ def _groups(
             (file_slice.partition, buckets.bucket_of(file_slice.file_id)): int(n)
             for n, file_slice in numbered.old.items()
         }
-        of: Any = [of_keys(writer.config, chunk).to_numpy().astype(np.int64) for chunk in keys.chunks]
+        of: Any = [buckets_of_keys(writer.config, chunk).to_numpy().astype(np.int64) for chunk in keys.chunks]
         pairs, places = np.unique(homes << 32 | np.concatenate([_NO_ROWS, *of]), return_inverse=True)
         group_numbers = [
             numbers.get((names[pair >> 32], pair & 0xFFFFFFFF), -1 - (pair & 0xFFFFFFFF)) for pair in pairs.tolist()

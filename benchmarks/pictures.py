@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.shaped_s3 import ROOT
 from benchmarks.simulated_commits import _CAN, _LATER_S, _ROOT, STORES, Objects, Way, in_simulated_time
 from fsspec_cas import Store, Version
-from fsspec_cas.answer import Applied, Denied, Seen
+from fsspec_cas.answer import Applied, ConditionFailed, ObjectState
 from fsspec_cas.outcome import Absent, Write
 from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, LockRecord, LockSettings
 from lockprovider.storage_lock.lanes import INK, RED, Box, Lane, Mark, draw_lanes
@@ -149,7 +149,7 @@ class NotingWay(Way):
     async def _noted(self, does: str, path: str, asking: Any) -> Any:
         start_ms = self._scene.now_ms()
         answer = await asking
-        refused = isinstance(answer, Denied)
+        refused = isinstance(answer, ConditionFailed)
         self._scene.requests.append(Request(self._client, does, path, start_ms, self._scene.now_ms(), refused))
         return answer
 
@@ -360,7 +360,7 @@ def upsert() -> str:
     made = Table.create("memory://pictures", TableSpec("trips", rows({"id": [], "fare": []}).schema, "id", buckets=1))
     for number, entry in enumerate(made.store.list("")):
         data, version = made.store.read(entry.path).data, Version(Way.name, f"made {number}")
-        scene.objects.found[f"{_ROOT}/{entry.path}"] = Seen(version, len(data), 0, None, data)
+        scene.objects.found[f"{_ROOT}/{entry.path}"] = ObjectState(version, len(data), 0, None, data)
         made.store.delete(entry.path)
     scene.objects.names.extend(sorted(scene.objects.found))
 

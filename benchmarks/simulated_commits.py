@@ -32,7 +32,17 @@ from benchmarks.lock import jain
 from benchmarks.shaped_s3 import ROOT
 from benchmarks.table_children import ROWS, SCHEMA, rows
 from fsspec_cas import Store, Version, store
-from fsspec_cas.answer import Applied, Capabilities, Denied, Entry, Missing, NotNow, Page, Seen, Unchanged
+from fsspec_cas.answer import (
+    Applied,
+    Capabilities,
+    ConditionFailed,
+    Entry,
+    Missing,
+    NotApplied,
+    ObjectState,
+    Page,
+    Unchanged,
+)
 from fsspec_cas.backends.base import AttributeRules
 from fsspec_cas.outcome import Absent, Condition, Write
 from lockprovider.table import Table, TableSpec
@@ -92,7 +102,7 @@ class Objects:
     """What all writers share."""
 
     capabilities: Capabilities
-    found: dict[str, Seen] = field(default_factory=dict)
+    found: dict[str, ObjectState] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # sorted
     written_s: dict[str, float] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
@@ -158,16 +168,16 @@ class Way:
     def _put(self, path: str, data: bytes, condition: Condition, write_id: str) -> Any:
         objects, now_s, pace = self._objects, self._scheduler.now_s, self._delays.writes_per_s
         if pace and now_s - objects.written_s.get(path, -1e9) < 1 / pace:
-            return NotNow("429 too many writes of this object")
+            return NotApplied("429 too many writes of this object")
         there = objects.found.get(path)
         if (there and there.version) != (None if isinstance(condition, Absent) else condition):
-            return Denied()
+            return ConditionFailed()
         if there is None:
             insort(objects.names, path)
         objects.serial += 1
         objects.written_s[path] = now_s
         version = Version(self.name, str(objects.serial))
-        objects.found[path] = Seen(version, len(data), round(now_s * 1000), write_id, data)
+        objects.found[path] = ObjectState(version, len(data), round(now_s * 1000), write_id, data)
         return Applied(version)
 
     def _get(self, path: str, unless: Version | None) -> Any:
@@ -177,7 +187,7 @@ class Way:
     def _delete(self, path: str, condition: Version | None) -> Any:
         there = self._objects.found.get(path)
         if condition is not None and (there is None or there.version != condition):
-            return Denied()
+            return ConditionFailed()
         if there is not None:
             del self._objects.found[path]
             del self._objects.names[bisect_left(self._objects.names, path)]
@@ -197,7 +207,7 @@ class Way:
         return Page(entries, entries[-1].path if len(page) > _PAGE else None)
 
 
-def _without_data(there: Seen | None) -> Seen | Missing:
+def _without_data(there: ObjectState | None) -> ObjectState | Missing:
     return Missing() if there is None else replace(there, data=None)
 
 
@@ -318,7 +328,7 @@ class Writers:
     def _objects_of(self, made: Table) -> None:
         for number, entry in enumerate(made.store.list("")):
             data, version = made.store.read(entry.path).data, Version(Way.name, f"made {number}")
-            self.objects.found[f"{_ROOT}/{entry.path}"] = Seen(version, len(data), 0, None, data)
+            self.objects.found[f"{_ROOT}/{entry.path}"] = ObjectState(version, len(data), 0, None, data)
         self.objects.names.extend(sorted(self.objects.found))
 
     def _table(self, name: str) -> Table:
@@ -371,8 +381,8 @@ def run(name: str, visibility: str, writers: int, seed: int, *, seconds: float, 
         median_ms=median(took_ms),
         p99_ms=quantiles(took_ms, n=100)[-1] if len(took_ms) > 1 else took_ms[0],
         requests=asked.total() / len(took_ms),
-        refused=sum(count for what, count in asked.items() if what.endswith("Denied")) / len(took_ms),
-        throttled=sum(count for what, count in asked.items() if what.endswith("NotNow")) / len(took_ms),
+        refused=sum(count for what, count in asked.items() if what.endswith("ConditionFailed")) / len(took_ms),
+        throttled=sum(count for what, count in asked.items() if what.endswith("NotApplied")) / len(took_ms),
         jain=jain(counts),
     )
 

@@ -16,14 +16,14 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class ConditionFailed:
     """Answer: the condition is false (412, 409 "exists", or 404 on a match). `dialect` is the condition's form."""
 
     dialect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class NotNow:
+class NotApplied:
     """Answer: the request was certainly not applied and may be re-sent (409 "conflict", 429, no connection)."""
 
     why: str
@@ -44,18 +44,18 @@ class NoAnswer:
 
 def throttled(answer: object) -> bool:
     """Return whether the answer is a throttle: 429, or 503 as S3's SlowDown."""
-    return isinstance(answer, (NotNow, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
+    return isinstance(answer, (NotApplied, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class UploadGone:
     """Answer: the upload does not exist; an earlier send completed it, or it was dropped."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObjectState:
     """Answer: an object, as one response showed it; `data` is None for a `head`.
 
     `answered_ms` is the store's clock at the answer, or None.
@@ -155,11 +155,11 @@ class Upload:
     sent: int = 0
 
 
-ListAnswer = Page | NotNow | NoAnswer
-WriteAnswer = Applied | Denied | NotNow | NoAnswer
-FinishAnswer = WriteAnswer | Gone
-UploadAnswer = Upload | Denied | NotNow | NoAnswer
-ReadAnswer = Seen | Missing | Unchanged | NotNow | NoAnswer
+ListAnswer = Page | NotApplied | NoAnswer
+WriteAnswer = Applied | ConditionFailed | NotApplied | NoAnswer
+FinishAnswer = WriteAnswer | UploadGone
+UploadAnswer = Upload | ConditionFailed | NotApplied | NoAnswer
+ReadAnswer = ObjectState | Missing | Unchanged | NotApplied | NoAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from fsspec_cas.answer import (
     Info,
     ListAnswer,
     Missing,
-    Seen,
+    ObjectState,
     Unchanged,
     WriteAnswer,
 )
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Drive, OnLoop
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.deletes import Deletes, deletes_of
+from fsspec_cas.deletes import DeleteBehavior, delete_behavior_of
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.given import Bytes, check_bytes, seconds, several
@@ -99,7 +99,7 @@ class AsyncStore:
         >>> info.version == outcome.unwrap()
         True
         """
-        root, drive = self._below(folder), self._drive
+        root, drive = self._full_prefix(folder), self._drive
         return AsyncStore(self.backend, root, world=self._world, drive=drive, on_throttled=self._on_throttled)
 
     async def __aenter__(self) -> AsyncStore:
@@ -135,7 +135,7 @@ class AsyncStore:
         >>> content.data, content.version == version
         (b'1', True)
         """
-        full = self._full(path)
+        full = self._full_path(path)
         answer = await self._sender.get(full, None, timeout)
         return _content(answer, full)
 
@@ -163,9 +163,9 @@ class AsyncStore:
         >>> await store.read_if_changed("a", version) is None
         True
         """
-        full, version = self._full(path), self._own(version)
+        full, version = self._full_path(path), self._checked_version(version)
         answer = await self._sender.get(full, version, timeout)
-        if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
+        if isinstance(answer, Unchanged) or (isinstance(answer, ObjectState) and answer.version == version):
             return None  # the server ignored the condition
         return _content(answer, full)
 
@@ -179,9 +179,9 @@ class AsyncStore:
         >>> info.size, info.version == version
         (1, True)
         """
-        full = self._full(path)
+        full = self._full_path(path)
         answer = await self._sender.head(full, timeout)
-        if not isinstance(answer, Seen):
+        if not isinstance(answer, ObjectState):
             raise ObjectNotFound(f"there is no object at {full!r}", path=full)
         return Info(
             full,
@@ -250,7 +250,7 @@ class AsyncStore:
         >>> outcome.unwrap() == version
         False
         """
-        write = self._new_write(path, self._own(version), content_type, metadata, own)
+        write = self._new_write(path, self._checked_version(version), content_type, metadata, own)
         return await self._sender.write(write, check_bytes(path, data), timeout)
 
     def open_exclusive(
@@ -323,10 +323,10 @@ class AsyncStore:
         >>> outcome.unwrap() == version
         True
         """
-        full, version = self._full(path), self._own(version)
+        full, version = self._full_path(path), self._checked_version(version)
         deadline = self._world.monotonic_s() + seconds(timeout)
-        deletes = await self._deletes(full, timeout)
-        write = Write(full, version, self._world.new_id(), removes=True, certain=deletes.tells)
+        behavior = await self._delete_behavior(full, timeout)
+        write = Write(full, version, self._world.new_id(), removes=True, success_is_proof=behavior.success_is_proof)
         return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
 
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
@@ -338,28 +338,28 @@ class AsyncStore:
 
         >>> await store.require_conditional_delete()
         """
-        await self._deletes(self._joined("cas-probe"), seconds(timeout))
+        await self._delete_behavior(self._join("cas-probe"), seconds(timeout))
 
-    async def _deletes(self, full: str, timeout: float) -> Deletes:
+    async def _delete_behavior(self, full: str, timeout: float) -> DeleteBehavior:
         """Return how the store treats conditional deletes, after a test if needed; may raise NotSupported."""
         if not self.capabilities.delete_match:
             raise NotSupported(
                 f"this client of {self.backend.name} has no conditional delete: write a tombstone by put_if_match"
             )
-        deletes = await deletes_of(self.backend, full, self._sender, self._world.new_id(), timeout)
-        if not deletes.kept:
+        behavior = await delete_behavior_of(self.backend, full, self._sender, self._world.new_id(), timeout)
+        if not behavior.keeps_condition:
             raise NotSupported(
                 f"{full!r} cannot be deleted at a version, because this store ignores the condition: "
                 "write a tombstone by put_if_match"
             )
-        return deletes
+        return behavior
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object at any version; a missing object is no error.
 
         >>> await store.delete("a")
         """
-        await self._delete(self._full(path), timeout)
+        await self._delete(self._full_path(path), timeout)
 
     async def _delete(self, full: str, timeout: float) -> None:
         await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
@@ -375,7 +375,7 @@ class AsyncStore:
 
         >>> await store.delete_all(["a", "never there"])
         """
-        rest = [self._full(path) for path in several(paths, "paths", "paths of objects")]
+        rest = [self._full_path(path) for path in several(paths, "paths", "paths of objects")]
         if hasattr(type(self.backend), "delete_batch"):
             with contextlib.suppress(NotSupported):
                 while len(rest) > 1:
@@ -399,19 +399,21 @@ class AsyncStore:
         >>> [entry.path for entry in await store.list("")]
         ['a']
         """
-        full = self._below(prefix)
-        after = None if start_after is None else self._joined(check_start(start_after))
+        full = self._full_prefix(prefix)
+        after = None if start_after is None else self._join(check_start(start_after))
         found: list[Entry] = []
         token: str | None = None
         while True:
-            page = await self._sender.repeat(full, partial(self._page, full, after, token), timeout)
-            found += [replace(one, path=self._relative(one.path)) for one in page.entries]
+            page = await self._sender.repeat(full, partial(self._list_page, full, after, token), timeout)
+            found += [replace(one, path=self._relative_path(one.path)) for one in page.entries]
             token = page.token
             if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
                 kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
                 return sorted(kept, key=lambda entry: entry.path)  # hierarchical Azure accounts order otherwise
 
-    def _page(self, full: str, after: str | None, token: str | None, left: float) -> Coroutine[Any, Any, ListAnswer]:
+    def _list_page(
+        self, full: str, after: str | None, token: str | None, left: float
+    ) -> Coroutine[Any, Any, ListAnswer]:
         return self.backend.list_page(full, after, token, timeout_s=left)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
@@ -459,24 +461,24 @@ class AsyncStore:
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
             attributes = attributes_of(self.backend.name, rules, content_type, metadata, own)
-        full = self._joined(check_path(path, absolute=not self.root))
+        full = self._join(check_path(path, absolute=not self.root))
         return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 
-    def _full(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         """Check an object's path; return it joined to the root."""
-        return self._joined(check_path(path, absolute=not self.root, marker=True))
+        return self._join(check_path(path, absolute=not self.root, marker=True))
 
-    def _below(self, prefix: str) -> str:
-        return self._joined(check_prefix(prefix, absolute=not self.root))
+    def _full_prefix(self, prefix: str) -> str:
+        return self._join(check_prefix(prefix, absolute=not self.root))
 
-    def _joined(self, path: str) -> str:
+    def _join(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if self.root else path
 
-    def _relative(self, full: str) -> str:
+    def _relative_path(self, full: str) -> str:
         plain = full if self.root.startswith("/") else full.lstrip("/")
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
-    def _own(self, given: Version | str) -> Version:
+    def _checked_version(self, given: Version | str) -> Version:
         """Parse a version; raise InvalidVersion for a wildcard or another store's version."""
         version = Version.of(given)
         if version.backend != self.backend.name:
@@ -492,7 +494,7 @@ def check_backend(backend: object, kind: str) -> None:
         raise InvalidInput(f"{kind}({backend!r}) needs a Backend: open it by {kind}.from_url(url)")
 
 
-def _content(answer: Seen | Missing | Unchanged, full: str) -> Content:
-    if not isinstance(answer, Seen) or answer.data is None:
+def _content(answer: ObjectState | Missing | Unchanged, full: str) -> Content:
+    if not isinstance(answer, ObjectState) or answer.data is None:
         raise ObjectNotFound(f"there is no object at {full!r}", path=full)
     return Content(answer.data, answer.version)

@@ -18,7 +18,7 @@ from fsspec_cas.errors import InvalidInput
 from fsspec_cas.given import Bytes, check_bytes, seconds
 from fsspec_cas.naming import check_path
 from fsspec_cas.outcome import Outcome, Version, Won
-from fsspec_cas.read_state import Failed, LookResult, ReadState, SharedLook
+from fsspec_cas.read_state import Failed, ReadResult, ReadState, SharedRead
 from fsspec_cas.store import Store
 from fsspec_cas.waiting import SLICE_S, Signal
 
@@ -56,27 +56,27 @@ class _Shared:
 
     def _must_wait(self, number: int) -> bool:
         """Return whether a read is under way, after dropping one whose caller is gone."""
-        if self._state.look is not None and self._state.look.asker() is None:
-            self._state = self._state.interrupted()
+        if self._state.read is not None and self._state.read.caller() is None:
+            self._state = self._state.without_read()
         return self._state.must_wait(number)
 
-    def _leave(self, me: object, number: int) -> None:
+    def _leave(self, caller: object, number: int) -> None:
         """Remove an ending call; drop its unfinished read and wake waiting callers."""
-        if self._state.look is not None and self._state.look.asker() is me:
-            self._state = self._state.interrupted()
+        if self._state.read is not None and self._state.read.caller() is caller:
+            self._state = self._state.without_read()
             self._wake()
         if number:
-            self._state = self._state.left()
+            self._state = self._state.without_caller()
 
-    def _saw(self, look: SharedLook[Content], content: Content | None) -> Content | None:
+    def _record_answer(self, read: SharedRead[Content], content: Content | None) -> Content | None:
         with self._guard:
-            self._state = self._state.saw(look, content)
+            self._state = self._state.with_answer(read, content)
             self._wake()
         return content
 
-    def _failed(self, look: SharedLook[Content], error: Exception) -> None:
+    def _record_failure(self, read: SharedRead[Content], error: Exception) -> None:
         with self._guard:
-            self._state = self._state.failed_with(look, error)
+            self._state = self._state.with_failure(read, error)
             self._wake()
 
     def _wake(self) -> None:
@@ -87,22 +87,22 @@ class _Shared:
     def _writing(self) -> Iterator[_Writing]:
         """Record a write's result in the cached state, however the block ends."""
         with self._guard:
-            after, began_s = self._state.over, self._world.monotonic_s()
+            after, began_s = self._state.events_ended, self._world.monotonic_s()
         write = _Writing(self._path)
         try:
             yield write
         finally:
             with self._guard:
                 if write.won:
-                    self._state = self._state.wrote(after, began_s, write.left)
+                    self._state = self._state.with_won_write(after, began_s, write.content)
                 else:
-                    self._state = self._state.wrote_in_vain()
+                    self._state = self._state.with_other_write()
 
     def _after_fork(self) -> None:
         """In a forked child, replace the guard and drop the parent's read."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
-        self._state = self._state.forked()
+        self._state = self._state.after_fork()
 
 
 class _Writing:
@@ -110,7 +110,7 @@ class _Writing:
 
     def __init__(self, path: str) -> None:
         self.won = False
-        self.left: Content | None = None
+        self.content: Content | None = None
         self.data: bytes | None = None
         self._path = path
 
@@ -123,10 +123,10 @@ class _Writing:
         """Return `fn`, wrapped to record its last result as the bytes written."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
-    def came_to(self, outcome: Outcome) -> Outcome:
+    def record_outcome(self, outcome: Outcome) -> Outcome:
         """Record and return the outcome of the write."""
         if isinstance(outcome, Won):
-            self.won, self.left = True, None if self.data is None else Content(self.data, outcome.version)
+            self.won, self.content = True, None if self.data is None else Content(self.data, outcome.version)
         return outcome
 
 
@@ -176,25 +176,25 @@ class Cached(_Shared):
         max_age_s = seconds(max_age_s, "max_age_s")
         if not self._store.backend.blocking:
             refuse_on_fsspecs_loop()
-        me, number = _Caller(), 0
+        caller, number = _Caller(), 0
         try:
             with self._guard:
-                if self._state.recent(self._world.monotonic_s(), max_age_s):
+                if self._state.is_recent(self._world.monotonic_s(), max_age_s):
                     return self._state.known
-                self._state, number = self._state.called()
+                self._state, number = self._state.with_caller()
             while True:
                 with self._guard:
                     if (answer := self._state.answer(number)) is not None:
                         return _given(answer)
                     if not self._must_wait(number):
-                        self._state, look = self._state.began(weakref.ref(me), self._world.monotonic_s())
+                        self._state, read = self._state.with_read_begun(weakref.ref(caller), self._world.monotonic_s())
                         break
                     woken = self._woken
                 woken.wait(SLICE_S)
-            return self._ask(look)
+            return self._read_store(read)
         finally:
             with self._guard:
-                self._leave(me, number)
+                self._leave(caller, number)
 
     def put_if_absent(self, data: Bytes) -> Outcome:
         """Create the object as `Store.put_if_absent` does.
@@ -203,7 +203,7 @@ class Cached(_Shared):
         'Lost'
         """
         with self._writing() as write:
-            return write.came_to(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
+            return write.record_outcome(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
 
     def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
         """Replace the object as `Store.put_if_match` does.
@@ -213,7 +213,9 @@ class Cached(_Shared):
         b'[]'
         """
         with self._writing() as write:
-            return write.came_to(self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s))
+            return write.record_outcome(
+                self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
+            )
 
     def delete_if_match(self, version: Version | str) -> Outcome:
         """Delete the object as `Store.delete_if_match` does.
@@ -222,7 +224,7 @@ class Cached(_Shared):
         (True, None)
         """
         with self._writing() as write:
-            return write.came_to(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
+            return write.record_outcome(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
         """Update the object as `Store.update` does; `fn` gets the store's content, never the cache's.
@@ -233,15 +235,15 @@ class Cached(_Shared):
         """
         with self._writing() as write:
             version = self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
-            return write.came_to(Won(version)).unwrap()
+            return write.record_outcome(Won(version)).unwrap()
 
-    def _ask(self, look: SharedLook[Content]) -> Content | None:
+    def _read_store(self, read: SharedRead[Content]) -> Content | None:
         try:
-            content = self._store.read_or_none(self._path, look.known, timeout=self._timeout_s)
+            content = self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:
-            self._failed(look, error)
+            self._record_failure(read, error)
             raise
-        return self._saw(look, content)
+        return self._record_answer(read, content)
 
 
 class AsyncCached(_Shared):
@@ -271,19 +273,19 @@ class AsyncCached(_Shared):
         b'{}'
         """
         max_age_s = seconds(max_age_s, "max_age_s")
-        if self._state.recent(self._world.monotonic_s(), max_age_s):
+        if self._state.is_recent(self._world.monotonic_s(), max_age_s):
             return self._state.known
-        me = _Caller()
-        self._state, number = self._state.called()
+        caller = _Caller()
+        self._state, number = self._state.with_caller()
         try:
             while self._must_wait(number):
                 await self._woken.wait()
             if (answer := self._state.answer(number)) is not None:
                 return _given(answer)
-            self._state, look = self._state.began(weakref.ref(me), self._world.monotonic_s())
-            return await self._ask(look)
+            self._state, read = self._state.with_read_begun(weakref.ref(caller), self._world.monotonic_s())
+            return await self._read_store(read)
         finally:
-            self._leave(me, number)
+            self._leave(caller, number)
 
     async def put_if_absent(self, data: Bytes) -> Outcome:
         """Create the object as `AsyncStore.put_if_absent` does.
@@ -293,7 +295,9 @@ class AsyncCached(_Shared):
         'Lost'
         """
         with self._writing() as write:
-            return write.came_to(await self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
+            return write.record_outcome(
+                await self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s)
+            )
 
     async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
         """Replace the object as `AsyncStore.put_if_match` does.
@@ -304,7 +308,7 @@ class AsyncCached(_Shared):
         """
         with self._writing() as write:
             put = self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
-            return write.came_to(await put)
+            return write.record_outcome(await put)
 
     async def delete_if_match(self, version: Version | str) -> Outcome:
         """Delete the object as `AsyncStore.delete_if_match` does.
@@ -314,7 +318,7 @@ class AsyncCached(_Shared):
         True
         """
         with self._writing() as write:
-            return write.came_to(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
+            return write.record_outcome(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
         """Update the object as `AsyncStore.update` does; `fn` gets the store's content, never the cache's.
@@ -325,18 +329,18 @@ class AsyncCached(_Shared):
         """
         with self._writing() as write:
             version = await self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
-            return write.came_to(Won(version)).unwrap()
+            return write.record_outcome(Won(version)).unwrap()
 
-    async def _ask(self, look: SharedLook[Content]) -> Content | None:
+    async def _read_store(self, read: SharedRead[Content]) -> Content | None:
         try:
-            content = await self._store.read_or_none(self._path, look.known, timeout=self._timeout_s)
+            content = await self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:
-            self._failed(look, error)
+            self._record_failure(read, error)
             raise
-        return self._saw(look, content)
+        return self._record_answer(read, content)
 
 
-def _given(answer: LookResult[Content] | Failed) -> Content | None:
+def _given(answer: ReadResult[Content] | Failed) -> Content | None:
     if isinstance(answer, Failed):
         raise answer.error
     return answer.content

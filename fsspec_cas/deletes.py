@@ -22,23 +22,22 @@ _NEVER = '"00000000000000000000000000000000"'  # an ETag that no object has
 
 
 @dataclass(frozen=True, slots=True)
-class Deletes:
+class DeleteBehavior:
     """How a store treats the condition of a delete.
 
     Attributes:
-        kept: a delete at another version is refused.
-        tells: a delete without an object is refused too. Otherwise success does not show which delete removed the
-            object.
+        keeps_condition: a delete at another version is refused.
+        success_is_proof: a delete without an object is refused too; else success does not show which delete removed it.
     """
 
-    kept: bool = True
-    tells: bool = True
+    keeps_condition: bool = True
+    success_is_proof: bool = True
 
 
-_SEEN: dict[tuple[str, str], Deletes] = {}  # by endpoint and bucket
+_SEEN: dict[tuple[str, str], DeleteBehavior] = {}  # by endpoint and bucket
 
 
-async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
+async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
     """Return endpoint and bucket of an S3 store that is not Amazon's, else None. May raise Unavailable."""
     endpoint_of = getattr(backend, "endpoint", None)
     if backend.name != "s3" or endpoint_of is None:
@@ -54,24 +53,26 @@ async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str
     return None if is_amazon(endpoint) else (endpoint, bucket)
 
 
-async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
+async def delete_behavior_of(
+    backend: Backend, sibling: str, sender: Sender, new_id: str, timeout: float
+) -> DeleteBehavior:
     """Return how the store treats the condition of a delete; tests an undocumented store once and caches the result.
 
-    The test may create an object in the folder of `beside`.
+    The test may create an object in the folder of the path `sibling`.
     """
-    bucket = beside.partition("/")[0]
+    bucket = sibling.partition("/")[0]
     if backend.name == "s3" and bucket.endswith(_DIRECTORY):
-        return Deletes(tells=False)
-    place = await undocumented(backend, beside, timeout)
+        return DeleteBehavior(success_is_proof=False)
+    place = await undocumented_endpoint(backend, sibling, timeout)
     if place is None:
-        return Deletes()
+        return DeleteBehavior()
     if place not in _SEEN:
-        path = f"{beside.rpartition('/')[0] or bucket}/cas-probe-{new_id}"
+        path = f"{sibling.rpartition('/')[0] or bucket}/cas-probe-{new_id}"
         _SEEN[place] = await try_deletes(backend, path, sender, new_id, timeout)
     return _SEEN[place]
 
 
-async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
+async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> DeleteBehavior:
     """Test conditional deletes on a temporary object at `path`: four requests, or two if ignored."""
     try:
         made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
@@ -97,11 +98,11 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
     try:
         kept = not await remove(Version(made.backend, _NEVER))
         if kept and await remove(made):
-            return Deletes(tells=not await remove(made))
+            return DeleteBehavior(success_is_proof=not await remove(made))
     except NotSupported:
         kept = True  # the object is still in place
     except StoreError as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
     if kept:
         await remove(None)
-    return Deletes(kept=False, tells=False)
+    return DeleteBehavior(keeps_condition=False, success_is_proof=False)

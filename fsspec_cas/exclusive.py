@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate
 
-from fsspec_cas.answer import Denied, Seen, Upload
+from fsspec_cas.answer import ConditionFailed, ObjectState, Upload
 from fsspec_cas.backends import Backend
-from fsspec_cas.bridge.drive import A, Drive, P, Twin, sync, without_await
+from fsspec_cas.bridge.drive import A, Drive, P, SyncForm, sync, without_await
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.given import Bytes, check_buffer, whole
 from fsspec_cas.outcome import ABSENT, Lost, Outcome, Won, Write
@@ -110,7 +110,7 @@ class AsyncExclusive:
         return data.nbytes
 
     @property
-    def dropping(self) -> Coroutine[Any, Any, None] | None:
+    def cleanup(self) -> Coroutine[Any, Any, None] | None:
         """Coroutine that drops the parts of a writer that was never closed; None without parts."""
         return None if self.closed or self._upload is None else self.abort()
 
@@ -130,7 +130,7 @@ class AsyncExclusive:
     async def _begin(self) -> None:
         begin, write = self._backend.begin, self._write
         begun = await self._sender.repeat(self.path, lambda left: begin(write, timeout_s=left), self._timeout)
-        self._denied = isinstance(begun, Denied)  # further data is dropped
+        self._denied = isinstance(begun, ConditionFailed)  # further data is dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
@@ -141,10 +141,10 @@ class AsyncExclusive:
                 f"choose a part_size above {self._part_size}",
                 path=self.path,
             )
-        added: Upload | Denied = await self._sender.repeat(
+        added: Upload | ConditionFailed = await self._sender.repeat(
             self.path, lambda left: self._backend.add(upload, part, timeout_s=left), self._timeout, small=False
         )
-        if isinstance(added, Denied):
+        if isinstance(added, ConditionFailed):
             raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
         return added
 
@@ -153,7 +153,7 @@ class AsyncExclusive:
         tail = bytes(self._buffer)
         if self._denied:
             seen = await self._sender.head(self.path, self._timeout)
-            return Lost(self.path, self._write.condition, seen.version if isinstance(seen, Seen) else ABSENT)
+            return Lost(self.path, self._write.condition, seen.version if isinstance(seen, ObjectState) else ABSENT)
         if self._upload is None:
             return await self._sender.write(self._write, tail, self._timeout)
         if not self._backend.part_rules.tail_with_finish:
@@ -194,7 +194,7 @@ class Exclusive:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        left = getattr(self, "_async", None) and self._async.dropping
+        left = getattr(self, "_async", None) and self._async.cleanup
         if left and sys.is_finalizing():
             left.close()
         elif left:
@@ -231,13 +231,13 @@ class Exclusive:
     abort = sync(AsyncExclusive.abort)
 
 
-def opened(
+def sync_opener(
     method: Callable[Concatenate[A, P], AsyncExclusive],
-) -> Callable[Concatenate[Twin[A], P], Exclusive]:
+) -> Callable[Concatenate[SyncForm[A], P], Exclusive]:
     """Derive the sync form of a store's method that opens an exclusive writer."""
 
     @wraps(method)
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:
+    def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:
         return Exclusive(method(self._async, *args, **kwargs), self._drive)
 
     call.__doc__ = without_await(method.__doc__)

@@ -38,7 +38,7 @@ def check_url(url: object) -> str:
     ...
     fsspec_cas.errors.InvalidUrl: 's3:/bucket/x' is neither a URL nor a path: write s3://bucket/x for a URL, ...
     """
-    url = _text(url, InvalidUrl)
+    url = _as_text(url, InvalidUrl)
     _check_secrets(url)
     plain = url.removeprefix("cas::")
     if not plain.strip():
@@ -58,14 +58,14 @@ def check_url(url: object) -> str:
     _check_text(url, InvalidUrl)
     path, question, query = plain.partition("?")
     prefix = "cas::" if url.startswith("cas::") else ""
-    return f"{prefix}{_without_needless(path)}{question}{query}"
+    return f"{prefix}{_normalized_url(path)}{question}{query}"
 
 
 def check_root(root: object) -> str:
     """Check and normalize the folder to which paths are relative; it may be empty."""
-    root = _text(root, InvalidInput)
+    root = _as_text(root, InvalidInput)
     _check_text(root, InvalidInput)
-    return _folded(root)
+    return _normalized(root)
 
 
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
@@ -86,9 +86,9 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
     ...
     fsspec_cas.errors.InvalidInput: 'folder//a' would be another object in another store: write 'folder/a'
     """
-    found = _text(path, InvalidInput)
+    found = _as_text(path, InvalidInput)
     _check_text(found, InvalidInput)
-    form = _folded(found) if absolute else _folded(found).lstrip("/")
+    form = _normalized(found) if absolute else _normalized(found).lstrip("/")
     if not form.strip("/"):
         raise InvalidInput(f"{found!r} must name an object: write its path below the root", path=found)
     if found == form or (marker and found == f"{form}/"):
@@ -100,19 +100,19 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
     """Check and return a prefix of object paths; it may be empty, and end within a step."""
-    found = _text(prefix, InvalidInput)
+    found = _as_text(prefix, InvalidInput)
     _check_steps(found, InvalidInput)
     steps = found.split("/")
     whole = steps[1 if absolute and not steps[0] else 0 : -1]
     if "" in whole or "." in whole:
-        form = f"{_folded('/'.join(whole))}/{steps[-1]}".lstrip("/")
+        form = f"{_normalized('/'.join(whole))}/{steps[-1]}".lstrip("/")
         raise InvalidInput(f"{found!r} would be other objects in another store: write {form!r}", path=found)
     return found
 
 
 def check_start(text: object) -> str:
     """Check and return the text after which a listing starts; it need not name an object."""
-    found = _text(text, InvalidInput)
+    found = _as_text(text, InvalidInput)
     _check_steps(found, InvalidInput)
     return found
 
@@ -127,7 +127,7 @@ def url_of(kind: str, root: str) -> str:
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
-def _text(given: object, kind: type[InvalidInput]) -> str:
+def _as_text(given: object, kind: type[InvalidInput]) -> str:
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
         raise kind(f"{given!r} is not text: give a URL or a path, as str or pathlib.Path")
@@ -176,21 +176,25 @@ def _check_steps(given: str, kind: type[InvalidInput]) -> None:
         raise kind(f"{given!r} has a lone surrogate in it, which no store can name: write text", path=given) from None
 
 
-def _folded(path: str) -> str:
+def _normalized(path: str) -> str:
     """Drop empty and `.` steps of a path."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
     return f"/{steps}" if path.startswith("/") else steps
 
 
-def _without_needless(url: str) -> str:
+def _normalized_url(url: str) -> str:
     """Normalize a URL's path; its bucket and the dot of `.` and `./a:b` stay."""
     protocol, separator, rest = url.partition("://")
     if not separator:
-        return f"./{_folded(url)}" if url.startswith("./") and ":" in url.partition("/")[2] else _folded(url) or url
+        return (
+            f"./{_normalized(url)}"
+            if url.startswith("./") and ":" in url.partition("/")[2]
+            else _normalized(url) or url
+        )
     if protocol in (*_LOCAL, "memory"):
-        return f"{protocol}://{_folded(rest)}"
+        return f"{protocol}://{_normalized(rest)}"
     bucket, slash, path = with_colons(rest).partition("/")
-    folded = _folded(path).lstrip("/")
+    folded = _normalized(path).lstrip("/")
     if not bucket:  # fsspec takes s3:///bucket/path for s3://bucket/path
         return url
     return f"{protocol}://{bucket}{slash if folded else ''}{folded}"

@@ -110,7 +110,7 @@ class Write:
             never applied, even after a lost answer.
         removes: this is a delete.
         attributes: the object's content besides its bytes.
-        certain: the store's success answer proves that this delete removed the object.
+        success_is_proof: the store's success answer proves that this delete removed the object.
     """
 
     path: str
@@ -119,7 +119,7 @@ class Write:
     create_once: bool = False
     removes: bool = False
     attributes: Attributes = Attributes()
-    certain: bool = True
+    success_is_proof: bool = True
 
 
 class _ThreeWay:

@@ -10,21 +10,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SharedLook(Generic[T]):
+class SharedRead(Generic[T]):
     """A read under way that asks whether the object has changed since `known`.
 
-    `asker` returns the caller that began it, or None once gone. `after` counts the reads and writes over when it began.
+    `caller` returns the caller that began it, or None once gone; `after` counts the reads and writes over by then.
     """
 
     number: int
-    asker: Callable[[], object]
+    caller: Callable[[], object]
     known: T | None
     after: int
     began_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class LookResult(Generic[T]):
+class ReadResult(Generic[T]):
     """Result of a read: the object's content, or None."""
 
     number: int
@@ -48,34 +48,34 @@ class ReadState(Generic[T]):
     is unknown.
 
     Attributes:
-        begun: number of reads begun, ever.
-        over: number of reads answered and writes ended, ever.
-        look: the read under way.
-        known: content last read or written here; callers get it only if `recent`.
+        reads_begun: number of reads begun, ever.
+        events_ended: number of reads answered and writes ended, ever.
+        read: the read under way.
+        known: content last read or written here; callers get it only if `is_recent`.
         as_of_s: `known` was current at this time or later; None if unknown.
-        written: value of `over` after the last write won here.
+        written: value of `events_ended` after the last write won here.
         waiting: callers without an answer; the last answers are kept until it is 0.
     """
 
-    begun: int = 0
-    over: int = 0
-    look: SharedLook[T] | None = None
+    reads_begun: int = 0
+    events_ended: int = 0
+    read: SharedRead[T] | None = None
     known: T | None = None
     as_of_s: float | None = None
     written: int = 0
     waiting: int = 0
-    seen: LookResult[T] | None = None
+    seen: ReadResult[T] | None = None
     failed: Failed | None = None
 
-    def recent(self, now_s: float, max_age_s: float) -> bool:
+    def is_recent(self, now_s: float, max_age_s: float) -> bool:
         """Return whether `known` was current less than `max_age_s` ago."""
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
-    def called(self) -> tuple[ReadState[T], int]:
-        """Add a waiting caller; return the number of the first read that may serve it."""
-        return replace(self, waiting=self.waiting + 1), self.begun + 1
+    def with_caller(self) -> tuple[ReadState[T], int]:
+        """Return the state with one more waiting caller, and the number of the first read that may serve it."""
+        return replace(self, waiting=self.waiting + 1), self.reads_begun + 1
 
-    def answer(self, number: int) -> LookResult[T] | Failed | None:
+    def answer(self, number: int) -> ReadResult[T] | Failed | None:
         """Return the answer for a caller with this number; None if there is none yet."""
         if self.seen is not None and self.seen.number >= number:
             return self.seen
@@ -83,47 +83,49 @@ class ReadState(Generic[T]):
 
     def must_wait(self, number: int) -> bool:
         """Return whether the caller has no answer while a read is under way."""
-        return self.answer(number) is None and self.look is not None
+        return self.answer(number) is None and self.read is not None
 
-    def left(self) -> ReadState[T]:
-        """Remove a waiting caller; after the last one drop the kept answers."""
+    def without_caller(self) -> ReadState[T]:
+        """Remove a waiting caller; after the last one the kept answers go."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
-    def began(self, asker: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedLook[T]]:
-        """Begin a read for `asker`."""
-        look = SharedLook(self.begun + 1, asker, self.known, self.over, now_s)
-        return replace(self, begun=look.number, look=look), look
+    def with_read_begun(self, caller: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedRead[T]]:
+        """Begin a read for `caller`."""
+        read = SharedRead(self.reads_begun + 1, caller, self.known, self.events_ended, now_s)
+        return replace(self, reads_begun=read.number, read=read), read
 
-    def saw(self, look: SharedLook[T], content: T | None) -> ReadState[T]:
+    def with_answer(self, read: SharedRead[T], content: T | None) -> ReadState[T]:
         """Record a read's answer; it becomes `known` unless a write was won here since the read began."""
         return replace(
             self,
-            over=self.over + 1,
-            look=None,
-            known=self.known if self.written > look.after else content,
-            as_of_s=look.began_s if self.over == look.after else None,
-            seen=LookResult(look.number, content),
+            events_ended=self.events_ended + 1,
+            read=None,
+            known=self.known if self.written > read.after else content,
+            as_of_s=read.began_s if self.events_ended == read.after else None,
+            seen=ReadResult(read.number, content),
         )
 
-    def failed_with(self, look: SharedLook[T], error: Exception) -> ReadState[T]:
+    def with_failure(self, read: SharedRead[T], error: Exception) -> ReadState[T]:
         """Record a failed read; the known content stays."""
-        return replace(self, look=None, failed=Failed(look.number, error))
+        return replace(self, read=None, failed=Failed(read.number, error))
 
-    def interrupted(self) -> ReadState[T]:
+    def without_read(self) -> ReadState[T]:
         """Drop the read whose caller is gone; waiting callers stay, and one begins another."""
-        return replace(self, look=None)
+        return replace(self, read=None)
 
-    def wrote(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
+    def with_won_write(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
         """Record a won write (a delete: None) that began when `after` reads and writes were over."""
-        as_of_s = began_s if self.over == after else None
-        return replace(self, over=self.over + 1, written=self.over + 1, known=content, as_of_s=as_of_s)
+        as_of_s = began_s if self.events_ended == after else None
+        return replace(
+            self, events_ended=self.events_ended + 1, written=self.events_ended + 1, known=content, as_of_s=as_of_s
+        )
 
-    def wrote_in_vain(self) -> ReadState[T]:
+    def with_other_write(self) -> ReadState[T]:
         """Record a lost or unknown write, after which `known` may not be current."""
-        return replace(self, over=self.over + 1, as_of_s=None)
+        return replace(self, events_ended=self.events_ended + 1, as_of_s=None)
 
-    def forked(self) -> ReadState[T]:
+    def after_fork(self) -> ReadState[T]:
         """In a forked child, drop the parent's read and callers."""
-        return replace(self, look=None, waiting=0, seen=None, failed=None)
+        return replace(self, read=None, waiting=0, seen=None, failed=None)

@@ -25,7 +25,7 @@ A delete leaves no identity, so it begins with a HEAD:
 
     HEAD, nothing sent  anything else              lost
     HEAD, refused       anything else              unknown: the refusal may be of a proxy's second copy
-    send                applied, not certain       unknown: success is also reported without an object
+    send                applied, but no proof     unknown: success is also reported without an object
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from dataclasses import dataclass, replace
 
 from fsspec_cas.answer import (
     Applied,
-    Denied,
+    ConditionFailed,
     FinishAnswer,
-    Gone,
     Missing,
     NoAnswer,
-    NotNow,
+    NotApplied,
+    ObjectState,
     ReadAnswer,
-    Seen,
     Unchanged,
+    UploadGone,
 )
 from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Write
 
@@ -138,9 +138,9 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
         case Applied():
             # The write was applied: "lost" would be wrong whatever the HEAD shows.
             return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
-        case Denied(dialect):
+        case ConditionFailed(dialect):
             return replace(progress, refused=True, dialect=dialect), ReadHead()
-        case NotNow(why, retry_after_s):
+        case NotApplied(why, retry_after_s):
             failures = progress.failures + 1
             after = replace(progress, doubt=progress.unsure, refused=False, failures=failures, why=why)
             return after, ReadHead(failures, retry_after_s)
@@ -148,26 +148,26 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
             failures = progress.failures + 1
             after = replace(progress, doubt=True, refused=False, failures=failures, why=why)
             return after, ReadHead(0, retry_after_s)
-        case Gone(why):
+        case UploadGone(why):
             return replace(progress, doubt=True, refused=False, spent=True, why=why), ReadHead()
 
 
 def _done(progress: WriteProgress, version: Version) -> Next:
-    if progress.write.certain:
+    if progress.write.success_is_proof:
         return Won(version, resent=progress.resent)
     same = "the store reports success, but it also does so for a missing object"
     return Inconclusive(f"{same}: this call or another one removed it")
 
 
-def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
+def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
     """Return progress and next step after the answer to a HEAD."""
     match answer:
-        case NotNow(why, retry_after_s) | NoAnswer(why, retry_after_s):
+        case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
             return replace(progress, failures=failures, why=why), ReadHead(failures, retry_after_s)
-        case Seen(version=version, write_id=write_id) if write_id == progress.write.write_id:
+        case ObjectState(version=version, write_id=write_id) if write_id == progress.write.write_id:
             return progress, Won(version, resent=progress.resent)
-        case Seen(version=version, write_id=write_id):
+        case ObjectState(version=version, write_id=write_id):
             return _settle(progress, version, write_id)
         case Missing() | Unchanged():
             return _settle(progress, ABSENT, None)

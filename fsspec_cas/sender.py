@@ -15,9 +15,9 @@ from fsspec_cas.answer import (
     FinishAnswer,
     Missing,
     NoAnswer,
-    NotNow,
+    NotApplied,
+    ObjectState,
     ReadAnswer,
-    Seen,
     Unchanged,
     WriteAnswer,
     throttled,
@@ -37,7 +37,7 @@ from fsspec_cas.resolve import (
     Send,
     WriteProgress,
     first_step,
-    on_look_answer,
+    on_head_answer,
     on_write_answer,
 )
 
@@ -47,14 +47,14 @@ _LOG = logging.getLogger("fsspec_cas")
 _STRANGERS = 5  # answers of an unproven endpoint before a call gives up
 _SMALL_BYTES = 1 << 20  # larger bodies may take long
 
-Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
-Looked = Seen | Missing | Unchanged
+Ask = Callable[[float], Coroutine[Any, Any, T | NotApplied | NoAnswer]]
+HeadState = ObjectState | Missing | Unchanged
 Sending = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
-SILENT_S = 5.0
+WARN_AFTER_S = 5.0
 
 
-class Tries:
-    """Time budget of one call with all its tries; logs one warning after `SILENT_S` without success."""
+class RetryBudget:
+    """Time budget of one call with all its tries; logs one warning after `WARN_AFTER_S` without success."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -62,7 +62,7 @@ class Tries:
         self._path = path
         self._begun_s = world.monotonic_s()
         self._deadline_s = self._begun_s + timeout_s
-        self._told = False
+        self._warned = False
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
@@ -73,12 +73,12 @@ class Tries:
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
         pause = delay_s(failures, self._world.random(), retry_after_s)
-        if self._left_s() - pause < enough_s(self._slowest_s):
+        if self._left_s() - pause < least_try_s(self._slowest_s):
             return 0.0
         self._tell(pause, why)
         await self._drive.sleep(pause)
         left = self._left_s()
-        return left if left >= enough_s(self._slowest_s) else 0.0
+        return left if left >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
         """Await one try, and record its length for judging whether another has time.
@@ -96,13 +96,13 @@ class Tries:
         return answer
 
     def _tell(self, pause: float, why: str) -> None:
-        if not self._told and self._world.monotonic_s() + pause - self._begun_s >= SILENT_S:
+        if not self._warned and self._world.monotonic_s() + pause - self._begun_s >= WARN_AFTER_S:
             self._warn(f"{why or 'no answer'}; retrying")
 
     def _alarm(self) -> asyncio.TimerHandle | None:
         """Schedule the warning; return None if time ends sooner or no event loop runs."""
-        silent_s = self._begun_s + SILENT_S - self._world.monotonic_s()
-        if self._told or silent_s >= self._left_s():
+        silent_s = self._begun_s + WARN_AFTER_S - self._world.monotonic_s()
+        if self._warned or silent_s >= self._left_s():
             return None
         try:
             return asyncio.get_running_loop().call_later(max(0.0, silent_s), self._warn, "no answer yet; still waiting")
@@ -110,7 +110,7 @@ class Tries:
             return None  # local files and memory run without an event loop
 
     def _warn(self, what: str) -> None:
-        self._told = True
+        self._warned = True
         _LOG.warning("%r: %s, for up to %.0f s", self._path, what, max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
@@ -130,14 +130,14 @@ class Sender:
         self._world = world
         self._drive = drive
         self._on_throttled = on_throttled
-        self._told: tuple[int, float] | None = None  # (store's clock in ms, time of send)
+        self._clock_reading: tuple[int, float] | None = None  # (store's clock in ms, time of send)
 
     @property
     def time_ms(self) -> int | None:
         """The store's clock now, in epoch ms; see `AsyncStore.time_ms`."""
-        if self._told is None:
+        if self._clock_reading is None:
             return None
-        answered_ms, sent_s = self._told
+        answered_ms, sent_s = self._clock_reading
         return answered_ms + round((self._world.monotonic_s() - sent_s) * 1000)
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
@@ -163,8 +163,8 @@ class Sender:
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
         while left := await tries.pause(failures, floor, why):
-            answer = self._heard("request", path, await tries.spend(ask(left), small=small))
-            if not isinstance(answer, (NotNow, NoAnswer)):
+            answer = self._logged("request", path, await tries.spend(ask(left), small=small))
+            if not isinstance(answer, (NotApplied, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
             strangers += _is_strange(answer)
@@ -174,22 +174,22 @@ class Sender:
                 )
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
-    async def head(self, path: str, timeout: float) -> Looked:
+    async def head(self, path: str, timeout: float) -> HeadState:
         """Read an object's state without its bytes."""
-        return await self._look(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
+        return await self._repeat_read(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
 
-    async def get(self, path: str, unless: Version | None, timeout: float) -> Looked:
+    async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
         """Read an object's state, with its bytes unless it is at version `unless`."""
-        return await self._look(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
+        return await self._repeat_read(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
 
-    async def _look(self, path: str, ask: Ask[Looked], timeout: float) -> Looked:
+    async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
         """Repeat a read until it is answered; record the store's clock."""
 
-        async def timed(left: float) -> Looked | NotNow | NoAnswer:
+        async def timed(left: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
             answer = await ask(left)
-            if isinstance(answer, Seen) and answer.answered_ms is not None:
-                self._told = answer.answered_ms, sent_s
+            if isinstance(answer, ObjectState) and answer.answered_ms is not None:
+                self._clock_reading = answer.answered_ms, sent_s
             return answer
 
         return await self.repeat(path, timed, timeout)
@@ -235,7 +235,7 @@ class Sender:
                         left = await tries.pause(step.after_failures, floor, progress.why)
                 if left <= 0 or strangers >= _STRANGERS:
                     return _out_of_time(progress, data)
-                answer = await tries.spend(self._do(progress, step, send, left), small=small)
+                answer = await tries.spend(self._send_step(progress, step, send, left), small=small)
                 strangers += _is_strange(answer)
                 progress, step = _after(progress, step, answer)
         except (StoreError, NotSupported) as error:
@@ -245,7 +245,7 @@ class Sender:
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
             raise stop from _interrupted(progress, data)
 
-    async def _do(
+    async def _send_step(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left: float
     ) -> FinishAnswer | ReadAnswer:
         """Send the request of one step, once."""
@@ -254,25 +254,25 @@ class Sender:
             seen = await self._backend.head(path, timeout_s=left)
             if isinstance(seen, Missing) and progress.write.removes and not progress.unsure:
                 seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot report a missing bucket
-            return self._heard("look", path, seen)
+            return self._logged("look", path, seen)
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        return self._heard("delete" if progress.write.removes else "write", path, await send(left))
+        return self._logged("delete" if progress.write.removes else "write", path, await send(left))
 
-    def _heard(self, what: str, path: str, answer: T) -> T:
+    def _logged(self, what: str, path: str, answer: T) -> T:
         if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%s of %s: %s", what, path, _short(answer))
         if self._on_throttled is not None and throttled(answer):
             self._on_throttled()
         return answer
 
-    def _tries(self, path: str, timeout: float) -> Tries:
-        return Tries(self._world, self._drive, path, seconds(timeout))
+    def _tries(self, path: str, timeout: float) -> RetryBudget:
+        return RetryBudget(self._world, self._drive, path, seconds(timeout))
 
 
 def _after(progress: WriteProgress, step: Next, answer: FinishAnswer | ReadAnswer) -> tuple[WriteProgress, Next]:
     looked = isinstance(step, ReadHead)
-    return on_look_answer(progress, answer) if looked else on_write_answer(progress, answer)  # type: ignore[arg-type]
+    return on_head_answer(progress, answer) if looked else on_write_answer(progress, answer)  # type: ignore[arg-type]
 
 
 def _is_strange(answer: object) -> bool:
@@ -322,7 +322,7 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
     return max(min(retry_after_s or 0.0, most) * (1 + draw / 4), ceiling * draw)
 
 
-def enough_s(slowest_s: float) -> float:
+def least_try_s(slowest_s: float) -> float:
     """Return the seconds that another try needs, given the slowest so far.
 
     With less, it would time out and turn a certain failure into an unknown outcome.

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from fsspec_cas.answer import Capabilities
 from fsspec_cas.async_store import AsyncStore, check_backend
-from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
-from fsspec_cas.bridge.background import BACKGROUND, done
+from fsspec_cas.backends import Backend, backend_for, is_remote, service_key, split_url
+from fsspec_cas.bridge.background import BACKGROUND, run_here
 from fsspec_cas.bridge.drive import drive_of, sync
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.exclusive import opened
+from fsspec_cas.exclusive import sync_opener
 from fsspec_cas.naming import url_of
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Store:
         >>> store.below("folder").put_if_absent("b", b"2").unwrap() == store.head("folder/b").version
         True
         """
-        root = self._async._below(folder)  # noqa: SLF001
+        root = self._async._full_prefix(folder)  # noqa: SLF001
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
@@ -129,7 +129,7 @@ class Store:
         >>> reading.result().data
         b'1'
         """
-        return BACKGROUND.begin(call) if self.is_remote else done(call)
+        return BACKGROUND.begin(call) if self.is_remote else run_here(call)
 
     @property
     def is_remote(self) -> bool:
@@ -162,7 +162,7 @@ class Store:
     @property
     def place(self) -> object:
         """A key: equal keys prove the same root, store and options; unequal ones prove nothing."""
-        return place_of(self._async.backend), self._async.root
+        return service_key(self._async.backend), self._async.root
 
     @property
     def url(self) -> str:
@@ -179,7 +179,7 @@ class Store:
         """The documented capabilities of this kind of store."""
         return self._async.capabilities
 
-    open_exclusive = opened(AsyncStore.open_exclusive)
+    open_exclusive = sync_opener(AsyncStore.open_exclusive)
     read = sync(AsyncStore.read)
     read_or_none = sync(AsyncStore.read_or_none)
     read_if_changed = sync(AsyncStore.read_if_changed)

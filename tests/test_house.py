@@ -307,11 +307,11 @@ OPENED_BY = DIALECTS | {"fsspec_cas.backends.reply"}
 MEANT_BY = {"fsspec_cas.backends.meaning"}
 # What a caller acts on -> who may build it among the backends that speak HTTP.
 BUILT_BY = {
-    **dict.fromkeys(("Applied", "Denied", "Missing", "Unchanged", "Gone"), MEANT_BY),
+    **dict.fromkeys(("Applied", "ConditionFailed", "Missing", "Unchanged", "UploadGone"), MEANT_BY),
     "Page": DIALECTS,
-    "Seen": DIALECTS | {"fsspec_cas.backends.reply"},  # of its headers
+    "ObjectState": DIALECTS | {"fsspec_cas.backends.reply"},  # of its headers
     "Upload": DIALECTS | {"fsspec_cas.backends.azure.client"},  # nothing is asked to begin one there
-    "Spoken": DIALECTS,
+    "StoreStatement": DIALECTS,
 }
 
 

@@ -51,7 +51,7 @@ _OBSTORE = "obstore"
 # Hadoop's protocol -> fsspec's
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 # Options that fsspec or botocore take from `**kwargs`, so no signature shows them.
-_UNNAMED = frozenset(
+_HIDDEN_OPTIONS = frozenset(
     {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time"}
     | {"max_paths", "profile", "session_vars", "event_hooks", "include_builtin_handlers"}
 )
@@ -63,14 +63,14 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     protocol, separator, rest = plain.partition("://")
     if separator:
         if protocol not in _BACKENDS and _HADOOP_NAMES.get(protocol) is None:
-            raise _unserved(protocol, plain)
+            raise _unsupported_protocol(protocol, plain)
         plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInput(f"storage_options={storage_options!r} must be a dict, e.g. storage_options={{'anon': True}}")
     options = dict(storage_options or {})
     client = options.pop("client", None)
     try:
-        fs, path = _opened(plain, options) if client is None else _through(client, plain, options)
+        fs, path = _open_filesystem(plain, options) if client is None else _open_with_client(client, plain, options)
     except ImportError as error:
         raise _missing_extra(protocol if client is None else client) from error
     except CasError:
@@ -78,7 +78,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     except (ValueError, TypeError) as error:
         raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
     except Exception as error:
-        if refusal := _unopened(url, error):
+        if refusal := _opening_error(url, error):
             raise refusal from error
         raise
     if not path.strip("/"):
@@ -86,7 +86,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     return fs, check_root(path)
 
 
-def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Check the options, then create the filesystem, which may look for credentials."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
@@ -96,7 +96,7 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     return kind(**merged_options(said, options, ("the URL", "storage_options"))), kind._strip_protocol(url)  # noqa: SLF001
 
 
-def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
+def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
     """Return our error for a filesystem that found no credentials, else None."""
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
@@ -106,7 +106,7 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
     return None
 
 
-def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Open a URL with a client library other than fsspec's own."""
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
@@ -136,10 +136,10 @@ def backend_for(fs: Any) -> Backend:
             kind = getattr(import_module(f"fsspec_cas.backends.{module}"), name)
             backend: Backend = kind(fs)
             return backend
-    raise _unserved(protocols[0], type(fs).__name__)
+    raise _unsupported_protocol(protocols[0], type(fs).__name__)
 
 
-def _unserved(protocol: str, what: str) -> NotSupported:
+def _unsupported_protocol(protocol: str, what: str) -> NotSupported:
     known = ", ".join(sorted(_BACKENDS))
     return NotSupported(f"no conditional writes for protocol {protocol!r} ({what}); supported are: {known}")
 
@@ -150,7 +150,7 @@ def _missing_extra(protocol: str) -> NotSupported:
     return NotSupported(f"{what} needs a package that is not installed: install the extra {extra!r} of fsspec-cas")
 
 
-def place_of(backend: Backend) -> object:
+def service_key(backend: Backend) -> object:
     """Return a key; backends with equal keys send the same requests to the same service."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name  # one per process
@@ -180,7 +180,7 @@ class _OffThread(Relay):
 
     async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         del name
-        return await on_thread(lambda: self._inline.run(ask()), goes_on=True)
+        return await on_thread(lambda: self._inline.run(ask()), runs_to_end=True)
 
 
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
@@ -188,7 +188,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
     The message shows no other value, which may be secret.
     """
-    known = _known(kind)
+    known = _option_names(kind)
     for name in options:
         if name not in known:
             from difflib import get_close_matches  # noqa: PLC0415 - only for a message
@@ -214,10 +214,10 @@ def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: t
 
 
 @cache
-def _known(kind: Any) -> frozenset[str]:
+def _option_names(kind: Any) -> frozenset[str]:
     named: set[str] = set()
     for one in kind.__mro__:
         if "__init__" in vars(one):
             parameters = inspect.signature(vars(one)["__init__"]).parameters.values()
             named |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    return frozenset((named - {"self"}) | _UNNAMED)
+    return frozenset((named - {"self"}) | _HIDDEN_OPTIONS)

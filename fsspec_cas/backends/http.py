@@ -1,4 +1,4 @@
-"""Base of the HTTP backends: a `Listener` sends and interprets each call's `StoreRequest`."""
+"""Base of the HTTP backends: a `HttpSender` sends and interprets each call's `StoreRequest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fsspec_cas.answer import (
     FinishAnswer,
     ListAnswer,
     NoAnswer,
-    NotNow,
+    NotApplied,
     ReadAnswer,
     Upload,
     UploadAnswer,
@@ -22,7 +22,16 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
 from fsspec_cas.backends.meaning import meaning
-from fsspec_cas.backends.reply import Confirm, Dialect, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.reply import (
+    Confirm,
+    Dialect,
+    HttpReply,
+    ReplyMeaning,
+    StatementKind,
+    StoreRequest,
+    StoreStatement,
+    Verb,
+)
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import Unavailable
 from fsspec_cas.outcome import Absent, Condition, Version, Write
@@ -37,16 +46,16 @@ class HttpBackend(Backend):
     part_rules: ClassVar[PartRules]
     blocking = False
 
-    def __init__(self, fs: Any, dialect: Dialect, *, signs: bool | None = None) -> None:
+    def __init__(self, fs: Any, dialect: Dialect, *, gives_request_ids: bool | None = None) -> None:
         self._given = fs
-        self._listener = Listener(dialect, self._exchange, signs=signs)
+        self._http_sender = HttpSender(dialect, self._exchange, gives_request_ids=gives_request_ids)
 
     def isolated_connections(self) -> Any:
         """Return the same store with new connections."""
         kind: Any = type(self)
         return kind(self._given)
 
-    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+    async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
@@ -57,137 +66,143 @@ class HttpBackend(Backend):
         """Write the whole object if the write's condition holds."""
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
-        asked = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
-        return self._listener.ask(asked, timeout_s)
+        request = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
+        return self._http_sender.ask(request, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
         """Read the object's version, size, time and identity."""
-        return self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
+        return self._http_sender.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
         """Read body and version; `Unchanged` if still at `unless`."""
-        return self._listener.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
+        return self._http_sender.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
         """Delete the object, if at this version."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
-        asked = StoreRequest(verb, path, condition=condition)
-        return self._listener.ask(asked, timeout_s)
+        request = StoreRequest(verb, path, condition=condition)
+        return self._http_sender.ask(request, timeout_s)
 
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
         """List one page of objects with this prefix."""
-        asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
-        return self._listener.ask(asked, timeout_s)
+        request = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
+        return self._http_sender.ask(request, timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Begin an upload in parts."""
-        return self._listener.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
+        return self._http_sender.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Send the next part."""
-        return self._listener.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
+        return self._http_sender.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
         """Create the object from its parts, if the path is empty."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
-        return self._listener.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
+        return self._http_sender.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts; the store's answer is ignored."""
-        await self._listener.send(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
+        await self._http_sender.send(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
 
 _CLOCK = Machine()
 
-Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotNow | NoAnswer]]
+Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotApplied | NoAnswer]]
 
 
-class Listener:
+class HttpSender:
     """Sends a backend's requests by `exchange`, interprets replies, and records whether the store gives request ids.
 
-    `signs` is True if it is documented to give them.
+    `gives_request_ids` is True if that is documented.
     """
 
-    def __init__(self, dialect: Dialect, exchange: Exchange, *, signs: bool | None = None) -> None:
+    def __init__(self, dialect: Dialect, exchange: Exchange, *, gives_request_ids: bool | None = None) -> None:
         self._dialect = dialect
         self._exchange = exchange
-        self._pinned = signs is not None
-        self.signs = signs
+        self._pinned = gives_request_ids is not None
+        self.gives_request_ids = gives_request_ids
         self.proven = False
 
-    def expect_signatures(self) -> None:
+    def expect_request_ids(self) -> None:
         """From now on accept only answers with a request id."""
-        self.signs, self._pinned = True, True
+        self.gives_request_ids, self._pinned = True, True
 
-    async def ask(self, asked: StoreRequest, timeout_s: float) -> Any:
+    async def ask(self, request: StoreRequest, timeout_s: float) -> Any:
         """Send the request and return its answer; up to two more requests confirm a reply that proves nothing.
 
         May raise StoreError, if no second send would help, or NotSupported.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
-        reply = await self._exchange(asked, timeout_s)
+        reply = await self._exchange(request, timeout_s)
         if not isinstance(reply, HttpReply):
             return reply
-        heard = self._hear(asked, reply)
+        heard = self._interpret(request, reply)
         if isinstance(heard, Confirm) and heard.by == "sign":
-            listed = await self._exchange(asked.as_short_list(), _left(deadline_s))
+            listed = await self._exchange(request.as_short_list(), _left(deadline_s))
             if isinstance(listed, HttpReply):
-                self._hear(asked.as_short_list(), listed)
-            heard = self._hear(asked, reply)
-        if isinstance(heard, Confirm) and heard.by != "sign" and not asked.verb.writes:
-            return await self._confirmed(asked, heard, deadline_s)
-        return self._answer(asked, heard)
+                self._interpret(request.as_short_list(), listed)
+            heard = self._interpret(request, reply)
+        if isinstance(heard, Confirm) and heard.by != "sign" and not request.verb.writes:
+            return await self._confirmed(request, heard, deadline_s)
+        return self._answer(request, heard)
 
-    async def send(self, asked: StoreRequest, timeout_s: float) -> None:
+    async def send(self, request: StoreRequest, timeout_s: float) -> None:
         """Send a request and ignore its reply."""
-        await self._exchange(asked, timeout_s)
+        await self._exchange(request, timeout_s)
 
-    def _hear(self, asked: StoreRequest, reply: HttpReply) -> Heard:
-        heard = self._dialect.hear(asked, reply, signs=self.signs)
-        if isinstance(heard, Spoken):
+    def _interpret(self, request: StoreRequest, reply: HttpReply) -> ReplyMeaning:
+        heard = self._dialect.interpret(request, reply, gives_request_ids=self.gives_request_ids)
+        if isinstance(heard, StoreStatement):
             self.proven = True
-            if heard.telling and not self._pinned and (self.signs is not False):
-                self.signs = heard.signed
+            if heard.shows_request_ids and not self._pinned and (self.gives_request_ids is not False):
+                self.gives_request_ids = heard.has_request_id
         return heard
 
-    def _answer(self, asked: StoreRequest, heard: Heard) -> Any:
-        if isinstance(heard, Spoken):
-            return self._meaning(asked, heard)
+    def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
+        if isinstance(heard, StoreStatement):
+            return self._meaning(request, heard)
         if isinstance(heard, Confirm):
             return self._nothing(heard.why)  # only `resolve` can settle such a write
         if heard.next_step:
-            raise Unavailable(f"no store answers for {asked.path!r}: {heard.why}; {heard.next_step}", path=asked.path)
+            raise Unavailable(
+                f"no store answers for {request.path!r}: {heard.why}; {heard.next_step}", path=request.path
+            )
         if heard.throttled:
-            return NotNow(heard.why, heard.retry_after_s)
+            return NotApplied(heard.why, heard.retry_after_s)
         return self._nothing(heard.why, heard.retry_after_s)
 
     def _nothing(self, why: str, retry_after_s: float | None = None) -> NoAnswer:
         return NoAnswer(why, retry_after_s, stranger=not self.proven)
 
-    def _meaning(self, asked: StoreRequest, spoken: Spoken) -> Any:
+    def _meaning(self, request: StoreRequest, statement: StoreStatement) -> Any:
         now = datetime.fromtimestamp(_CLOCK.now_ms() / 1000, timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
-        return meaning(asked, spoken, self._dialect.vendor, now)
+        return meaning(request, statement, self._dialect.vendor, now)
 
-    async def _confirmed(self, asked: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
+    async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
         """Confirm a head, delete or read by another request, and return its answer."""
-        other = asked.as_read() if confirm.by == "get" else asked.as_head()
+        other = request.as_read() if confirm.by == "get" else request.as_head()
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
             return NoAnswer(reply.why, reply.retry_after_s)
-        heard = self._hear(other, reply)
-        if not isinstance(heard, Spoken):
+        heard = self._interpret(other, reply)
+        if not isinstance(heard, StoreStatement):
             return self._nothing(confirm.why)
-        if heard.says is not Says.DONE:
-            return self._meaning(asked, heard)
+        if heard.kind is not StatementKind.DONE:
+            return self._meaning(request, heard)
         answer = self._meaning(other, heard)
-        if asked.verb is Verb.HEAD:
+        if request.verb is Verb.HEAD:
             return replace(answer, data=None)
-        if asked.verb is not Verb.GET or other.verb is not Verb.GET:
+        if request.verb is not Verb.GET or other.verb is not Verb.GET:
             return self._nothing(confirm.why)  # the object to delete still exists
-        return self._meaning(asked, replace(heard, says=Says.UNCHANGED)) if answer.version == asked.version else answer
+        return (
+            self._meaning(request, replace(heard, kind=StatementKind.UNCHANGED))
+            if answer.version == request.version
+            else answer
+        )
 
 
 def _left(deadline_s: float) -> float:
@@ -199,12 +214,12 @@ _LEAST_PATIENCE_S = 1.0
 _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
-def patience_s(timeout_s: float, asked: StoreRequest) -> float:
+def patience_s(timeout_s: float, request: StoreRequest) -> float:
     """Return how long a connection may be silent: a third of `timeout_s`, which leaves time for another one.
 
     For a large body or a completion it is the whole timeout.
     """
-    if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
+    if len(request.data) > _SMALL_BYTES or request.verb is Verb.FINISH:
         return timeout_s
     return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3))
 

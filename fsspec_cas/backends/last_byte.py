@@ -22,30 +22,30 @@ T = TypeVar("T")
 _LONGEST_S = 1.0
 
 
-class _Line:
+class _Barrier:
     """Barrier at which racing requests wait, on loops and on threads."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
         self._last = racers
-        self._coming = count(1)
+        self._arrivals = count(1)
         self._open: Future[None] = Future()
 
     async def cross(self) -> None:
         """Wait on the loop for all racers, at most `_LONGEST_S`."""
-        self._come()
+        self._arrive()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
         self._let_go()
 
     def cross_here(self) -> None:
         """Wait in this thread for all racers, at most `_LONGEST_S`."""
-        self._come()
+        self._arrive()
         wait([self._open], _LONGEST_S)
         self._let_go()
 
-    def _come(self) -> None:
-        if next(self._coming) >= self._last:
+    def _arrive(self) -> None:
+        if next(self._arrivals) >= self._last:
             self._let_go()
 
     def _let_go(self) -> None:
@@ -53,10 +53,10 @@ class _Line:
             self._open.set_result(None)
 
 
-_line: ContextVar[_Line | None] = ContextVar("line", default=None)
+_barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 
 
-async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
+async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the calls that `make` returns, each sending one body, at the same moment; return their results in order.
 
     If the store refuses unsigned bodies, `make` is called again.
@@ -71,40 +71,40 @@ async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]
 
 
 async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list[T | BaseException]:
-    token = _line.set(_Line(len(calls), signed=signed))
+    token = _barrier.set(_Barrier(len(calls), signed=signed))
     try:
         return await asyncio.gather(*calls, return_exceptions=True)
     finally:
-        _line.reset(token)
+        _barrier.reset(token)
 
 
 def signs_bodies() -> bool:
     """Return whether a request's signature must cover its body."""
-    line = _line.get()
-    return line is None or line.signed
+    barrier = _barrier.get()
+    return barrier is None or barrier.signed
 
 
-def held(body: Any) -> Any:
+def hold_last_byte(body: Any) -> Any:
     """Return the body for a loop's transport; a race holds back its last byte."""
-    line = _line.get()
-    if line is None or not isinstance(body, (bytes, BytesIO)):
+    barrier = _barrier.get()
+    if barrier is None or not isinstance(body, (bytes, BytesIO)):
         return body
-    return _in_two(body if isinstance(body, bytes) else body.getvalue(), line)
+    return _in_two(body if isinstance(body, bytes) else body.getvalue(), barrier)
 
 
-def held_here(body: bytes) -> bytes | Iterator[bytes]:
+def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
     """Return the body for a thread's transport; a race holds back its last byte."""
-    line = _line.get()
-    return body if line is None or not body else _in_two_here(body, line)
+    barrier = _barrier.get()
+    return body if barrier is None or not body else _in_two_here(body, barrier)
 
 
-async def _in_two(body: bytes, line: _Line) -> AsyncIterator[bytes]:
+async def _in_two(body: bytes, barrier: _Barrier) -> AsyncIterator[bytes]:
     yield body[:-1]
-    await line.cross()
+    await barrier.cross()
     yield body[-1:]
 
 
-def _in_two_here(body: bytes, line: _Line) -> Iterator[bytes]:
+def _in_two_here(body: bytes, barrier: _Barrier) -> Iterator[bytes]:
     yield body[:-1]
-    line.cross_here()
+    barrier.cross_here()
     yield body[-1:]

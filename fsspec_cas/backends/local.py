@@ -15,20 +15,20 @@ from typing import Any
 from fsspec_cas.answer import (
     Applied,
     Capabilities,
-    Denied,
+    ConditionFailed,
     Entry,
     FinishAnswer,
-    Gone,
     ListAnswer,
     Missing,
     NoAnswer,
-    NotNow,
+    NotApplied,
+    ObjectState,
     Page,
     ReadAnswer,
-    Seen,
     Unchanged,
     Upload,
     UploadAnswer,
+    UploadGone,
     WriteAnswer,
 )
 from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
@@ -87,7 +87,7 @@ class LocalBackend(Backend):
                 stat = object_stat(Path(path))
             except IsADirectoryError:
                 return Missing()
-            return Missing() if stat is None else replace(_seen(stat, None), answered_ms=time_ns() // 1_000_000)
+            return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """Read and stat one open file, so that both describe the same bytes."""
@@ -97,8 +97,8 @@ class LocalBackend(Backend):
                 # Without O_NONBLOCK, opening a pipe without a writer would block.
                 with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                     stat = os.fstat(file.fileno())
-                    must_be_a_file(stat, path)
-                    return Unchanged() if _version(stat) == unless else _seen(stat, file.read())
+                    refuse_non_file(stat, path)
+                    return Unchanged() if _version(stat) == unless else _object_state(stat, file.read())
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return Missing()
 
@@ -143,7 +143,7 @@ class LocalBackend(Backend):
         """Sync the temporary file and link it into place."""
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
-                return Gone("its temporary file was removed")
+                return UploadGone("its temporary file was removed")
             await self.add(upload, tail, timeout_s=timeout_s)
             try:
                 with Path(upload.token).open("r+b") as file:
@@ -161,7 +161,7 @@ class LocalBackend(Backend):
 
 def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
     if object_stat(target) is not None:
-        return Denied()  # saves the write; the link decides
+        return ConditionFailed()  # saves the write; the link decides
     _need_folder(target.parent, makes=makes_folders)
     with _temporary(target, data, write_id, time_ns()) as temporary:
         return _publish(temporary, target)
@@ -169,16 +169,16 @@ def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) ->
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
     if object_stat(target) is not None:
-        return Denied()
+        return ConditionFailed()
     version = _version(temporary.stat())
     try:
         os.link(temporary, target)
     except FileExistsError:
-        return Denied()
-    return _in_place(target, version)
+        return ConditionFailed()
+    return _sync_new_file(target, version)
 
 
-def _in_place(target: Path, version: Version) -> WriteAnswer:
+def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
     """Sync a new file's folder, else a crash could remove a file that others saw."""
     try:
         _sync_folder(target.parent)
@@ -191,14 +191,14 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
     """Replace the file under its folder's lock, if at this version."""
     target = resolved(path)
     if object_stat(target) is None:
-        return Denied()
+        return ConditionFailed()
     with _locked(target.parent, timeout_s) as locked:
         if not locked or resolved(path) != target:
-            return NotNow("another program holds its folder's lock" if not locked else "its link has just changed")
+            return NotApplied("another program holds its folder's lock" if not locked else "its link has just changed")
         stat = object_stat(target)
         if stat is None or _version(stat) != condition:
-            return Denied()
-        must_have_one_name(target, stat)
+            return ConditionFailed()
+        refuse_hard_links(target, stat)
         stamp = max(time_ns(), stat.st_mtime_ns + 1)
         with _temporary(target, data, write_id, stamp, stat) as temporary:
             version = _version(temporary.stat())
@@ -207,22 +207,22 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
                     f"the file system of {str(target)!r} keeps no times in nanoseconds: use another file system"
                 )
             temporary.rename(target)
-        return _in_place(target, version)
+        return _sync_new_file(target, version)
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
     """Delete the file under its folder's lock, if at this version."""
     if object_stat(target) is None:
-        return Denied()
+        return ConditionFailed()
     with _locked(target.parent, timeout_s) as locked:
         if not locked:
-            return NotNow("another program holds its folder's lock")
+            return NotApplied("another program holds its folder's lock")
         stat = object_stat(target)
         if stat is None or _version(stat) != condition:
-            return Denied()
+            return ConditionFailed()
         if target.is_symlink():
             raise NotSupported(f"{str(target)!r} is a symbolic link: delete {os.path.realpath(target)!r}, or the link")
-        must_have_one_name(target, stat)
+        refuse_hard_links(target, stat)
         target.unlink()
         return Applied(None)
 
@@ -240,17 +240,17 @@ def _temporary(
             file.write(data)
             file.flush()
             if replaces is not None:
-                keep_attributes(target, replaces, path)
+                copy_attributes(target, replaces, path)
             _sync_file(file.fileno(), mtime_ns)
         if replaces is not None:
-            keep_mode(replaces, path)
+            copy_mode(replaces, path)
         yield path
     finally:
         path.unlink(missing_ok=True)
 
 
 def _temporary_name(target: Path, write_id: str) -> Path:
-    return target.with_name(f"{TEMPORARY}{write_id}-{Machine().new_id()[:8]}")
+    return target.with_name(f"{TEMPORARY_PREFIX}{write_id}-{Machine().new_id()[:8]}")
 
 
 def _sync_file(descriptor: int, mtime_ns: int) -> None:
@@ -269,7 +269,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
-        yield _got(descriptor, timeout_s)
+        yield _poll_flock(descriptor, timeout_s)
     except OSError as error:
         if error.errno in _NO_FLOCK and error.filename is None:
             what = f"the file system of {str(folder)!r} has no flock ({error.strerror}), which conditional writes need"
@@ -283,7 +283,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _got(descriptor: int, timeout_s: float) -> bool:
+def _poll_flock(descriptor: int, timeout_s: float) -> bool:
     """Poll for the lock, as `flock` has no timeout."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
@@ -331,8 +331,8 @@ def _version(stat: os.stat_result) -> Version:
     return Version("local", f"{stat.st_mtime_ns}-{stat.st_ino}-{stat.st_size}")
 
 
-def _seen(stat: os.stat_result, data: bytes | None) -> Seen:
-    return Seen(_version(stat), stat.st_size, stat.st_mtime_ns // 1_000_000, None, data)
+def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
+    return ObjectState(_version(stat), stat.st_size, stat.st_mtime_ns // 1_000_000, None, data)
 
 
 def _walk(folder: str) -> Iterator[Entry]:
@@ -345,7 +345,7 @@ def _walk(folder: str) -> Iterator[Entry]:
         try:
             if child.is_dir(follow_symlinks=False):
                 yield from _walk(child.path)
-            elif child.is_file() and not child.name.startswith(TEMPORARY):
+            elif child.is_file() and not child.name.startswith(TEMPORARY_PREFIX):
                 stat = child.stat()
                 yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000, _version(stat))
         except FileNotFoundError:
@@ -364,7 +364,7 @@ def _as_store_error(path: str) -> Iterator[None]:
         raise StoreError(f"the file system failed for {path!r}: {error}", path=path) from error
 
 
-TEMPORARY = ".cas-"
+TEMPORARY_PREFIX = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
@@ -379,11 +379,11 @@ def object_stat(path: Path) -> os.stat_result | None:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    must_be_a_file(found, str(path))
+    refuse_non_file(found, str(path))
     return found
 
 
-def must_be_a_file(stat: os.stat_result, path: str) -> None:
+def refuse_non_file(stat: os.stat_result, path: str) -> None:
     """Raise OSError for a folder, pipe, socket or device."""
     if S_ISDIR(stat.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not an object", path)
@@ -391,13 +391,15 @@ def must_be_a_file(stat: os.stat_result, path: str) -> None:
         raise OSError(errno.EINVAL, "it is a pipe, socket or device, not an object", path)
 
 
-def must_have_one_name(target: Path, stat: os.stat_result) -> None:
+def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
     """Raise NotSupported for a file with hard links, whose writers by other names take other locks.
 
     A create's temporary name does not count.
     """
     while stat.st_nlink > 1:
-        ours = sum(one.name.startswith(TEMPORARY) and one.inode() == stat.st_ino for one in os.scandir(target.parent))
+        ours = sum(
+            one.name.startswith(TEMPORARY_PREFIX) and one.inode() == stat.st_ino for one in os.scandir(target.parent)
+        )
         if stat.st_nlink - ours <= 1:
             return
         now = target.stat()
@@ -409,7 +411,7 @@ def must_have_one_name(target: Path, stat: os.stat_result) -> None:
         stat = now
 
 
-def keep_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
+def copy_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
     """Copy owner, group and extended attributes, as far as permitted."""
     with contextlib.suppress(PermissionError):
         os.chown(new, -1, stat.st_gid)
@@ -420,7 +422,7 @@ def keep_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
             os.setxattr(new, name, os.getxattr(old, name))
 
 
-def keep_mode(stat: os.stat_result, new: Path) -> None:
+def copy_mode(stat: os.stat_result, new: Path) -> None:
     """Copy the permissions; call it last, as they may forbid writing."""
     new.chmod(S_IMODE(stat.st_mode))
 

@@ -8,93 +8,99 @@ from typing import Any
 
 from fsspec_cas.answer import (
     Applied,
-    Denied,
-    Gone,
+    ConditionFailed,
     Missing,
     NoAnswer,
-    NotNow,
+    NotApplied,
+    ObjectState,
     Page,
-    Seen,
     Unchanged,
     Upload,
+    UploadGone,
 )
-from fsspec_cas.backends.reply import Refusals, Says, Spoken, StoreRequest, Verb, http_date_ms
+from fsspec_cas.backends.reply import Refusals, StatementKind, StoreRequest, StoreStatement, Verb, http_date_ms
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, NotSupported, StoreError
 
-Heeded = Applied | Denied | Gone | Missing | Unchanged | Page | Seen | Upload | NotNow | NoAnswer
-Meaning = Callable[[StoreRequest, Spoken], Heeded]
+Heeded = (
+    Applied | ConditionFailed | UploadGone | Missing | Unchanged | Page | ObjectState | Upload | NotApplied | NoAnswer
+)
+Meaning = Callable[[StoreRequest, StoreStatement], Heeded]
 
 _PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "Busy"})
 
 
-def _applied(asked: StoreRequest, spoken: Spoken) -> Applied:
-    return Applied(spoken.version if asked.verb.writes else None)
+def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
+    return Applied(statement.version if request.verb.writes else None)
 
 
-def _carried(asked: StoreRequest, spoken: Spoken) -> Heeded:
-    if not isinstance(spoken.document, (Seen, Page, Upload)):
-        raise StoreError(f"the answer to the {asked.verb.value} of {asked.path!r} brought nothing", path=asked.path)
-    return spoken.document
+def _carried(request: StoreRequest, statement: StoreStatement) -> Heeded:
+    if not isinstance(statement.document, (ObjectState, Page, Upload)):
+        raise StoreError(
+            f"the answer to the {request.verb.value} of {request.path!r} brought nothing", path=request.path
+        )
+    return statement.document
 
 
-def _denied(asked: StoreRequest, _: Spoken) -> Denied:
-    return Denied(asked.dialect)
+def _denied(request: StoreRequest, _: StoreStatement) -> ConditionFailed:
+    return ConditionFailed(request.dialect)
 
 
-def _each(asked: StoreRequest, spoken: Spoken) -> Heeded:
+def _each(request: StoreRequest, statement: StoreStatement) -> Heeded:
     """Return the answer to a delete of many objects; raise if some were refused."""
-    refused = spoken.document.codes if isinstance(spoken.document, Refusals) else {}
+    refused = statement.document.codes if isinstance(statement.document, Refusals) else {}
     left = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not left:
         return Applied(None)
     key, code = next(iter(left.items()))
-    what = f"{len(left)} of {len(asked.paths)} objects were not removed, {key!r} first: {code}"
+    what = f"{len(left)} of {len(request.paths)} objects were not removed, {key!r} first: {code}"
     if set(left.values()) <= _PASSING:
         return NoAnswer(f"503 {what}")
-    path = f"{asked.path.partition('/')[0]}/{key}"
+    path = f"{request.path.partition('/')[0]}/{key}"
     kind = AccessDenied if "Denied" in code else StoreError
     names = ", ".join(repr(name) for name in list(left)[:10])
     raise kind(f"{what}; refused: {names}", path=path)
 
 
-def _later(_: StoreRequest, spoken: Spoken) -> NotNow | NoAnswer:
-    return (NotNow if spoken.undone else NoAnswer)(spoken.why, spoken.retry_after_s)
+def _later(_: StoreRequest, statement: StoreStatement) -> NotApplied | NoAnswer:
+    return (NotApplied if statement.not_applied else NoAnswer)(statement.why, statement.retry_after_s)
 
 
-ANSWERS: Mapping[tuple[Verb, Says], Meaning] = MappingProxyType(
+ANSWERS: Mapping[tuple[Verb, StatementKind], Meaning] = MappingProxyType(
     {
-        **{(verb, Says.DONE): _applied for verb in (Verb.CREATE, Verb.MATCH, Verb.FINISH)},
-        **{(verb, Says.DONE): _applied for verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT)},
-        **{(verb, Says.DONE): _carried for verb in (Verb.HEAD, Verb.GET, Verb.LIST, Verb.BEGIN, Verb.PART)},
-        (Verb.DELETE_MANY, Says.DONE): _each,
-        (Verb.HEAD, Says.ABSENT): lambda *_: Missing(),
-        (Verb.GET, Says.ABSENT): lambda *_: Missing(),
-        (Verb.MATCH, Says.ABSENT): _denied,
-        (Verb.DELETE, Says.ABSENT): _applied,
-        (Verb.DELETE_MATCH, Says.ABSENT): _denied,
-        (Verb.GET, Says.UNCHANGED): lambda *_: Unchanged(),
+        **{(verb, StatementKind.DONE): _applied for verb in (Verb.CREATE, Verb.MATCH, Verb.FINISH)},
+        **{(verb, StatementKind.DONE): _applied for verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT)},
+        **{(verb, StatementKind.DONE): _carried for verb in (Verb.HEAD, Verb.GET, Verb.LIST, Verb.BEGIN, Verb.PART)},
+        (Verb.DELETE_MANY, StatementKind.DONE): _each,
+        (Verb.HEAD, StatementKind.ABSENT): lambda *_: Missing(),
+        (Verb.GET, StatementKind.ABSENT): lambda *_: Missing(),
+        (Verb.MATCH, StatementKind.ABSENT): _denied,
+        (Verb.DELETE, StatementKind.ABSENT): _applied,
+        (Verb.DELETE_MATCH, StatementKind.ABSENT): _denied,
+        (Verb.GET, StatementKind.UNCHANGED): lambda *_: Unchanged(),
         **{
-            (verb, Says.FALSE): _denied
+            (verb, StatementKind.FALSE): _denied
             for verb in (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.BEGIN, Verb.PART, Verb.FINISH)
         },
-        **{(verb, Says.EXISTS): _denied for verb in (Verb.CREATE, Verb.PART, Verb.FINISH)},
-        (Verb.FINISH, Says.GONE): lambda _, spoken: Gone(f"{spoken.why}: the upload was finished or dropped"),
-        (Verb.ABORT, Says.GONE): _applied,
-        **{(verb, Says.CONFLICT): _later for verb in Verb},
-        **{(verb, Says.BUSY): _later for verb in Verb},
+        **{(verb, StatementKind.EXISTS): _denied for verb in (Verb.CREATE, Verb.PART, Verb.FINISH)},
+        (Verb.FINISH, StatementKind.GONE): lambda _, statement: UploadGone(
+            f"{statement.why}: the upload was finished or dropped"
+        ),
+        (Verb.ABORT, StatementKind.GONE): _applied,
+        **{(verb, StatementKind.CONFLICT): _later for verb in Verb},
+        **{(verb, StatementKind.BUSY): _later for verb in Verb},
     }
 )
 
 
-def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
+def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> Any:
     """Translate the store's statement into an answer, or raise StoreError or NotSupported.
 
     `now` is this machine's time, for a message about clocks.
     """
-    found = ANSWERS.get((asked.verb, spoken.says))
+    found = ANSWERS.get((request.verb, statement.kind))
     if found is not None:
-        return found(asked, spoken)
-    raise refusal(asked, spoken, vendor, now)
+        return found(request, statement)
+    raise refusal(request, statement, vendor, now)
 
 
 def _clocks(now: str, date: str | None) -> str:
@@ -106,29 +112,31 @@ def _clocks(now: str, date: str | None) -> str:
     return f"{text} ({abs(own_ms - store_ms) // 1000} s {side})"
 
 
-def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasError:
+def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> CasError:
     """Return the error for a refusal, with the next step."""
-    path, why = asked.path, spoken.why
-    advice = f"; {spoken.advice}" if spoken.advice else ""
+    path, why = request.path, statement.why
+    advice = f"; {statement.advice}" if statement.advice else ""
     container = "container" if vendor == "Azure" else "bucket"
-    match spoken.says:
-        case Says.UNSUPPORTED | Says.OTHER | Says.FORBIDDEN if asked.verb is Verb.DELETE_MANY:
+    match statement.kind:
+        case StatementKind.UNSUPPORTED | StatementKind.OTHER | StatementKind.FORBIDDEN if (
+            request.verb is Verb.DELETE_MANY
+        ):
             return NotSupported(
                 f"the store at {path!r} does not support a request that deletes many objects: {why}", path=path
             )
-        case Says.NO_BUCKET:
+        case StatementKind.NO_BUCKET:
             name = path.partition("/")[0]
             return BucketNotFound(f"the {container} {name!r} does not exist: create it first", path=path)
-        case Says.FORBIDDEN if "Skewed" in spoken.code:
+        case StatementKind.FORBIDDEN if "Skewed" in statement.code:
             return AccessDenied(
-                f"{vendor} refused access to {path!r}: {why}; {_clocks(now, spoken.date)}: set the clock", path=path
+                f"{vendor} refused access to {path!r}: {why}; {_clocks(now, statement.date)}: set the clock", path=path
             )
-        case Says.FORBIDDEN:
+        case StatementKind.FORBIDDEN:
             advice = advice or "; check key, secret and policy"
             return AccessDenied(f"{vendor} refused access to {path!r}: {why}{advice}", path=path)
-        case Says.UNSUPPORTED:
-            what = f"the store at {path!r} does not implement this {asked.verb.value}"
+        case StatementKind.UNSUPPORTED:
+            what = f"the store at {path!r} does not implement this {request.verb.value}"
             return NotSupported(f"{what}: {why}{advice}", path=path)
-        case Says.GONE:
+        case StatementKind.GONE:
             return StoreError(f"the upload of {path!r} is gone ({why}); write it again", path=path)
-    return StoreError(f"{vendor} refused the {asked.verb.value} of {path!r}: {why}{advice}", path=path)
+    return StoreError(f"{vendor} refused the {request.verb.value} of {path!r}: {why}{advice}", path=path)

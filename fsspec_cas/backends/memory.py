@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 from fsspec_cas.answer import (
     Applied,
     Capabilities,
-    Denied,
+    ConditionFailed,
     Entry,
     FinishAnswer,
-    Gone,
     ListAnswer,
     Missing,
+    ObjectState,
     Page,
     ReadAnswer,
-    Seen,
     Unchanged,
     Upload,
     UploadAnswer,
+    UploadGone,
     WriteAnswer,
 )
 from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
@@ -58,8 +58,8 @@ class MemoryBackend(Backend):
         with self._guard:
             current = self._version(write.path)
             if current != (None if isinstance(write.condition, Absent) else write.condition):
-                return Denied()
-            file = self._made(write.path, data)
+                return ConditionFailed()
+            file = self._open_file(write.path, data)
             if self._fs._intrans:  # noqa: SLF001 - a conditional write does not wait for fsspec's transaction
                 file.commit()
             file.cas_write_id, file.cas_attributes = write.write_id, write.attributes
@@ -69,14 +69,14 @@ class MemoryBackend(Backend):
         """Read the object's state."""
         del timeout_s
         with self._guard:
-            return self._see(path, with_data=False)
+            return self._object_state(path, with_data=False)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """Read the object."""
         del timeout_s
         with self._guard:
-            seen = self._see(path, with_data=True)
-        return Unchanged() if isinstance(seen, Seen) and seen.version == unless else seen
+            seen = self._object_state(path, with_data=True)
+        return Unchanged() if isinstance(seen, ObjectState) and seen.version == unless else seen
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Delete the object, if at this version."""
@@ -84,7 +84,7 @@ class MemoryBackend(Backend):
         with self._guard:
             current = self._version(path)
             if condition is not None and current != condition:
-                return Denied()
+                return ConditionFailed()
             if current is not None:
                 self._fs.rm_file(path)
             return Applied(None)
@@ -115,7 +115,7 @@ class MemoryBackend(Backend):
         """Create the object from the parts."""
         parts = self._parts.pop(upload.token, None)
         if parts is None:
-            return Gone("the upload was removed")
+            return UploadGone("the upload was removed")
         return await self.put(upload.write, b"".join((*parts, tail)), timeout_s=timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
@@ -123,7 +123,7 @@ class MemoryBackend(Backend):
         del timeout_s
         self._parts.pop(upload.token, None)
 
-    def _made(self, path: str, data: bytes) -> Any:
+    def _open_file(self, path: str, data: bytes) -> Any:
         try:
             return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
         except FileExistsError as error:  # it must not look like a lost race
@@ -134,14 +134,14 @@ class MemoryBackend(Backend):
     def _file(self, path: str) -> Any:
         return self._fs.store.get(_key(path))
 
-    def _see(self, path: str, *, with_data: bool) -> Seen | Missing:
+    def _object_state(self, path: str, *, with_data: bool) -> ObjectState | Missing:
         version, file = self._version(path), self._file(path)
         if version is None:
             return Missing()
         data = file.getvalue() if with_data else None
         write_id = getattr(file, "cas_write_id", None)
         kept = getattr(file, "cas_attributes", None) or Attributes()
-        seen = Seen(version, file.size, _modified_ms(file), write_id, data)
+        seen = ObjectState(version, file.size, _modified_ms(file), write_id, data)
         return replace(seen, content_type=kept.content_type, metadata=kept.metadata)
 
     def _version(self, path: str) -> Version | None:

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Literal, Protocol, TypeVar, final
 
-from fsspec_cas.answer import Page, Seen, Upload
+from fsspec_cas.answer import ObjectState, Page, Upload
 from fsspec_cas.outcome import Condition, Version, Write
 
 D = TypeVar("D")
@@ -121,7 +121,7 @@ class HttpReply:
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))
 
 
-class Says(Enum):
+class StatementKind(Enum):
     """Statements of a store, the same for every vendor."""
 
     DONE = "done"
@@ -145,12 +145,12 @@ class Refusals:
     codes: Mapping[str, str] = field(hash=False)
 
 
-Carried = Seen | Page | Upload | Refusals
+Carried = ObjectState | Page | Upload | Refusals
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class StoreStatement:
     """A proven statement of the store, built only by a dialect.
 
     Attributes:
@@ -158,21 +158,21 @@ class Spoken:
         why: for messages; begins with the HTTP status.
         document: the reply's content.
         version: version of the object written.
-        undone: the request was certainly not applied.
-        signed: the reply carried the store's request id.
-        telling: the reply shows whether this store gives request ids.
+        not_applied: the request was certainly not applied.
+        has_request_id: the reply carried the store's request id.
+        shows_request_ids: the reply shows whether this store gives request ids.
         advice: how the user can resolve a refusal.
     """
 
-    says: Says
+    kind: StatementKind
     code: str = ""
     why: str = ""
     document: Carried | None = None
     version: Version | None = None
     retry_after_s: float | None = None
-    undone: bool = False
-    signed: bool = False
-    telling: bool = False
+    not_applied: bool = False
+    has_request_id: bool = False
+    shows_request_ids: bool = False
     date: str | None = None
     advice: str = ""
 
@@ -203,7 +203,7 @@ class Confirm:
     why: str
 
 
-Heard = Spoken | Unproven | Confirm
+ReplyMeaning = StoreStatement | Unproven | Confirm
 
 
 class Dialect(Protocol):
@@ -213,8 +213,8 @@ class Dialect(Protocol):
     def vendor(self) -> str:
         """The vendor's name, for messages."""
 
-    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Interpret a reply. `signs`: the store gives request ids; None if unknown."""
+    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
+        """Interpret a reply; `gives_request_ids` is None if unknown."""
 
 
 Headers = Mapping[str, Sequence[str]]  # names in lower case
@@ -241,13 +241,13 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
     return None
 
 
-def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> Seen:
+def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> ObjectState:
     """Return an object's state from the headers of its read or head.
 
     `prefix` marks metadata headers; `identity` names the write's identity among them.
     """
     metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
-    return Seen(
+    return ObjectState(
         version,
         int(one(headers, "content-length") or 0) if body is None else len(body),
         http_date_ms(one(headers, "last-modified")),

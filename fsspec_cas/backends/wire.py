@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import aiohttp
 
-from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
 from fsspec_cas.backends.reply import Dialect, HttpReply, StoreRequest
 from fsspec_cas.bridge.drive import close_from_any_thread
@@ -76,8 +76,8 @@ class AioBackend(HttpBackend):
     unsent: ClassVar[tuple[type[Exception], ...]] = AIOHTTP_UNSENT
     hint: ClassVar[str] = "set SSL_CERT_FILE to the file of the authority's certificate"
 
-    def __init__(self, fs: Any, dialect: Dialect, *, signs: bool | None = None) -> None:
-        super().__init__(fs, dialect, signs=signs)
+    def __init__(self, fs: Any, dialect: Dialect, *, gives_request_ids: bool | None = None) -> None:
+        super().__init__(fs, dialect, gives_request_ids=gives_request_ids)
         self._connections: PerLoop[Any] = PerLoop()
 
     async def close(self) -> None:
@@ -91,30 +91,30 @@ class AioBackend(HttpBackend):
     async def _client(self) -> Any:
         return await self._connections.get(self._open)
 
-    async def _send(self, client: Any, asked: StoreRequest) -> None:
+    async def _send(self, client: Any, request: StoreRequest) -> None:
         """Send the request; the transport marks the trip and stores the reply in it."""
         raise NotImplementedError
 
-    def _unsent(self, error: Exception, path: str) -> NotNow:
+    def _unsent(self, error: Exception, path: str) -> NotApplied:
         """Return the answer for a failed preparation, or raise CasError if no second try would help."""
         raise NotImplementedError
 
-    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        """Send the request once; return its reply, `NotNow` if it was certainly not sent, else `NoAnswer`."""
-        trip = Trip.begin(patience_s(timeout_s, asked))
+    async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
+        """Send the request once; return its reply, `NotApplied` if it was certainly not sent, else `NoAnswer`."""
+        trip = Trip.begin(patience_s(timeout_s, request))
         try:
             client = await self._client()  # no timeout here: a short try must not discard the loop's client
             async with within(timeout_s):
-                await self._send(client, asked)
+                await self._send(client, request)
         except CasError:
             raise
         except Exception as error:  # noqa: BLE001 - `_failed` re-raises unknown errors
             if trip.reply is None:
-                return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
+                return self._failed(error, request.path, left=trip.left, timeout_s=timeout_s)
             error.__traceback__ = None  # the cycle with an SDK's frame would keep the body
         return trip.reply or NoAnswer("the client library did not pass on the reply")
 
-    def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
+    def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotApplied | NoAnswer:
         """Return the answer for a client's exception, by whether the request had left."""
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
@@ -123,9 +123,9 @@ class AioBackend(HttpBackend):
         if not isinstance(error, self.failures):
             raise error
         # SDKs also report "could not connect" after the request had left.
-        why = unreached(error, self.hint, path, proven=self._listener.proven, unsent=self.unsent)
+        why = unreached(error, self.hint, path, proven=self._http_sender.proven, unsent=self.unsent)
         cause = getattr(error, "inner_exception", None) or error
-        return NotNow(why) if why else NoAnswer(f"{type(cause).__name__}: {error}")
+        return NotApplied(why) if why else NoAnswer(f"{type(cause).__name__}: {error}")
 
 
 class Answered(Exception):

@@ -110,9 +110,9 @@ class Later(Future[T]):
             waiters, self._waiters = self._waiters, []
             self._condition.release()
             if waiters:
-                Worker(partial(self._tell, waiters), "told-later").start()
+                Worker(partial(self._report, waiters), "told-later").start()
 
-    def _tell(self, waiters: list[Any]) -> None:
+    def _report(self, waiters: list[Any]) -> None:
         for waiter in waiters:
             if self.cancelled():
                 waiter.add_cancelled(self)
@@ -202,7 +202,7 @@ class Background:
             self._waiting.append(None)
 
 
-def done(call: Callable[[], T]) -> Later[T]:
+def run_here(call: Callable[[], T]) -> Later[T]:
     """Run the call here, and return its future, which may hold an error."""
     answer: Later[T] = Later()
     try:
@@ -217,7 +217,7 @@ def submit(threads: Executor, call: Callable[[], T]) -> Future[T]:
     try:
         return threads.submit(call)
     except RuntimeError:
-        return done(call)
+        return run_here(call)
 
 
 BACKGROUND = Background()  # a forked child starts anew

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from fsspec_cas.bridge.background import done
+from fsspec_cas.bridge.background import run_here
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError, NotSupported
 from fsspec_cas.waiting import Signal, WaitStopped
@@ -151,7 +151,7 @@ class _WorksAtExit(ThreadPoolExecutor):
         try:
             return super().submit(call, *args, **kwargs)
         except RuntimeError:
-            return done(partial(call, *args, **kwargs))
+            return run_here(partial(call, *args, **kwargs))
 
 
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:
@@ -192,7 +192,7 @@ def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> Non
         asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)
 
 
-class Twin(Protocol[A_co]):
+class SyncForm(Protocol[A_co]):
     """A sync class over an async one, with methods derived by `sync`."""
 
     @property
@@ -202,11 +202,11 @@ class Twin(Protocol[A_co]):
     def _drive(self) -> Drive: ...
 
 
-def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Twin[A], P], T]:
+def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncForm[A], P], T]:
     """Derive the sync form of an async method, with its docstring."""
 
     @wraps(method)
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive.run(method(self._async, *args, **kwargs))
 
     call.__doc__ = without_await(method.__doc__)

@@ -21,7 +21,7 @@ U = TypeVar("U")
 S = TypeVar("S")
 Made = TypeVar("Made", bound="ForTasks[Any]")
 
-_END: Any = object()
+_NO_RESULT: Any = object()
 
 
 class Leaves(Protocol):
@@ -35,18 +35,20 @@ class Leaves(Protocol):
 Entered = TypeVar("Entered", bound=Leaves)
 
 
-async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None, goes_on: bool = False) -> T:
+async def on_thread(
+    call: Callable[[], T], *, undo: Callable[[T], object] | None = None, runs_to_end: bool = False
+) -> T:
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
     A cancelled task ends at once, and every wait in its call raises `WaitStopped`. If the call still returns a result,
-    `undo` gets it on a thread. With `goes_on` the call runs to its end instead.
+    `undo` gets it on a thread. With `runs_to_end` the call runs to its end instead.
     """
     one = _Call(call, undo)
     BACKGROUND.run(one.run)
     try:
-        return await one.came
+        return await one.result_future
     except BaseException:
-        one.abandon(goes_on=goes_on)
+        one.abandon(runs_to_end=runs_to_end)
         raise
 
 
@@ -55,7 +57,7 @@ class _Call(Generic[T]):
 
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.came: asyncio.Future[T] = self._loop.create_future()
+        self.result_future: asyncio.Future[T] = self._loop.create_future()
         self._call = call
         self._undo = undo
         self._stop = Signal()
@@ -63,7 +65,7 @@ class _Call(Generic[T]):
 
     def run(self) -> None:
         """Run the call and report its result to the loop; runs on the thread."""
-        result: Any = _END
+        result: Any = _NO_RESULT
         error: BaseException | None = None
         try:
             with ends_with(self._stop):
@@ -71,27 +73,29 @@ class _Call(Generic[T]):
         except BaseException as raised:  # noqa: BLE001 - raised where the call is awaited
             error = raised
         try:
-            self._loop.call_soon_threadsafe(self._tell, result, error)
+            self._loop.call_soon_threadsafe(self._report, result, error)
         except RuntimeError:  # the loop is closed
-            self._drop(result)
+            self._undo_result(result)
 
-    def abandon(self, *, goes_on: bool) -> None:
+    def abandon(self, *, runs_to_end: bool) -> None:
         """Stop the call of a cancelled task, or undo its result; runs on the loop."""
-        if not goes_on:
+        if not runs_to_end:
             self._stop.set()
-        if self.came.done() and not self.came.cancelled() and self.came.exception() is None:
-            BACKGROUND.run(partial(self._drop, self.came.result()))  # cancelled before it got the result
+        if self.result_future.done() and not self.result_future.cancelled() and self.result_future.exception() is None:
+            BACKGROUND.run(
+                partial(self._undo_result, self.result_future.result())
+            )  # cancelled before it got the result
 
-    def _tell(self, result: Any, error: BaseException | None) -> None:
-        if self.came.done():  # cancelled
-            BACKGROUND.run(partial(self._drop, result))
+    def _report(self, result: Any, error: BaseException | None) -> None:
+        if self.result_future.done():  # cancelled
+            BACKGROUND.run(partial(self._undo_result, result))
         elif error is None:
-            self.came.set_result(result)
+            self.result_future.set_result(result)
         else:
-            self.came.set_exception(error)
+            self.result_future.set_exception(error)
 
-    def _drop(self, result: Any) -> None:
-        if self._undo is not None and result is not _END and result is not None:
+    def _undo_result(self, result: Any) -> None:
+        if self._undo is not None and result is not _NO_RESULT and result is not None:
             with contextlib.suppress(Exception):  # no caller is left
                 self._undo(result)
 
@@ -121,14 +125,14 @@ class EnteredByTasks(ForTasks[Entered]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await on_thread(lambda: self._sync.__exit__(kind, error, trace), goes_on=True)
+        await on_thread(lambda: self._sync.__exit__(kind, error, trace), runs_to_end=True)
 
 
 def threaded(
-    method: Callable[Concatenate[S, P], T], *, goes_on: bool = False
+    method: Callable[Concatenate[S, P], T], *, runs_to_end: bool = False
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
     """Derive the form for tasks of a blocking method (see `on_thread`)."""
-    return converted(method, lambda result: result, goes_on=goes_on)
+    return converted(method, lambda result: result, runs_to_end=runs_to_end)
 
 
 def converted(
@@ -136,13 +140,13 @@ def converted(
     into: Callable[[T], U],
     *,
     undo: Callable[[T], object] | None = None,
-    goes_on: bool = False,
+    runs_to_end: bool = False,
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
     """Derive the form for tasks of a blocking method; `into` converts its result."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return into(await on_thread(partial(method, self._sync, *args, **kwargs), undo=undo, goes_on=goes_on))
+        return into(await on_thread(partial(method, self._sync, *args, **kwargs), undo=undo, runs_to_end=runs_to_end))
 
     call.__doc__ = _for_tasks(method)
     return call
@@ -169,7 +173,7 @@ def iterated(
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         items = await on_thread(partial(method, self._sync, *args, **kwargs))
-        while (item := await on_thread(partial(next, items, _END))) is not _END:
+        while (item := await on_thread(partial(next, items, _NO_RESULT))) is not _NO_RESULT:
             yield item
 
     call.__doc__ = _for_tasks(method)

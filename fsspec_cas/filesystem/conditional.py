@@ -42,7 +42,7 @@ class ConditionalCalls:
             AlreadyExists: the path has another writer's object; nothing was written.
             OutcomeUnknown: it may have been created.
         """
-        full, how = self._full(path), {"create_once": create_once, "timeout": timeout, **attributes}
+        full, how = self._full_path(path), {"create_once": create_once, "timeout": timeout, **attributes}
         return self._won(full, lambda: self.store.put_if_absent(full, value, **how))
 
     def put_if_match(
@@ -54,25 +54,25 @@ class ConditionalCalls:
             VersionMismatch: it has another version; nothing was written.
             OutcomeUnknown: it may have been replaced.
         """
-        full = self._full(path)
+        full = self._full_path(path)
         return self._won(full, lambda: self.store.put_if_match(full, value, version, timeout=timeout, **attributes))
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object if it is still at `version`; raises as `put_if_match`."""
-        full = self._full(path)
+        full = self._full_path(path)
         self._won(full, lambda: self.store.delete_if_match(full, version, timeout=timeout))
 
     def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
         """Read bytes and version from one response."""
-        return self.store.read(self._full(path), timeout=timeout)
+        return self.store.read(self._full_path(path), timeout=timeout)
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """Read bytes and version, or return None while the object is at `version`."""
-        return self.store.read_if_changed(self._full(path), version, timeout=timeout)
+        return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, apply `fn`, and write the result; repeat after a lost race (see `AsyncStore.update`)."""
-        full = self._full(path)
+        full = self._full_path(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
         finally:
@@ -107,7 +107,7 @@ class ConditionalCalls:
         if not if_absent:
             return self.fs.cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
-        source, target = self._full(path1), self._full(path2)
+        source, target = self._full_path(path1), self._full_path(path2)
         if self._is_folder(source):
             return self.fs.makedirs(target, exist_ok=True)
         self._copy_object(source, target)
@@ -133,27 +133,27 @@ class ConditionalCalls:
         return await self.fs._expand_path(plain(path), *args, **kwargs)  # noqa: SLF001
 
     async def _put_if_absent(self, path: str, value: bytes, **how: Any) -> Version:
-        full = self._full(path)
+        full = self._full_path(path)
         return (await self._then_changed(full, self._async_store.put_if_absent(full, value, **how))).unwrap()
 
     async def _put_if_match(self, path: str, value: bytes, version: Version | str, **how: Any) -> Version:
-        full = self._full(path)
+        full = self._full_path(path)
         write = self._async_store.put_if_match(full, value, version, **how)
         return (await self._then_changed(full, write)).unwrap()
 
     async def _delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        full = self._full(path)
+        full = self._full_path(path)
         write = self._async_store.delete_if_match(full, version, timeout=timeout)
         (await self._then_changed(full, write)).unwrap()
 
     async def _read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        return await self._async_store.read(self._full(path), timeout=timeout)
+        return await self._async_store.read(self._full_path(path), timeout=timeout)
 
     async def _read_if_changed(self, path: str, version: Version | str, **how: Any) -> Content | None:
-        return await self._async_store.read_if_changed(self._full(path), version, **how)
+        return await self._async_store.read_if_changed(self._full_path(path), version, **how)
 
     async def _update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        full = self._full(path)
+        full = self._full_path(path)
         return await self._then_changed(full, self._async_store.update(full, fn, timeout=timeout))
 
     async def _resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Version:
@@ -175,14 +175,14 @@ class ConditionalCalls:
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)  # noqa: SLF001
         _refuse(kwargs)
-        source, target = self._full(path1), self._full(path2)
+        source, target = self._full_path(path1), self._full_path(path2)
         try:
             await self._async_store.head(source)
         except ObjectNotFound:
             if not await self.fs._isdir(source):  # noqa: SLF001
                 raise
             return await self.fs._makedirs(target, exist_ok=True)  # noqa: SLF001
-        return await on_thread(lambda: self._copy_object(source, target), goes_on=True)
+        return await on_thread(lambda: self._copy_object(source, target), runs_to_end=True)
 
     async def _copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
         if not if_absent:
@@ -218,7 +218,7 @@ class ConditionalCalls:
                 return seen, content
         raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
-    def _full(self, path: Any) -> Any:
+    def _full_path(self, path: Any) -> Any:
         found = self.fs._strip_protocol(plain(path))  # noqa: SLF001
         return with_colons(found) if isinstance(found, str) else found
 
@@ -280,11 +280,11 @@ class Versions(ConditionalCalls):
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return the target's info, with "version" (text) for a file; drops cached listings first, to ask the store."""
-        self._changed(self._full(path))
+        self._changed(self._full_path(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
 
     async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        self._changed(self._full(path))
+        self._changed(self._full_path(path))
         return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
 
     def ls(self, path: str, *args: Any, **kwargs: Any) -> Any:

@@ -181,7 +181,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self.store = Store(self.cas_backend)
         self._async_store = AsyncStore(off_thread(self.cas_backend))
         self.sep, self.root_marker = self.fs.sep, self.fs.root_marker
-        self._strip_protocol = self._full
+        self._strip_protocol = self._full_path
         self._parent = self.fs._parent  # noqa: SLF001
 
     def __getattr__(self, name: str) -> Any:
@@ -286,7 +286,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
         if mode == _CREATE:  # reading a file blocks
-            return await on_thread(lambda: self.put_file(lpath, rpath, callback, mode, **kwargs), goes_on=True)
+            return await on_thread(lambda: self.put_file(lpath, rpath, callback, mode, **kwargs), runs_to_end=True)
         return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)  # noqa: SLF001
 
     def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -304,7 +304,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
         """Open an exclusive file at an empty path, in the running transaction if any."""
-        full = self._full(path)
+        full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
         writer = self.store.open_exclusive(full, part_size=size, **attributes)

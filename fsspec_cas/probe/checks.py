@@ -15,26 +15,26 @@ from typing import Any, Literal
 
 from fsspec_cas.answer import (
     Applied,
+    ConditionFailed,
     Content,
-    Denied,
     FinishAnswer,
-    Gone,
     NoAnswer,
-    NotNow,
-    Seen,
+    NotApplied,
+    ObjectState,
     Unchanged,
     Upload,
+    UploadGone,
     WriteAnswer,
 )
 from fsspec_cas.async_store import AsyncStore
-from fsspec_cas.backends.last_byte import raced
+from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import NotSupported, Unavailable
 from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won, Write
 
 CheckState = Literal["yes", "no", "known", "skipped", "failed"]
 Use = Literal["create", "locks", "streams"]
-Said = tuple[CheckState, str]
+CheckResult = tuple[CheckState, str]
 
 BROKEN = ("no", "failed", "skipped")
 _PATIENCE = 12  # "not now" answers in a row
@@ -57,11 +57,11 @@ class Check:
 
     name: str
     proves: str
-    run: Callable[[Bench], Awaitable[Said]]
+    run: Callable[[Bench], Awaitable[CheckResult]]
     needed_for: tuple[Use, ...] = ()
     needs: tuple[str, ...] = ()
 
-    def found(self, state: CheckState, evidence: str) -> Finding:
+    def finding(self, state: CheckState, evidence: str) -> Finding:
         """Return the finding of this check."""
         return Finding(self.name, self.proves, state, evidence, self.needed_for)
 
@@ -81,7 +81,7 @@ class Bench:
         self._count += 1
         return f"{self._count} {self.world.new_id()}".encode()
 
-    async def reach(self) -> None:
+    async def require_usable(self) -> None:
         """Read and create one object; raise the error of an unusable store."""
         await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
@@ -94,7 +94,7 @@ class Bench:
             return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
         return await self.store.put_if_absent(path, body, timeout=self.timeout)
 
-    async def made(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Content:
+    async def write_or_raise(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Content:
         """Write, and return the new content; raise unless the write is won."""
         body = body or self.body()
         return Content(body, (await self.write(path, condition, body)).unwrap())
@@ -106,8 +106,8 @@ class Bench:
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
         """Send one write once, and return the store's raw answer."""
         write, body = self.new_write(path, condition), self.body()
-        answer = await patiently(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
-        if isinstance(answer, Gone):
+        answer = await retry_while_not_applied(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
+        if isinstance(answer, UploadGone):
             raise Unavailable(answer.why)
         return answer
 
@@ -130,48 +130,48 @@ class Bench:
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
         """Send one delete once, without a read before it, and return the store's raw answer."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
-        return await patiently(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
+        return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
-    async def found(self, path: str) -> str:
+    async def describe_presence(self, path: str) -> str:
         """Describe whether an object is at the path, as evidence."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
-async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
+async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
     """Repeat a request while the store answers "not now", with pauses for rate limits."""
     answer = await ask()
     for n in range(_PATIENCE):
-        if not isinstance(answer, NotNow):
+        if not isinstance(answer, NotApplied):
             return answer
         await asyncio.sleep(min(1.1, 0.1 * (n + 1)))
         answer = await ask()
     raise Unavailable(f"the store kept answering 'not now': {answer}")
 
 
-async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
+async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
     """Begin an upload that needs only its completion."""
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
         opened = await backend.add(opened, body, timeout_s=bench.timeout)
-    if isinstance(opened, (NotNow, NoAnswer)):
+    if isinstance(opened, (NotApplied, NoAnswer)):
         raise Unavailable(f"the upload could not begin: {opened.why}")
     return opened
 
 
-async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> FinishAnswer:
+async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
     """Complete the upload, or abort it, and return the store's answer."""
-    if isinstance(opened, Denied):
+    if isinstance(opened, ConditionFailed):
         return opened
     backend = bench.store.backend
     tail = body if backend.part_rules.tail_with_finish else b""
-    answer = await patiently(lambda: backend.finish(opened, tail, timeout_s=bench.timeout))
+    answer = await retry_while_not_applied(lambda: backend.finish(opened, tail, timeout_s=bench.timeout))
     if not isinstance(answer, Applied):
         await backend.abort(opened, timeout_s=bench.timeout)
     return answer
 
 
-async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> Said:
+async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
     """Check that a write under this condition is refused, and changes nothing."""
     outcome = await bench.write(path, condition)
     if not isinstance(outcome, Lost):
@@ -179,7 +179,7 @@ async def check_refused(bench: Bench, path: str, before: Content, condition: Con
     return await check_kept(bench, path, before)
 
 
-async def check_kept(bench: Bench, path: str, before: Content) -> Said:
+async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
     """Check that a refused request left the object unchanged."""
     content = await bench.read(path)
     if content is None:
@@ -189,7 +189,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> Said:
     return "no", "refused, but the object was changed"
 
 
-async def flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
+async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
     """Return the flaw in a race's result; "" if one writer won and its bytes are stored."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
@@ -226,31 +226,31 @@ _OBJECTS = 2005  # three pages of S3
 _AT_ONCE = 8
 
 
-async def _create(bench: Bench) -> Said:
-    made = await bench.made("create")
+async def _create(bench: Bench) -> CheckResult:
+    made = await bench.write_or_raise("create")
     held = await bench.read("create") == made
     return (
         ("yes", f"made, and read back at {made.version}") if held else ("no", "made, but something else is read back")
     )
 
 
-async def _create_refused(bench: Bench) -> Said:
-    return await check_refused(bench, "taken", await bench.made("taken"))
+async def _create_refused(bench: Bench) -> CheckResult:
+    return await check_refused(bench, "taken", await bench.write_or_raise("taken"))
 
 
-async def _create_after_delete(bench: Bench) -> Said:
-    await bench.made("again")
+async def _create_after_delete(bench: Bench) -> CheckResult:
+    await bench.write_or_raise("again")
     await bench.store.delete("again", timeout=bench.timeout)
     outcome = await bench.write("again")
     return ("yes", "made again") if isinstance(outcome, Won) else ("no", f"a deleted object is in the way: {outcome}")
 
 
-async def _race(what: str, bench: Bench) -> Said:
+async def _race(what: str, bench: Bench) -> CheckResult:
     for n in range(_ROUNDS):
         path, bodies = f"race-{what}-{n}", [bench.body() for _ in range(bench.racers)]
-        condition = (await bench.made(path)).version if what == "match" else ABSENT
-        outcomes = await raced(partial(_writes, bench, path, condition, bodies))
-        if wrong := await flaw(bench, path, bodies, outcomes):
+        condition = (await bench.write_or_raise(path)).version if what == "match" else ABSENT
+        outcomes = await run_race(partial(_writes, bench, path, condition, bodies))
+        if wrong := await race_flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
 
@@ -259,9 +259,9 @@ def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) 
     return [bench.write(path, condition, body) for body in bodies]
 
 
-async def _match(bench: Bench) -> Said:
+async def _match(bench: Bench) -> CheckResult:
     body = bench.body()
-    first = await bench.made("match")
+    first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
     if not isinstance(outcome, Won):
         return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
@@ -269,8 +269,8 @@ async def _match(bench: Bench) -> Said:
     return ("yes", "replaced") if held else ("no", "accepted, but other bytes are read back")
 
 
-async def _match_form(bench: Bench) -> Said:
-    version = (await bench.made("form")).version
+async def _match_form(bench: Bench) -> CheckResult:
+    version = (await bench.write_or_raise("form")).version
     given = await bench.send("form", version)
     if not bench.store.backend.adapt():
         return ("known", "one form") if isinstance(given, Applied) else ("no", f"the right version: {given}")
@@ -281,20 +281,20 @@ async def _match_form(bench: Bench) -> Said:
     return ("known", f"accepted: {' and '.join(accepts)}") if accepts else ("no", "neither quoted nor unquoted")
 
 
-async def _match_stale(bench: Bench) -> Said:
-    first = await bench.made("stale")
-    second = await bench.made("stale", first.version)
+async def _match_stale(bench: Bench) -> CheckResult:
+    first = await bench.write_or_raise("stale")
+    second = await bench.write_or_raise("stale", first.version)
     return await check_refused(bench, "stale", second, first.version)
 
 
-async def _match_foreign(bench: Bench) -> Said:
-    foreign = await bench.made("foreign-1")
-    before = await bench.made("foreign-2")
+async def _match_foreign(bench: Bench) -> CheckResult:
+    foreign = await bench.write_or_raise("foreign-1")
+    before = await bench.write_or_raise("foreign-2")
     return await check_refused(bench, "foreign-2", before, foreign.version)
 
 
-async def _match_absent(bench: Bench) -> Said:
-    foreign = await bench.made("not-absent")
+async def _match_absent(bench: Bench) -> CheckResult:
+    foreign = await bench.write_or_raise("not-absent")
     outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
         return "no", f"the write created an object instead of being refused: {describe_outcome(outcome)}"
@@ -303,21 +303,21 @@ async def _match_absent(bench: Bench) -> Said:
     return "no", "refused, but an object exists"
 
 
-async def _losers(bench: Bench) -> Said:
+async def _losers(bench: Bench) -> CheckResult:
     """Report the answers to a race's losers, such as an error 500."""
-    version = (await bench.made("losers")).version
-    answers = await raced(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
+    version = (await bench.write_or_raise("losers")).version
+    answers = await run_race(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
     silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
-    refused = sum(isinstance(answer, Denied) for answer in answers)
+    refused = sum(isinstance(answer, ConditionFailed) for answer in answers)
     words = f"{refused} of {len(answers) - 1} were refused"
     return "known", f"{words}, {len(silent)} heard {silent[0]!r}" if silent else words
 
 
-async def _match_plain(bench: Bench) -> Said:
+async def _match_plain(bench: Bench) -> CheckResult:
     """Race a plain write against one at the version before it: if that is won, its bytes must not remain."""
     for n in range(_PLAIN_ROUNDS):
         path, mine, plain = f"plain-{n}", bench.body(), bench.body()
-        before = await bench.made(path)
+        before = await bench.write_or_raise(path)
         outcome, failed = await asyncio.gather(bench.write(path, before.version, mine), bench.plain_write(path, plain))
         if failed:
             return "known", f"not tried: {failed}"
@@ -327,16 +327,16 @@ async def _match_plain(bench: Bench) -> Said:
     return "yes", f"{_PLAIN_ROUNDS} rounds: no write was lost"
 
 
-async def _whole_reads(bench: Bench) -> Said:
+async def _whole_reads(bench: Bench) -> CheckResult:
     """Read bodies of one repeated byte during replacements, to detect mixtures and wrong versions."""
-    written = [await bench.made("whole", body=b"\0" * _BODY_BYTES)]
+    written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     seen: list[Content] = []
     done = asyncio.Event()
 
     async def write() -> None:
         try:
             for letter in range(1, _WRITES):
-                written.append(await bench.made("whole", written[-1].version, bytes([letter]) * _BODY_BYTES))
+                written.append(await bench.write_or_raise("whole", written[-1].version, bytes([letter]) * _BODY_BYTES))
         finally:
             done.set()
 
@@ -353,17 +353,17 @@ async def _whole_reads(bench: Bench) -> Said:
     return ("no" if wrong else "yes"), evidence
 
 
-async def _not_modified(bench: Bench) -> Said:
-    made = await bench.made("same")
+async def _not_modified(bench: Bench) -> CheckResult:
+    made = await bench.write_or_raise("same")
     answer = await bench.store.backend.get(f"{bench.store.root}/same", made.version, timeout_s=bench.timeout)
     if isinstance(answer, Unchanged):
         return "yes", "no body was sent"
-    return "no", "the whole body was sent again" if isinstance(answer, Seen) else f"answered {answer}"
+    return "no", "the whole body was sent again" if isinstance(answer, ObjectState) else f"answered {answer}"
 
 
-async def _modified(bench: Bench) -> Said:
+async def _modified(bench: Bench) -> CheckResult:
     body = bench.body()
-    first = await bench.made("newer")
+    first = await bench.write_or_raise("newer")
     await bench.write("newer", first.version, body)
     content = await bench.store.read_if_changed("newer", first.version, timeout=bench.timeout)
     if content is None:
@@ -371,29 +371,29 @@ async def _modified(bench: Bench) -> Said:
     return ("yes", "the new bytes were sent") if content.data == body else ("no", "other bytes than the newest")
 
 
-async def _delete_refused(bench: Bench) -> Said:
-    first = await bench.made("kept")
-    second = await bench.made("kept", first.version)
+async def _delete_refused(bench: Bench) -> CheckResult:
+    first = await bench.write_or_raise("kept")
+    second = await bench.write_or_raise("kept", first.version)
     answer = await bench.delete("kept", first.version)
-    if not isinstance(answer, Denied):
-        return "no", f"not refused, though its version was another: {await bench.found('kept')}"
+    if not isinstance(answer, ConditionFailed):
+        return "no", f"not refused, though its version was another: {await bench.describe_presence('kept')}"
     return await check_kept(bench, "kept", second)
 
 
-async def _delete_match(bench: Bench) -> Said:
-    made = await bench.made("gone")
+async def _delete_match(bench: Bench) -> CheckResult:
+    made = await bench.write_or_raise("gone")
     answer = await bench.delete("gone", made.version)
     if not isinstance(answer, (Applied, NoAnswer)):
         return "no", f"the right version was not accepted: {answer}"
-    there = await bench.found("gone")
+    there = await bench.describe_presence("gone")
     if isinstance(answer, NoAnswer) and there == "nothing is there":
         return "known", f"deleted, but the caller that deleted it is unknown: {answer.why}"
     return ("yes", "deleted") if there == "nothing is there" else ("no", f"accepted, but {there}")
 
 
-async def _delete_nothing(bench: Bench) -> Said:
+async def _delete_nothing(bench: Bench) -> CheckResult:
     """Delete an object twice: if both succeed, success does not show which delete removed it."""
-    made = await bench.made("twice")
+    made = await bench.write_or_raise("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
     answer = await bench.delete("twice", made.version)
     if isinstance(answer, Applied):
@@ -401,18 +401,18 @@ async def _delete_nothing(bench: Bench) -> Said:
     return "known", "refused"
 
 
-async def _identity(bench: Bench) -> Said:
+async def _identity(bench: Bench) -> CheckResult:
     if not bench.store.capabilities.keeps_write_id:
         return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")
-    await patiently(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
+    await retry_while_not_applied(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
     kept = (await bench.store.head("identity", timeout=bench.timeout)).write_id
     return ("yes", "kept with the object") if kept == write.write_id else ("no", f"lost: a read shows {kept!r}")
 
 
-async def _equal_bytes(bench: Bench) -> Said:
-    first = await bench.made("equal")
-    if await bench.made("equal", first.version, first.data) != first:
+async def _equal_bytes(bench: Bench) -> CheckResult:
+    first = await bench.write_or_raise("equal")
+    if await bench.write_or_raise("equal", first.version, first.data) != first:
         return "known", "another version"
     promised = bench.store.capabilities.unique_versions
     return (
@@ -422,9 +422,9 @@ async def _equal_bytes(bench: Bench) -> Said:
     )
 
 
-async def _aba(bench: Bench) -> Said:
-    first = await bench.made("aba")
-    second = await bench.made("aba", first.version)
+async def _aba(bench: Bench) -> CheckResult:
+    first = await bench.write_or_raise("aba")
+    second = await bench.write_or_raise("aba", first.version)
     await bench.write("aba", second.version, first.data)
     accepted = isinstance(await bench.write("aba", first.version), Won)
     if accepted and bench.store.capabilities.unique_versions:
@@ -432,9 +432,9 @@ async def _aba(bench: Bench) -> Said:
     return "known", f"the first version is {'accepted again' if accepted else 'refused'}"
 
 
-async def _listing(bench: Bench) -> Said:
-    await bench.made("list/a")
-    await bench.made("list/b")
+async def _listing(bench: Bench) -> CheckResult:
+    await bench.write_or_raise("list/a")
+    await bench.write_or_raise("list/b")
     shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
     await bench.store.delete("list/a", timeout=bench.timeout)
     left = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
@@ -442,39 +442,39 @@ async def _listing(bench: Bench) -> Said:
     return ("yes", "shows writes and deletes at once") if right else ("no", f"showed {shown}, then {left}")
 
 
-async def _upload(bench: Bench) -> Said:
+async def _upload(bench: Bench) -> CheckResult:
     body = bench.body()
-    answer = await finish_upload(bench, await begun(bench, "upload", body), body)
+    answer = await finish_upload(bench, await begin_upload(bench, "upload", body), body)
     if not isinstance(answer, Applied):
         return "no", f"not made: {answer}"
     data = (await bench.store.read("upload", timeout=bench.timeout)).data
     return ("yes", "made") if data == body else ("no", "made, but something else is read back")
 
 
-async def _upload_refused(bench: Bench) -> Said:
-    before, mine = await bench.made("upload-taken"), bench.body()
-    answer = await finish_upload(bench, await begun(bench, "upload-taken", mine), mine)
+async def _upload_refused(bench: Bench) -> CheckResult:
+    before, mine = await bench.write_or_raise("upload-taken"), bench.body()
+    answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", mine), mine)
     if isinstance(answer, Applied):
         return "no", "it overwrote the object"
     held = await bench.read("upload-taken") == before
-    refused = isinstance(answer, Denied) and held
+    refused = isinstance(answer, ConditionFailed) and held
     return ("yes", "refused, and nothing has changed") if refused else ("no", f"answered {answer}, unchanged: {held}")
 
 
-async def _upload_aborted(bench: Bench) -> Said:
-    before = await bench.made("upload-aborted")
-    opened = await begun(bench, "upload-aborted", bench.body())
-    if isinstance(opened, Denied):
+async def _upload_aborted(bench: Bench) -> CheckResult:
+    before = await bench.write_or_raise("upload-aborted")
+    opened = await begin_upload(bench, "upload-aborted", bench.body())
+    if isinstance(opened, ConditionFailed):
         return "yes", "an upload over it does not begin"
     await bench.store.backend.abort(opened, timeout_s=bench.timeout)
     state, evidence = await check_kept(bench, "upload-aborted", before)
     return state, evidence.replace("refused", "given up")
 
 
-async def _upload_race(bench: Bench) -> Said:
+async def _upload_race(bench: Bench) -> CheckResult:
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
-        uploads = [await begun(bench, f"race-upload-{n}", body) for body in bodies]
+        uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
         answers = await asyncio.gather(*(finish_upload(bench, *one) for one in zip(uploads, bodies, strict=True)))
         won = sum(isinstance(answer, Applied) for answer in answers)
         if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
@@ -482,10 +482,10 @@ async def _upload_race(bench: Bench) -> Said:
     return "yes", f"{_UPLOAD_ROUNDS} rounds, {bench.racers} at once: one winner each time"
 
 
-async def _paging(bench: Bench) -> Said:
+async def _paging(bench: Bench) -> CheckResult:
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
-        await asyncio.gather(*(bench.made(name, body=b"-") for name in names[n : n + _AT_ONCE]))
+        await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))
     shown = [entry.path for entry in await bench.store.list("pages/", timeout=bench.timeout)]
     rest = [entry.path for entry in await bench.store.list("pages/", start_after=names[3], timeout=bench.timeout)]
     await bench.store.delete_all(names, timeout=bench.timeout)

@@ -102,7 +102,7 @@ async def async_probe(
     """Run the checks on an async store, and report the findings, as `probe` does."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
-    await bench.reach()
+    await bench.require_usable()
     findings: list[Finding] = []
     try:
         for number, check in enumerate(checks, 1):
@@ -118,13 +118,13 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
     """Run one check, unless a check it needs is broken, and return its finding."""
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:
-        return check.found("skipped", f"not conclusive while {missing[0]!r} is broken")
+        return check.finding("skipped", f"not conclusive while {missing[0]!r} is broken")
     try:
-        return check.found(*await check.run(bench))
+        return check.finding(*await check.run(bench))
     except NotSupported as error:
-        return check.found("no", str(error))
+        return check.finding("no", str(error))
     except Exception as error:  # noqa: BLE001 - a strange store makes an SDK fail in strange ways
-        return check.found("failed", f"{type(error).__name__}: {error}")
+        return check.finding("failed", f"{type(error).__name__}: {error}")
 
 
 def _judge(findings: list[Finding]) -> ProbeVerdict:
@@ -132,7 +132,7 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
     def against(use: Use) -> list[str]:
         needed = (check for check in CHECKS if use in check.needed_for)
-        tried = (found.get(check.name) or check.found("skipped", "not tested") for check in needed)
+        tried = (found.get(check.name) or check.finding("skipped", "not tested") for check in needed)
         return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
 
     create, locks, streams = (against(use) for use in ("create", "locks", "streams"))

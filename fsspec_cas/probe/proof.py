@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fsspec_cas.answer import Applied, Denied
+from fsspec_cas.answer import Applied, ConditionFailed
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
-from fsspec_cas.backends.last_byte import raced
+from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.bridge.drive import OnLoop, drive_of
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.deletes import undocumented
+from fsspec_cas.deletes import undocumented_endpoint
 from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.given import seconds
 from fsspec_cas.outcome import ABSENT, Condition, Version, Won
@@ -52,7 +52,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     if store.kind != "s3":
         return
     place = drive_of(Machine(), blocking=store.backend.blocking).run(
-        undocumented(store.backend, store.root, seconds(timeout))
+        undocumented_endpoint(store.backend, store.root, seconds(timeout))
     )
     if place is None or place in _PROVED:
         return
@@ -87,7 +87,7 @@ def _paths(path: str, number: int) -> list[str]:
 
 async def _require(bench: Bench, path: str) -> None:
     """Run the test: a match, a stale match, and rounds of races."""
-    first = (await bench.made(path)).version
+    first = (await bench.write_or_raise(path)).version
     outcome = await bench.write(path, first)  # not raced: it determines the dialect
     if not isinstance(outcome, Won):
         raise _unsafe(bench.store, "a match at the right version was refused")
@@ -104,14 +104,14 @@ async def _require(bench: Bench, path: str) -> None:
 async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict[str, Version]:
     """Race a pair of writes at each path; return the version at each path afterwards."""
     pairs = [one for one in at for _ in range(2)]
-    answers = await raced(lambda: [bench.send(one, at[one]) for one in pairs])
+    answers = await run_race(lambda: [bench.send(one, at[one]) for one in pairs])
     won: dict[str, Version] = {}
     for one in at:
         mine = [answer for path, answer in zip(pairs, answers, strict=True) if path == one]
         applied = [answer.version for answer in mine if isinstance(answer, Applied)]
         if len(applied) > 1:
             raise _unsafe(bench.store, f"two {what} at once were both reported as won")
-        if not applied and all(isinstance(answer, Denied) for answer in mine):
+        if not applied and all(isinstance(answer, ConditionFailed) for answer in mine):
             raise _unsafe(bench.store, f"two {what} at once were both refused")
         won[one] = applied[0] if applied and applied[0] else await _settled(bench, one, at[one])
     return won
@@ -133,7 +133,7 @@ async def _require_refusal(bench: Bench, path: str, condition: Version, what: st
     """Send a write with a false condition until the store answers; a repetition does no harm."""
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
-        if isinstance(answer, Denied):
+        if isinstance(answer, ConditionFailed):
             return
         if isinstance(answer, Applied):
             raise _unsafe(bench.store, f"{what} was not refused")

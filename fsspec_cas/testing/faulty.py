@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from fsspec_cas.answer import (
     NoAnswer,
-    NotNow,
+    NotApplied,
 )
 from fsspec_cas.backends import Backend, Relay
 from fsspec_cas.clock import World
@@ -246,7 +246,7 @@ class Faulty(Relay):
             self.fired.append((operation, fault))
         return await self._suffer(fault, ask)
 
-    async def _suffer(self, fault: Fault, ask: Ask[A]) -> A | NotNow | NoAnswer:
+    async def _suffer(self, fault: Fault, ask: Ask[A]) -> A | NotApplied | NoAnswer:
         """Send the request with this fault."""
         match fault:
             case Pass():
@@ -258,7 +258,7 @@ class Faulty(Relay):
                 await ask()
                 return await ask()
             case Refuse(retry_after_s):
-                return NotNow("refused by plan", retry_after_s)
+                return NotApplied("refused by plan", retry_after_s)
             case Interrupt(done, with_error):
                 if done:
                     await ask()

@@ -215,7 +215,7 @@ class AsyncLock(ForTasks[Lock]):
 
     status = threaded(Lock.status)
     locked = threaded(Lock.locked)
-    unstage = threaded(Lock.unstage, goes_on=True)
+    unstage = threaded(Lock.unstage, runs_to_end=True)
 
     async def stage(self, path: str, data: bytes) -> Pending:
         """Prepare a later publish; see `Lock.stage`.

@@ -12,7 +12,7 @@ import pytest
 from conformance.facade import Facade
 from conformance.suite import Conformance
 from fsspec_cas import Store
-from fsspec_cas.answer import Applied, Denied, Missing, Page, Seen
+from fsspec_cas.answer import Applied, ConditionFailed, Missing, ObjectState, Page
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import ABSENT, Version
 
@@ -23,7 +23,7 @@ class IgnoresConditions(MemoryBackend):
     async def put(self, write, data, *, timeout_s):
         condition = write.condition
         now = await self.head(write.path, timeout_s=timeout_s)
-        condition = now.version if isinstance(now, Seen) else ABSENT
+        condition = now.version if isinstance(now, ObjectState) else ABSENT
         return await super().put(replace(write, condition=condition), data, timeout_s=timeout_s)
 
 
@@ -42,8 +42,8 @@ class ChecksThenWrites(IgnoresConditions):
 
     async def put(self, write, data, *, timeout_s):
         now = await self.head(write.path, timeout_s=timeout_s)
-        if (now.version if isinstance(now, Seen) else ABSENT) != write.condition:
-            return Denied()
+        if (now.version if isinstance(now, ObjectState) else ABSENT) != write.condition:
+            return ConditionFailed()
         await asyncio.sleep(0.01)
         return await super().put(write, data, timeout_s=timeout_s)
 
@@ -69,7 +69,11 @@ class GivesTheVersionOfAnEarlierLook(MemoryBackend):
                 break
             await asyncio.sleep(0.001)
         got = await super().get(path, unless, timeout_s=timeout_s)
-        return replace(got, version=head.version) if isinstance(got, Seen) and isinstance(head, Seen) else got
+        return (
+            replace(got, version=head.version)
+            if isinstance(got, ObjectState) and isinstance(head, ObjectState)
+            else got
+        )
 
 
 class HasHashesForVersions(MemoryBackend):
@@ -78,20 +82,20 @@ class HasHashesForVersions(MemoryBackend):
     async def put(self, write, data, *, timeout_s):
         now = await self.head(write.path, timeout_s=timeout_s)
         if isinstance(now, Missing) != (write.condition == ABSENT) or (
-            isinstance(now, Seen) and now.version != write.condition
+            isinstance(now, ObjectState) and now.version != write.condition
         ):
-            return Denied()
+            return ConditionFailed()
         fixed = ABSENT if isinstance(now, Missing) else MemoryBackend._version(self, write.path)
         await super().put(replace(write, condition=fixed), data, timeout_s=timeout_s)
         return Applied(self._hash(data))
 
     async def head(self, path, *, timeout_s):
         got = await self.get(path, None, timeout_s=timeout_s)
-        return replace(got, data=None) if isinstance(got, Seen) else got
+        return replace(got, data=None) if isinstance(got, ObjectState) else got
 
     async def get(self, path, unless, *, timeout_s):
         got = await super().get(path, None, timeout_s=timeout_s)
-        return replace(got, version=self._hash(got.data)) if isinstance(got, Seen) else got
+        return replace(got, version=self._hash(got.data)) if isinstance(got, ObjectState) else got
 
     def _hash(self, data) -> Version:
         return Version(self.name, f"h{hash(data)}")

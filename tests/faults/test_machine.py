@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
 from fsspec_cas import ABSENT, Lost, ObjectNotFound, OutcomeUnknown, Store, Unavailable, Unknown, Version, Won, sender
-from fsspec_cas.answer import Applied, Denied, Missing
+from fsspec_cas.answer import Applied, ConditionFailed, Missing
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.resolve import Send
 from fsspec_cas.testing import (
@@ -273,19 +273,21 @@ def test_random_calls_and_faults_make_no_outcome_untrue():
 
 
 _right = sender.on_write_answer
-_right_look = sender.on_look_answer
+_right_look = sender.on_head_answer
 
 
 def trusts_refusals(attempt, answer):
     """What SDKs do: a refusal is a loss, whoever's object it met."""
-    if isinstance(answer, Denied):
+    if isinstance(answer, ConditionFailed):
         return attempt, Lost(attempt.write.path, attempt.write.condition, ABSENT)
     return _right(attempt, answer)
 
 
 def takes_silence_for_success(attempt, answer):
     after, step = _right(attempt, answer)
-    return after, step if isinstance(step, Won | Send) or isinstance(answer, Denied) else Won(Version("memory", "0"))
+    return after, step if isinstance(step, Won | Send) or isinstance(answer, ConditionFailed) else Won(
+        Version("memory", "0")
+    )
 
 
 def forgets_its_doubt(attempt, answer):

@@ -9,10 +9,10 @@ import fsspec
 import pytest
 
 from fsspec_cas import ABSENT, Lost, Store, Unavailable, Unknown, Won
-from fsspec_cas.answer import Denied, Gone, Missing, NoAnswer, NotNow, Seen
+from fsspec_cas.answer import ConditionFailed, Missing, NoAnswer, NotApplied, ObjectState, UploadGone
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Version, Write
-from fsspec_cas.resolve import Inconclusive, ReadHead, Send, WriteProgress, on_look_answer, on_write_answer
+from fsspec_cas.resolve import Inconclusive, ReadHead, Send, WriteProgress, on_head_answer, on_write_answer
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,
@@ -99,17 +99,17 @@ VERSION = Version("s3", "x")
 
 
 def test_upload_that_is_gone_is_in_doubt_and_spent():
-    attempt, step = on_write_answer(WriteProgress(WRITE), Gone("404"))
+    attempt, step = on_write_answer(WriteProgress(WRITE), UploadGone("404"))
     assert (attempt.doubt, attempt.spent, step) == (True, True, ReadHead())
 
 
 @pytest.mark.parametrize(
     ("seen", "once", "expected"),
     [
-        (Seen(VERSION, 1, None, "mine"), False, Won),
-        (Seen(VERSION, 1, None, "theirs"), False, Inconclusive),
-        (Seen(VERSION, 1, None, "theirs"), True, Lost),
-        (Seen(VERSION, 1, None, None), True, Inconclusive),
+        (ObjectState(VERSION, 1, None, "mine"), False, Won),
+        (ObjectState(VERSION, 1, None, "theirs"), False, Inconclusive),
+        (ObjectState(VERSION, 1, None, "theirs"), True, Lost),
+        (ObjectState(VERSION, 1, None, None), True, Inconclusive),
         (Missing(), False, Inconclusive),
         (Missing(), True, Inconclusive),
         (NoAnswer("x"), False, ReadHead),
@@ -117,23 +117,23 @@ def test_upload_that_is_gone_is_in_doubt_and_spent():
 )
 def test_read_back_of_a_spent_write_decides_its_outcome(seen, once, expected):
     attempt = WriteProgress(Write("a", ABSENT, "mine", once), doubt=True, spent=True)
-    assert isinstance(on_look_answer(attempt, seen)[1], expected)
+    assert isinstance(on_head_answer(attempt, seen)[1], expected)
 
 
 def test_spent_write_is_never_sent_again():
     """Through every short history of answers."""
-    looks = (Missing(), NotNow("x"), NoAnswer("x"))
+    looks = (Missing(), NotApplied("x"), NoAnswer("x"))
     for history in itertools.product(looks, repeat=4):
-        attempt, step = on_write_answer(WriteProgress(WRITE, refused=True), Gone("404"))
+        attempt, step = on_write_answer(WriteProgress(WRITE, refused=True), UploadGone("404"))
         for answer in history:
             assert not isinstance(step, Send)
             if not isinstance(step, ReadHead):
                 break
-            attempt, step = on_look_answer(attempt, answer)
+            attempt, step = on_head_answer(attempt, answer)
 
 
 def test_denied_completion_is_read_back_before_it_is_lost():
-    attempt, step = on_write_answer(WriteProgress(WRITE), Denied())
+    attempt, step = on_write_answer(WriteProgress(WRITE), ConditionFailed())
     assert isinstance(step, ReadHead)
-    assert isinstance(on_look_answer(attempt, Seen(VERSION, 1, None, "mine"))[1], Won)
-    assert isinstance(on_look_answer(attempt, Seen(VERSION, 1, None, "theirs"))[1], Lost)
+    assert isinstance(on_head_answer(attempt, ObjectState(VERSION, 1, None, "mine"))[1], Won)
+    assert isinstance(on_head_answer(attempt, ObjectState(VERSION, 1, None, "theirs"))[1], Lost)

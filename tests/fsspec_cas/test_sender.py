@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsspec_cas.sender import BASE_S, CEILING_S, SILENT_S, Tries, delay_s, enough_s
+from fsspec_cas.sender import BASE_S, CEILING_S, WARN_AFTER_S, RetryBudget, delay_s, least_try_s
 
 
 class Simulated:
@@ -37,7 +37,7 @@ def in_vain(timeout_s, caplog):
 
     async def call():
         nonlocal failures
-        tries = Tries(world, world, "folder/object", timeout_s)
+        tries = RetryBudget(world, world, "folder/object", timeout_s)
         while True:
             before_s, known = world.now_s, len(caplog.records)
             left = await tries.pause(failures, None, "503 SlowDown")
@@ -54,7 +54,7 @@ def in_vain(timeout_s, caplog):
 
 def test_call_without_success_for_five_seconds_logs_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
     ((at_s, words),) = in_vain(60.0, caplog)
-    assert 0 < at_s <= SILENT_S
+    assert 0 < at_s <= WARN_AFTER_S
     assert words.startswith("'folder/object': 503 SlowDown; retrying, for up to 5")
 
 
@@ -70,8 +70,8 @@ def never_answered(timeout_s, caplog, *, small=True, paused_s=0.0):
     world = Simulated()
 
     async def call():
-        tries = Tries(world, world, "folder/object", timeout_s)
-        world.now_s += SILENT_S - 0.01
+        tries = RetryBudget(world, world, "folder/object", timeout_s)
+        world.now_s += WARN_AFTER_S - 0.01
         answer = asyncio.get_running_loop().create_future()
         spent = asyncio.ensure_future(tries.spend(wait_for(answer), small=small))
         asyncio.get_running_loop().call_soon(world.pass_s, paused_s)
@@ -106,7 +106,7 @@ def test_call_without_an_event_loop_logs_no_warning() -> None:
     async def answer():
         return "at once"
 
-    spent = Tries(world, world, "folder/object", 60.0).spend(answer())
+    spent = RetryBudget(world, world, "folder/object", 60.0).spend(answer())
     with pytest.raises(StopIteration, match="at once"):
         spent.send(None)
 
@@ -140,4 +140,4 @@ def test_full_jitter_of_zero_waits_not_at_all() -> None:
 
 
 def test_next_attempt_gets_twice_the_slowest_time_and_never_a_tiny_rest() -> None:
-    assert [enough_s(slowest_s) for slowest_s in (0.0, 0.01, 0.1, 2.0)] == [0.05, 0.05, 0.2, 4.0]
+    assert [least_try_s(slowest_s) for slowest_s in (0.0, 0.01, 0.1, 2.0)] == [0.05, 0.05, 0.2, 4.0]

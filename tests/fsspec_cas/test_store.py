@@ -36,7 +36,17 @@ from fsspec_cas import (
     VersionMismatch,
     Won,
 )
-from fsspec_cas.answer import Applied, Denied, Entry, Missing, NoAnswer, NotNow, Page, Seen, Unchanged
+from fsspec_cas.answer import (
+    Applied,
+    ConditionFailed,
+    Entry,
+    Missing,
+    NoAnswer,
+    NotApplied,
+    ObjectState,
+    Page,
+    Unchanged,
+)
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.exclusive import AsyncExclusive, Exclusive
 from fsspec_cas.testing import (
@@ -55,8 +65,8 @@ V1, V2, V3 = (Version("script", str(n)) for n in (1, 2, 3))
 ME = "00000000-0000-0000-0000-000000000001"  # the first id of a ManualClock
 
 
-def seen(version: Version, write_id: str | None = None, data: bytes | None = None) -> Seen:
-    return Seen(version, len(data or b""), 5, write_id, data)
+def seen(version: Version, write_id: str | None = None, data: bytes | None = None) -> ObjectState:
+    return ObjectState(version, len(data or b""), 5, write_id, data)
 
 
 class Scripted:
@@ -132,7 +142,7 @@ def test_write_that_is_applied_at_once_is_one_request():
 
 def test_every_send_of_a_write_has_the_same_condition_identity_and_bytes():
     store, backend, _ = scripted(
-        NotNow("429"), seen(V1), NoAnswer("500"), seen(V1), NoAnswer("500"), seen(V1), Applied(V2)
+        NotApplied("429"), seen(V1), NoAnswer("500"), seen(V1), NoAnswer("500"), seen(V1), Applied(V2)
     )
     assert store.put_if_match("a", b"data", V1) == Won(V2)
     puts = [what[:5] for what in backend.asked if what[0] == "put"]
@@ -147,13 +157,13 @@ def test_two_writes_have_two_identities():
 
 
 def test_refusal_is_read_back_and_lost_with_the_current_version():
-    store, backend, _ = scripted(Denied(), seen(V3))
+    store, backend, _ = scripted(ConditionFailed(), seen(V3))
     assert store.put_if_match("a", b"", V1) == Lost("root/a", V1, V3)
     assert backend.verbs == ["put", "head"]
 
 
 def test_refusal_caused_by_own_earlier_send_is_won():
-    store, _, _ = scripted(Denied(), seen(V2, ME))
+    store, _, _ = scripted(ConditionFailed(), seen(V2, ME))
     assert store.put_if_absent("a", b"") == Won(V2)
 
 
@@ -165,13 +175,13 @@ def test_lost_answer_is_won_when_read_back_shows_own_identity():
 
 
 def test_dialect_is_tried_before_a_store_is_blamed():
-    store, backend, _ = scripted(Denied(), seen(V1), Applied(V2))
+    store, backend, _ = scripted(ConditionFailed(), seen(V1), Applied(V2))
     assert store.put_if_match("a", b"", V1) == Won(V2)
     assert backend.adapted == 1
 
 
 def test_store_that_refuses_a_true_condition_is_not_supported():
-    store, backend, _ = scripted(*[Denied(), seen(V1)] * 5)
+    store, backend, _ = scripted(*[ConditionFailed(), seen(V1)] * 5)
     with pytest.raises(NotSupported, match="probe"):
         store.put_if_match("a", b"", V1)
     assert not backend.answers
@@ -179,7 +189,7 @@ def test_store_that_refuses_a_true_condition_is_not_supported():
 
 def test_store_error_without_doubt_is_raised():
     for error in (AccessDenied("no"), BucketNotFound("none")):
-        store, _, _ = scripted(NotNow("429"), error)
+        store, _, _ = scripted(NotApplied("429"), error)
         with pytest.raises(type(error)):
             store.put_if_absent("a", b"")
 
@@ -207,7 +217,7 @@ def test_unknown_outcome_can_be_pickled_and_resolved_by_another_store():
 
 
 def test_permanent_throttling_is_unavailable_and_writes_nothing():
-    store, backend, clock = scripted(*[NotNow("429", 1.0)] * 100)
+    store, backend, clock = scripted(*[NotApplied("429", 1.0)] * 100)
     begun = clock.now_s
     with pytest.raises(Unavailable, match="429"):
         store.put_if_absent("a", b"", timeout=10)
@@ -216,8 +226,8 @@ def test_permanent_throttling_is_unavailable_and_writes_nothing():
 
 
 def test_throttled_write_is_lost_at_once_when_another_writer_has_written():
-    for answers in ([seen(V2)], [seen(V1), NotNow("429"), seen(V2)]):
-        store, backend, _ = scripted(NotNow("429"), *answers)
+    for answers in ([seen(V2)], [seen(V1), NotApplied("429"), seen(V2)]):
+        store, backend, _ = scripted(NotApplied("429"), *answers)
         assert store.put_if_match("a", b"", V1) == Lost("root/a", V1, V2)
         assert backend.verbs == ["put", "head"] * (1 + len(answers) // 3)
 
@@ -225,7 +235,7 @@ def test_throttled_write_is_lost_at_once_when_another_writer_has_written():
 def test_throttling_callback_is_called_for_nested_and_other_connections():
     for part in (lambda store: store, lambda store: store.below("folder"), lambda store: store.isolated_connections()):
         heard: list[str] = []
-        store, _, _ = scripted(NotNow("429", 0.1), Missing(), Applied(V2))
+        store, _, _ = scripted(NotApplied("429", 0.1), Missing(), Applied(V2))
         told = part(store.on_throttled(partial(heard.append, "429")))
         assert told.put_if_absent("a", b"", timeout=10) == Won(V2)
         assert heard == ["429"]
@@ -240,7 +250,7 @@ def test_silent_store_is_unknown_at_the_deadline_and_never_lost():
 
 
 def test_refusal_without_an_answered_read_back_is_unknown():
-    store, _, _ = scripted(Denied(), *[NoAnswer("timeout")] * 100, seconds=1.0)
+    store, _, _ = scripted(ConditionFailed(), *[NoAnswer("timeout")] * 100, seconds=1.0)
     assert isinstance(store.put_if_absent("a", b"", timeout=10), Unknown)
 
 
@@ -255,7 +265,7 @@ def test_each_request_gets_what_is_left_of_the_timeout():
 
 def test_pauses_grow_and_obey_retry_after():
     store, _, clock = scripted(
-        NotNow("429"), Missing(), NotNow("429"), Missing(), NotNow("429", 7.0), Missing(), Applied(V1)
+        NotApplied("429"), Missing(), NotApplied("429"), Missing(), NotApplied("429", 7.0), Missing(), Applied(V1)
     )
     store.put_if_absent("a", b"")
     assert clock.sleeps == [0.05, 0.1, 2.0 * 1.125]  # what the server asks for counts up to a cap that grows
@@ -280,7 +290,7 @@ def test_read_is_one_request_that_gives_bytes_and_version():
 
 
 def test_reads_are_repeated_until_there_is_an_answer():
-    store, _, _ = scripted(NoAnswer("500"), NotNow("429"), seen(V1, None, b"data"))
+    store, _, _ = scripted(NoAnswer("500"), NotApplied("429"), seen(V1, None, b"data"))
     assert store.read("a").data == b"data"
 
 
@@ -340,7 +350,7 @@ def test_listing_follows_all_pages_and_is_relative_and_ordered():
 @pytest.mark.parametrize("draw", [n / 16 for n in range(16)])
 def test_no_attempt_begins_when_too_little_time_is_left_for_its_answer(call, draw):
     """Else the last of many "certainly not" would be "nobody knows"."""
-    store, backend, clock = scripted(*[NotNow("429")] * 2000, seconds=0.04)
+    store, backend, clock = scripted(*[NotApplied("429")] * 2000, seconds=0.04)
     clock.draw = draw
     with pytest.raises(Unavailable, match="429"):
         call(store)
@@ -352,7 +362,7 @@ def test_no_attempt_begins_when_too_little_time_is_left_for_its_answer(call, dra
 
 
 def test_conditional_delete_is_won_with_the_removed_version():
-    store, backend, _ = scripted(seen(V1), NotNow("409"), seen(V1), Applied(None))
+    store, backend, _ = scripted(seen(V1), NotApplied("409"), seen(V1), Applied(None))
     outcome = store.delete_if_match("a", V1)
     assert outcome == Won(V1)
     assert not outcome.resent
@@ -369,7 +379,7 @@ def test_conditional_delete_at_stale_version_is_lost_without_a_request():
 
 def test_conditional_delete_refused_after_the_head_is_unknown():
     for look in (seen(V2), Missing()):
-        store, backend, _ = scripted(seen(V1), Denied(), look)
+        store, backend, _ = scripted(seen(V1), ConditionFailed(), look)
         outcome = store.delete_if_match("a", V1)
         assert isinstance(outcome, Unknown)
         with pytest.raises(OutcomeUnknown, match="removed"):
@@ -392,7 +402,7 @@ def test_unanswered_conditional_delete_is_unknown_when_object_is_gone():
 
 
 def test_unsent_conditional_delete_is_unavailable_and_not_unknown():
-    store, _, _ = scripted(seen(V1), *[NotNow("429", 20.0)] * 60)
+    store, _, _ = scripted(seen(V1), *[NotApplied("429", 20.0)] * 60)
     with pytest.raises(Unavailable, match="not removed"):
         store.delete_if_match("a", V1)
 
@@ -413,7 +423,7 @@ def test_conditional_delete_is_refused_without_a_request_when_unsupported():
 
 
 def test_plain_delete_is_repeated_until_it_is_done():
-    store, backend, _ = scripted(NoAnswer("500"), NotNow("429"), Applied(None))
+    store, backend, _ = scripted(NoAnswer("500"), NotApplied("429"), Applied(None))
     store.delete("a")
     assert backend.asked[-1] == ("delete", "root/a", None, pytest.approx(60, abs=1))
 
@@ -422,7 +432,7 @@ def test_plain_delete_is_repeated_until_it_is_done():
 
 
 def test_update_restarts_from_the_bytes_of_the_winner():
-    store, backend, _ = scripted(seen(V1, None, b"1"), Denied(), seen(V2), seen(V2, None, b"2"), Applied(V3))
+    store, backend, _ = scripted(seen(V1, None, b"1"), ConditionFailed(), seen(V2), seen(V2, None, b"2"), Applied(V3))
     assert store.update("a", lambda old: (old or b"") + b"!") == V3
     assert [(w[2], w[3]) for w in backend.asked if w[0] == "put"] == [(b"1!", V1), (b"2!", V2)]
 
@@ -441,7 +451,7 @@ def test_update_with_lost_answer_raises_unknown_and_runs_function_once():
 
 
 def test_update_that_always_loses_is_unavailable_at_the_timeout():
-    store, _, _ = scripted(*[seen(V1, None, b"1"), Denied(), seen(V2)] * 200)
+    store, _, _ = scripted(*[seen(V1, None, b"1"), ConditionFailed(), seen(V2)] * 200)
     with pytest.raises(Unavailable, match="changed by other writers"):
         store.update("a", lambda _: b"", timeout=5)
 

@@ -20,7 +20,7 @@ from faults.actions import Action, Ending
 from faults.conftest import is_look, is_write
 
 from fsspec_cas import Store
-from fsspec_cas.answer import Denied, Seen
+from fsspec_cas.answer import ConditionFailed, ObjectState
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import ABSENT
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
@@ -155,19 +155,19 @@ class ChecksThenWrites(MemoryBackend):
 
     async def put(self, write, data, *, timeout_s):
         if await self._now(write.path) != write.condition:
-            return Denied()
+            return ConditionFailed()
         try:
             self.gate.wait(0.2)
         except threading.BrokenBarrierError:
             self.gate.reset()
-        answer = Denied()
-        while isinstance(answer, Denied):
+        answer = ConditionFailed()
+        while isinstance(answer, ConditionFailed):
             answer = await super().put(replace(write, condition=await self._now(write.path)), data, timeout_s=timeout_s)
         return answer
 
     async def _now(self, path):
         seen = await self.head(path, timeout_s=1)
-        return seen.version if isinstance(seen, Seen) else ABSENT
+        return seen.version if isinstance(seen, ObjectState) else ABSENT
 
 
 def test_a_memory_store_that_checks_and_then_writes_is_caught(seed):

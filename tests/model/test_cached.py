@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fsspec_cas.read_state import Failed, LookResult, ReadState, SharedLook
+from fsspec_cas.read_state import Failed, ReadResult, ReadState, SharedRead
 from model.search import BrokenPromise, explore
 
 BROKEN = OSError("the store did not answer")
@@ -24,7 +24,7 @@ class Reader:
     calls: int
     since: int | None = None  # where the object was when it called
     number: int = 0
-    look: SharedLook[Any] | None = None
+    read: SharedRead[Any] | None = None
     answered: bool = False
     content: Any = None
 
@@ -61,7 +61,7 @@ def place(world: World, content: Any, since: int, doing: str) -> int:
 
 
 def steps(world: World) -> Iterator[tuple[str, World]]:
-    if world.state.recent(0, FOREVER):
+    if world.state.is_recent(0, FOREVER):
         place(world, world.state.known, world.told, f"a read by age gives {world.state.known}")
     before = len(world.history) - 1
     taken = 0
@@ -86,39 +86,39 @@ def reading(world: World, n: int, reader: Reader) -> Iterator[tuple[str, World]]
     state = world.state
     if reader.since is None:
         if reader.calls:
-            called, number = state.called()
+            called, number = state.with_caller()
             yield f"{n} calls", read(world, n, called, Reader(reader.calls - 1, len(world.history) - 1, number))
         return
     idle = Reader(reader.calls)
     if world.interrupts:
-        gone = (state.interrupted() if reader.look is not None else state).left()
+        gone = (state.without_read() if reader.read is not None else state).without_caller()
         yield f"{n} is interrupted", replace(read(world, n, gone, idle), interrupts=world.interrupts - 1)
-    if reader.look is None:
+    if reader.read is None:
         if not state.must_wait(reader.number):
             yield from served(world, n, reader, state.answer(reader.number))
     elif reader.answered:
-        saw = state.saw(reader.look, reader.content)
-        yield from served(replace(world, state=saw), n, reader, LookResult(reader.look.number, reader.content))
+        saw = state.with_answer(reader.read, reader.content)
+        yield from served(replace(world, state=saw), n, reader, ReadResult(reader.read.number, reader.content))
     else:
         content = world.history[-1]
         yield f"the store tells {n} {content}", read(world, n, state, replace(reader, answered=True, content=content))
         if world.failures:
-            failed = read(world, n, state.failed_with(reader.look, BROKEN).left(), idle)
+            failed = read(world, n, state.with_failure(reader.read, BROKEN).without_caller(), idle)
             yield f"{n} gets no answer", replace(failed, failures=world.failures - 1)
 
 
 def served(
-    world: World, n: int, reader: Reader, answer: LookResult[Any] | Failed | None
+    world: World, n: int, reader: Reader, answer: ReadResult[Any] | Failed | None
 ) -> Iterator[tuple[str, World]]:
     if answer is None:
-        state, look = world.state.began(n, 0)
+        state, look = world.state.with_read_begun(n, 0)
         if world.own == len(world.history) - 1 and look.known != world.history[-1]:
             raise BrokenPromise(f"{n} asks", f"{world.history[-1]} was written here, and its body is moved")
-        if any(other.look is not None for other in world.readers):
+        if any(other.read is not None for other in world.readers):
             raise BrokenPromise(f"{n} asks", "two requests are under way")
-        yield f"{n} asks whether it is still {look.known}", read(world, n, state, replace(reader, look=look))
+        yield f"{n} asks whether it is still {look.known}", read(world, n, state, replace(reader, read=look))
         return
-    after = read(world, n, world.state.left(), Reader(reader.calls))
+    after = read(world, n, world.state.without_caller(), Reader(reader.calls))
     if isinstance(answer, Failed):
         yield f"{n} shares the failure", after
     else:
@@ -137,7 +137,7 @@ def writing(world: World, n: int, writer: Writer) -> Iterator[tuple[str, World]]
 
     if writer.after is None:
         if writer.writes:
-            begun = replace(writer, after=world.state.over, expects=world.history[-1])
+            begun = replace(writer, after=world.state.events_ended, expects=world.history[-1])
             yield f"writer {n} means to replace {begun.expects}", then(begun)
         return
     idle, written = Writer(writer.writes[1:]), writer.writes[0]
@@ -150,13 +150,13 @@ def writing(world: World, n: int, writer: Writer) -> Iterator[tuple[str, World]]
             yield f"the store refuses writer {n}", then(replace(writer, sent=True, current=place_now))
         return
     if world.lost_answers:
-        state = world.state.wrote_in_vain()
+        state = world.state.with_other_write()
         yield f"writer {n} gets no answer", then(idle, state=state, lost_answers=world.lost_answers - 1)
     if writer.won is None:
         told = max(world.told, writer.current)
-        yield f"writer {n} has lost", then(idle, state=world.state.wrote_in_vain(), told=told)
+        yield f"writer {n} has lost", then(idle, state=world.state.with_other_write(), told=told)
     else:
-        state = world.state.wrote(writer.after, 0, written)
+        state = world.state.with_won_write(writer.after, 0, written)
         yield f"writer {n} has won", then(idle, state=state, told=max(world.told, writer.won), own=writer.won)
 
 
@@ -189,25 +189,25 @@ def test_read_is_current_since_its_call_and_no_caller_waits_forever(name: str) -
 
 
 class JoinsTheLookUnderWay(ReadState[Any]):
-    def called(self) -> tuple[ReadState[Any], int]:
-        after, number = ReadState.called(self)
-        return after, number if self.look is None else self.look.number
+    def with_caller(self) -> tuple[ReadState[Any], int]:
+        after, number = ReadState.with_caller(self)
+        return after, number if self.read is None else self.read.number
 
 
 class ForgetsOwnWrites(ReadState[Any]):
-    def wrote(self, after: int, began_s: float, content: Any) -> ReadState[Any]:
+    def with_won_write(self, after: int, began_s: float, content: Any) -> ReadState[Any]:
         del after, began_s, content
         return self
 
 
 class ServesWhatItHadOnAnError(ReadState[Any]):
-    def failed_with(self, look: SharedLook[Any], error: Exception) -> ReadState[Any]:
+    def with_failure(self, look: SharedRead[Any], error: Exception) -> ReadState[Any]:
         del error
-        return replace(self, look=None, seen=LookResult(look.number, self.known))
+        return replace(self, read=None, seen=ReadResult(look.number, self.known))
 
 
 class LeavesAnInterruptedLookUnderWay(ReadState[Any]):
-    def interrupted(self) -> ReadState[Any]:
+    def without_read(self) -> ReadState[Any]:
         return self
 
 
@@ -218,24 +218,24 @@ class AsksSeveralTimesAtOnce(ReadState[Any]):
 
 
 class GivesAnyCallerTheLastAnswer(ReadState[Any]):
-    def answer(self, number: int) -> LookResult[Any] | Failed | None:
+    def answer(self, number: int) -> ReadResult[Any] | Failed | None:
         del number
         return self.seen
 
 
 class TakesTheAnswerThatCameLastForTheNewest(ReadState[Any]):
-    def saw(self, look: SharedLook[Any], content: Any) -> ReadState[Any]:
-        return ReadState.saw(self, replace(look, after=self.over), content)
+    def with_answer(self, look: SharedRead[Any], content: Any) -> ReadState[Any]:
+        return ReadState.with_answer(self, replace(look, after=self.events_ended), content)
 
 
 class TakesTheWriteThatEndedLastForTheNewest(ReadState[Any]):
-    def wrote(self, after: int, began_s: float, content: Any) -> ReadState[Any]:
+    def with_won_write(self, after: int, began_s: float, content: Any) -> ReadState[Any]:
         del after
-        return ReadState.wrote(self, self.over, began_s, content)
+        return ReadState.with_won_write(self, self.events_ended, began_s, content)
 
 
 class KeepsItsAgeAfterARefusal(ReadState[Any]):
-    def wrote_in_vain(self) -> ReadState[Any]:
+    def with_other_write(self) -> ReadState[Any]:
         return self
 
 

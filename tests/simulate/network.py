@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from simulate.scheduler import Scheduler
@@ -76,7 +76,7 @@ class Network:
             self._told(operation, path, f"will suffer {fault}")
         if isinstance(fault, Refuse):
             scheduler.sleep(self._leg_s())
-            return NotNow("refused by the weather")
+            return NotApplied("refused by the weather")
         answer: list[Any] = []
         heard = scheduler.event()
         sent_s = scheduler.now_s

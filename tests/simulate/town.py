@@ -13,7 +13,7 @@ import fsspec
 import pytest
 
 from fsspec_cas import Store
-from fsspec_cas.answer import ReadAnswer, Seen, WriteAnswer
+from fsspec_cas.answer import ObjectState, ReadAnswer, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Version, Write
 from fsspec_cas.testing import Fault, Faulty, Operation
@@ -87,11 +87,11 @@ class Hooked:
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         self.before("get", path, b"")
         answer = self._seen(await self._inner.get(path, unless, timeout_s=timeout_s))
-        self.bodies += isinstance(answer, Seen)
+        self.bodies += isinstance(answer, ObjectState)
         return answer
 
     def _seen(self, answer: ReadAnswer) -> ReadAnswer:
-        return replace(answer, write_id=None) if self._forgets and isinstance(answer, Seen) else answer
+        return replace(answer, write_id=None) if self._forgets and isinstance(answer, ObjectState) else answer
 
 
 @dataclass

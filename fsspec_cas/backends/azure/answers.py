@@ -15,11 +15,11 @@ from xml.etree import ElementTree as ET
 from fsspec_cas.answer import Entry, Page, Upload
 from fsspec_cas.backends.reply import (
     Confirm,
-    Heard,
     HttpReply,
-    Says,
-    Spoken,
+    ReplyMeaning,
+    StatementKind,
     StoreRequest,
+    StoreStatement,
     Verb,
     header_flaw,
     http_date_ms,
@@ -44,14 +44,14 @@ AZURE_STATUSES = MappingProxyType(
 )
 AZURE_CODES = MappingProxyType(
     {
-        "BlobNotFound": Says.ABSENT,
-        "ContainerNotFound": Says.NO_BUCKET,
-        "BlobAlreadyExists": Says.EXISTS,
-        "ConditionNotMet": Says.FALSE,
-        "TargetConditionNotMet": Says.FALSE,
-        "InvalidBlockList": Says.GONE,
-        **dict.fromkeys(("ServerBusy", "OperationTimedOut", "InternalError"), Says.BUSY),
-        **dict.fromkeys(("ContainerBeingDeleted", "ContainerBeingCreated"), Says.BUSY),
+        "BlobNotFound": StatementKind.ABSENT,
+        "ContainerNotFound": StatementKind.NO_BUCKET,
+        "BlobAlreadyExists": StatementKind.EXISTS,
+        "ConditionNotMet": StatementKind.FALSE,
+        "TargetConditionNotMet": StatementKind.FALSE,
+        "InvalidBlockList": StatementKind.GONE,
+        **dict.fromkeys(("ServerBusy", "OperationTimedOut", "InternalError"), StatementKind.BUSY),
+        **dict.fromkeys(("ContainerBeingDeleted", "ContainerBeingCreated"), StatementKind.BUSY),
     }
 )
 _UNDONE = ("ContainerBeingDeleted", "ContainerBeingCreated")
@@ -69,69 +69,79 @@ class AzureDialect:
 
     vendor = "Azure"
 
-    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
+    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, or the request that would confirm the reply."""
-        del signs
+        del gives_request_ids
         status, headers = reply._status, reply._headers
-        if wrong := header_flaw(headers, reading=asked.verb in (Verb.HEAD, Verb.GET) and status == 200):
+        if wrong := header_flaw(headers, reading=request.verb in (Verb.HEAD, Verb.GET) and status == 200):
             return reply.unproven(wrong)
         if _ID not in headers:
             return reply.unproven("no x-ms-request-id")
-        spoken = Spoken(Says.DONE, str(status), str(status), retry_after_s=later_s(headers), signed=True)
-        if status == AZURE_STATUSES.get(asked.verb):
-            return _success(asked, reply, spoken)
-        return _refusal(asked, reply, spoken)
+        statement = StoreStatement(
+            StatementKind.DONE, str(status), str(status), retry_after_s=later_s(headers), has_request_id=True
+        )
+        if status == AZURE_STATUSES.get(request.verb):
+            return _success(request, reply, statement)
+        return _refusal(request, reply, statement)
 
     def challenges(self, reply: HttpReply) -> bool:
         """Return whether a proven reply names the tenant whose token the store requires."""
         return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
 
 
-def _success(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return the statement of a success status."""
     headers = reply._headers
-    upload = asked.upload
-    if asked.verb is Verb.LIST:
-        return _listed(asked, reply, spoken)
-    if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH):
-        return spoken
-    if asked.verb is Verb.PART and upload is not None:
+    upload = request.upload
+    if request.verb is Verb.LIST:
+        return _listed(request, reply, statement)
+    if request.verb in (Verb.DELETE, Verb.DELETE_MATCH):
+        return statement
+    if request.verb is Verb.PART and upload is not None:
         tag = block_id(upload)
-        return replace(spoken, document=replace(upload, tags=(*upload.tags, tag), sent=upload.sent + len(asked.data)))
+        return replace(
+            statement, document=replace(upload, tags=(*upload.tags, tag), sent=upload.sent + len(request.data))
+        )
     etag = one(headers, "etag")
     if not etag:
         return reply.unproven("no ETag")
     version = Version("azure", etag)
-    if asked.verb.writes:
-        return replace(spoken, version=version)
-    body = reply._body if asked.verb is Verb.GET else None
-    return replace(spoken, document=seen_in(headers, body, version, _META, BLOB_ID_KEY))
+    if request.verb.writes:
+        return replace(statement, version=version)
+    body = reply._body if request.verb is Verb.GET else None
+    return replace(statement, document=seen_in(headers, body, version, _META, BLOB_ID_KEY))
 
 
-def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return the statement of a failure status."""
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
-    if status == 304 and asked.verb is Verb.GET and asked.version is not None and code:
-        return replace(spoken, says=Says.UNCHANGED, code=code, why=why)
-    if not code and asked.verb is Verb.HEAD and 300 <= status < 500:
+    if status == 304 and request.verb is Verb.GET and request.version is not None and code:
+        return replace(statement, kind=StatementKind.UNCHANGED, code=code, why=why)
+    if not code and request.verb is Verb.HEAD and 300 <= status < 500:
         return Confirm("get", reply.brief())
     if status < 300 or (not code and status < 500):
         return reply.unproven("neither the success of this request nor an x-ms-error-code")
-    says = AZURE_CODES.get(code)
-    if says is None:
-        says = Says.FORBIDDEN if status in (401, 403) else Says.BUSY if status in (408, 429) else Says.OTHER
-        says = Says.UNSUPPORTED if status == 501 else Says.BUSY if status >= 500 else says
-    undone = status == 429 or code in _UNDONE
-    advice = _ADVICE.get(code, "check account, key and roles" if says is Says.FORBIDDEN else "")
-    return replace(spoken, says=says, code=code or str(status), why=why, undone=undone, advice=advice)
+    kind = AZURE_CODES.get(code)
+    if kind is None:
+        kind = (
+            StatementKind.FORBIDDEN
+            if status in (401, 403)
+            else StatementKind.BUSY
+            if status in (408, 429)
+            else StatementKind.OTHER
+        )
+        kind = StatementKind.UNSUPPORTED if status == 501 else StatementKind.BUSY if status >= 500 else kind
+    not_applied = status == 429 or code in _UNDONE
+    advice = _ADVICE.get(code, "check account, key and roles" if kind is StatementKind.FORBIDDEN else "")
+    return replace(statement, kind=kind, code=code or str(status), why=why, not_applied=not_applied, advice=advice)
 
 
-def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return a listing's page, without entries up to `start_after`, which Azure lacks."""
-    container = asked.path.partition("/")[0]
-    after = (asked.start_after or "").partition("/")[2]
+    container = request.path.partition("/")[0]
+    after = (request.start_after or "").partition("/")[2]
     try:
         root = ET.fromstring(reply._body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - expat limits expansion
         marker = root.find("NextMarker")
@@ -140,7 +150,7 @@ def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
         entries = tuple(entry for entry in _entries(container, root) if entry.path.partition("/")[2] > after)
     except (ET.ParseError, ValueError, TypeError) as error:
         return reply.unproven(f"a listing that cannot be read: {type(error).__name__}: {error}")
-    return replace(spoken, document=Page(entries, marker.text or None))
+    return replace(statement, document=Page(entries, marker.text or None))
 
 
 def _entries(container: str, root: ET.Element) -> Iterator[Entry]:

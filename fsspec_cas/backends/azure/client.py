@@ -23,7 +23,16 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob import BlobBlock, ContentSettings
 from azure.storage.blob.aio import BlobServiceClient
 
-from fsspec_cas.answer import Capabilities, Denied, Gone, NoAnswer, NotNow, Upload, UploadAnswer, WriteAnswer
+from fsspec_cas.answer import (
+    Capabilities,
+    ConditionFailed,
+    NoAnswer,
+    NotApplied,
+    Upload,
+    UploadAnswer,
+    UploadGone,
+    WriteAnswer,
+)
 from fsspec_cas.backends.azure.answers import BLOB_ID_KEY, AzureDialect, block_id
 from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
@@ -95,7 +104,7 @@ class AzureBackend(AioBackend):
     unsent = (*AIOHTTP_UNSENT, ServiceRequestTimeoutError)
 
     def __init__(self, fs: Any) -> None:
-        super().__init__(fs, _DIALECT, signs=True)
+        super().__init__(fs, _DIALECT, gives_request_ids=True)
         self._unfinished: set[str] = set()  # paths whose create was refused without a blob
 
     def _form(self, path: str, condition: Condition) -> str:
@@ -116,14 +125,14 @@ class AzureBackend(AioBackend):
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         staged = await self.add(upload, data, timeout_s=timeout_s)
-        if isinstance(staged, (NotNow, NoAnswer)):
-            return NotNow(staged.why, staged.retry_after_s)  # a staged block is invisible
-        if isinstance(staged, Denied):
+        if isinstance(staged, (NotApplied, NoAnswer)):
+            return NotApplied(staged.why, staged.retry_after_s)  # a staged block is invisible
+        if isinstance(staged, ConditionFailed):
             return replace(staged, dialect=upload.write.path)
         answer = await self.finish(staged, b"", timeout_s=deadline - clock())
-        if isinstance(answer, Gone):
-            return NotNow(answer.why)  # another commit dropped the block
-        return replace(answer, dialect=upload.write.path) if isinstance(answer, Denied) else answer
+        if isinstance(answer, UploadGone):
+            return NotApplied(answer.why)  # another commit dropped the block
+        return replace(answer, dialect=upload.write.path) if isinstance(answer, ConditionFailed) else answer
 
     def adapt(self, refused: str = "") -> bool:
         """Mark the path `refused`, so that its next create goes by a block."""
@@ -151,37 +160,37 @@ class AzureBackend(AioBackend):
             max_single_get_size=_ONE_REQUEST_BYTES,
         )
 
-    def _unsent(self, error: Exception, path: str) -> NotNow:
+    def _unsent(self, error: Exception, path: str) -> NotApplied:
         passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
         if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
-            return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+            return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
-    async def _send(self, client: BlobServiceClient, asked: StoreRequest) -> None:
+    async def _send(self, client: BlobServiceClient, request: StoreRequest) -> None:
         """Send the request through the SDK."""
         settings = dict(getattr(self._given, "_timeout_kwargs", {}))
-        container, _, key = asked.path.partition("/")
-        version = asked.version
-        if asked.verb is Verb.LIST:
-            limit: dict[str, Any] = {} if asked.limit is None else {"results_per_page": asked.limit}
+        container, _, key = request.path.partition("/")
+        version = request.version
+        if request.verb is Verb.LIST:
+            limit: dict[str, Any] = {} if request.limit is None else {"results_per_page": request.limit}
             found = client.get_container_client(container).list_blobs(
                 name_starts_with=key or None, include=["metadata"], **limit, **settings
             )
-            pages: Any = found.by_page(continuation_token=asked.token)
+            pages: Any = found.by_page(continuation_token=request.token)
             await anext(pages)
             return
         try:
             blob = client.get_blob_client(container, key)
         except ValueError as error:
-            raise InvalidInput(f"Azure does not accept {asked.path!r}: {error}", path=asked.path) from error
-        upload = asked.upload
+            raise InvalidInput(f"Azure does not accept {request.path!r}: {error}", path=request.path) from error
+        upload = request.upload
         same = _condition(version, MatchConditions.IfNotModified)
-        match asked.verb:
+        match request.verb:
             case Verb.CREATE | Verb.MATCH:
-                made = _described(asked.the_write())
+                made = _described(request.the_write())
                 # Without `overwrite` the SDK sends If-None-Match: *
                 await blob.upload_blob(
-                    asked.data, length=len(asked.data), overwrite=bool(version), **made, **same, **settings
+                    request.data, length=len(request.data), overwrite=bool(version), **made, **same, **settings
                 )
             case Verb.HEAD:
                 await blob.get_blob_properties(**settings)
@@ -191,7 +200,7 @@ class AzureBackend(AioBackend):
             case Verb.DELETE | Verb.DELETE_MATCH:
                 await blob.delete_blob(**same, **settings)
             case Verb.PART if upload is not None:
-                await blob.stage_block(block_id(upload), asked.data, length=len(asked.data), **settings)
+                await blob.stage_block(block_id(upload), request.data, length=len(request.data), **settings)
             case Verb.FINISH if upload is not None:
                 blocks = [BlobBlock(tag) for tag in upload.tags]
                 made = _described(upload.write)

@@ -15,15 +15,15 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from fsspec_cas.answer import Entry, Page, Seen, Upload
+from fsspec_cas.answer import Entry, ObjectState, Page, Upload
 from fsspec_cas.backends.reply import (
     Confirm,
     Headers,
-    Heard,
     HttpReply,
-    Says,
-    Spoken,
+    ReplyMeaning,
+    StatementKind,
     StoreRequest,
+    StoreStatement,
     Verb,
     header_flaw,
     http_date_ms,
@@ -43,19 +43,19 @@ _PACE_S = 0.5  # half of one object's write interval; GCS sends no Retry-After
 
 GCS_STATUSES = MappingProxyType(
     {
-        401: Says.FORBIDDEN,
-        403: Says.FORBIDDEN,
-        404: Says.ABSENT,
-        408: Says.BUSY,
-        409: Says.CONFLICT,
-        410: Says.GONE,
-        412: Says.FALSE,
-        429: Says.BUSY,
-        500: Says.BUSY,
-        501: Says.UNSUPPORTED,
-        502: Says.BUSY,
-        503: Says.BUSY,
-        504: Says.BUSY,
+        401: StatementKind.FORBIDDEN,
+        403: StatementKind.FORBIDDEN,
+        404: StatementKind.ABSENT,
+        408: StatementKind.BUSY,
+        409: StatementKind.CONFLICT,
+        410: StatementKind.GONE,
+        412: StatementKind.FALSE,
+        429: StatementKind.BUSY,
+        500: StatementKind.BUSY,
+        501: StatementKind.UNSUPPORTED,
+        502: StatementKind.BUSY,
+        503: StatementKind.BUSY,
+        504: StatementKind.BUSY,
     }
 )
 KINDS = MappingProxyType(
@@ -79,45 +79,53 @@ class GcsDialect:
     host: str = ""
     vendor: str = "GCS"
 
-    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
+    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, or the request that would confirm the reply."""
-        del signs
+        del gives_request_ids
         status, headers, body = reply._status, reply._headers, reply._body
-        reading = asked.verb is Verb.GET and status == 200
+        reading = request.verb is Verb.GET and status == 200
         if wrong := header_flaw(headers, reading=reading):
             return reply.unproven(wrong)
-        signed = _ID in headers
-        spoken = Spoken(Says.DONE, str(status), str(status), retry_after_s=later_s(headers), signed=signed)
+        has_request_id = _ID in headers
+        statement = StoreStatement(
+            StatementKind.DONE, str(status), str(status), retry_after_s=later_s(headers), has_request_id=has_request_id
+        )
         if reading:
-            return _media(reply, spoken)
-        if status in (200, 201) and asked.verb in KINDS:
-            return _resource(asked, reply, spoken)
-        if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH) and status in (200, 204):
+            return _media(reply, statement)
+        if status in (200, 201) and request.verb in KINDS:
+            return _resource(request, reply, statement)
+        if request.verb in (Verb.DELETE, Verb.DELETE_MATCH) and status in (200, 204):
             deleted = not body.strip() or body.strip() == b"null"
-            if signed and deleted:
-                return spoken
-            return Confirm("head", reply.brief()) if asked.verb is Verb.DELETE else reply.unproven("no upload id")
-        if asked.verb is Verb.BEGIN and status == 200:
-            return self._begun(asked, reply, spoken, signed=signed)
-        if asked.verb in (Verb.PART, Verb.FINISH) and status == 308:
-            return _kept(asked, reply, spoken, signed=signed)
-        if asked.verb is Verb.PART and status in (200, 201) and _json(body).get("kind") == "storage#object":
+            if has_request_id and deleted:
+                return statement
+            return Confirm("head", reply.brief()) if request.verb is Verb.DELETE else reply.unproven("no upload id")
+        if request.verb is Verb.BEGIN and status == 200:
+            return self._begun(request, reply, statement, has_request_id=has_request_id)
+        if request.verb in (Verb.PART, Verb.FINISH) and status == 308:
+            return _kept(request, reply, statement, has_request_id=has_request_id)
+        if request.verb is Verb.PART and status in (200, 201) and _json(body).get("kind") == "storage#object":
             early = "the store ended the upload before its last byte"
-            return replace(spoken, says=Says.OTHER, advice=early)
-        if asked.verb is Verb.GET and status == 304 and asked.version is not None:
-            same = one(headers, "x-goog-generation") in (None, asked.version.token)
-            return replace(spoken, says=Says.UNCHANGED) if signed and same else Confirm("get", reply.brief())
-        return _refusal(asked, reply, spoken, signed=signed)
+            return replace(statement, kind=StatementKind.OTHER, advice=early)
+        if request.verb is Verb.GET and status == 304 and request.version is not None:
+            same = one(headers, "x-goog-generation") in (None, request.version.token)
+            return (
+                replace(statement, kind=StatementKind.UNCHANGED)
+                if has_request_id and same
+                else Confirm("get", reply.brief())
+            )
+        return _refusal(request, reply, statement, has_request_id=has_request_id)
 
-    def _begun(self, asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+    def _begun(
+        self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
+    ) -> ReplyMeaning:
         place = one(reply._headers, "location") or ""
         parts = urlsplit(place)
-        if "upload_id=" not in parts.query or not (signed or parts.netloc == self.host):
+        if "upload_id=" not in parts.query or not (has_request_id or parts.netloc == self.host):
             return reply.unproven("no session of an upload")
-        return replace(spoken, document=Upload(asked.the_write(), place))
+        return replace(statement, document=Upload(request.the_write(), place))
 
 
-def _media(reply: HttpReply, spoken: Spoken) -> Heard:
+def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return a read's object, if generation and length are proven."""
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
@@ -128,29 +136,29 @@ def _media(reply: HttpReply, spoken: Spoken) -> Heard:
         return reply.unproven(f"{len(body)} of {stored} bytes")
     identity = one(headers, f"{_META}{_IDENTITY}")
     modified = http_date_ms(one(headers, "last-modified"))
-    return replace(spoken, document=Seen(Version("gcs", generation), len(body), modified, identity, body))
+    return replace(statement, document=ObjectState(Version("gcs", generation), len(body), modified, identity, body))
 
 
-def _resource(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return the statement of a success with a JSON resource."""
     found = _json(reply._body)
-    if found.get("kind") != KINDS[asked.verb]:
-        return reply.unproven(f"no {KINDS[asked.verb]}")
+    if found.get("kind") != KINDS[request.verb]:
+        return reply.unproven(f"no {KINDS[request.verb]}")
     try:
-        if asked.verb is Verb.LIST:
-            return replace(spoken, document=_page(asked, found))
+        if request.verb is Verb.LIST:
+            return replace(statement, document=_page(request, found))
         version = Version("gcs", str(int(found["generation"])))
-        if asked.verb is not Verb.HEAD:
-            return replace(spoken, version=version)
-        return replace(spoken, document=_seen(version, found, reply._headers))
+        if request.verb is not Verb.HEAD:
+            return replace(statement, version=version)
+        return replace(statement, document=_seen(version, found, reply._headers))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return reply.unproven(f"a {KINDS[asked.verb]} that cannot be read: {type(error).__name__}: {error}")
+        return reply.unproven(f"a {KINDS[request.verb]} that cannot be read: {type(error).__name__}: {error}")
 
 
-def _page(asked: StoreRequest, found: dict[str, Any]) -> Page:
+def _page(request: StoreRequest, found: dict[str, Any]) -> Page:
     """Return a listing's page without the object at `startOffset`, which is inclusive."""
-    bucket = asked.path.partition("/")[0]
-    after = (asked.start_after or "").partition("/")[2]
+    bucket = request.path.partition("/")[0]
+    after = (request.start_after or "").partition("/")[2]
     items = [item for item in found.get("items", ()) if item["name"] != after]
     return Page(tuple(_entry(bucket, item) for item in items), found.get("nextPageToken") or None)
 
@@ -161,12 +169,12 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
     return Entry(f"{bucket}/{item['name']}", int(item.get("size", 0)), iso_ms(updated) if updated else None, version)
 
 
-def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
+def _seen(version: Version, found: dict[str, Any], headers: Headers) -> ObjectState:
     """Return an object's state from its resource."""
     metadata = dict(found.get("metadata") or {})
     updated = found.get("updated")
     identity = metadata.pop(_IDENTITY, None)
-    return Seen(
+    return ObjectState(
         version,
         int(found.get("size", 0)),
         iso_ms(updated) if updated else None,
@@ -177,46 +185,55 @@ def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
     )
 
 
-def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool) -> ReplyMeaning:
     """Return the statement of a continuing upload session, which names the bytes it has."""
-    upload = asked.upload
+    upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
-    if upload is None or not (signed or last.isdigit()):
+    if upload is None or not (has_request_id or last.isdigit()):
         return reply.unproven("neither an id nor a range")
-    kept, end = int(last) + 1 if last.isdigit() else 0, upload.sent + len(asked.data)
-    if asked.verb is Verb.PART and kept >= end:
-        return replace(spoken, document=replace(upload, tags=(*upload.tags, ""), sent=end))
-    return replace(spoken, says=Says.BUSY, why=f"308: {kept} of {end} bytes were kept", undone=True)
+    kept, end = int(last) + 1 if last.isdigit() else 0, upload.sent + len(request.data)
+    if request.verb is Verb.PART and kept >= end:
+        return replace(statement, document=replace(upload, tags=(*upload.tags, ""), sent=end))
+    return replace(statement, kind=StatementKind.BUSY, why=f"308: {kept} of {end} bytes were kept", not_applied=True)
 
 
-def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+def _refusal(
+    request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
+) -> ReplyMeaning:
     """Return the statement of a failure status, if proven."""
     status = reply._status
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}
     reasons = [item.get("reason") for item in error.get("errors") or () if isinstance(item, dict)]
     proven = error.get("code") == status and any(reasons)
-    if status == 429 and not (signed or proven):
-        return replace(reply.unproven(), retry_after_s=spoken.retry_after_s or _PACE_S)
-    if status < 300 or not (signed or proven):
-        lost = status == 404 and asked.verb is Verb.GET
+    if status == 429 and not (has_request_id or proven):
+        return replace(reply.unproven(), retry_after_s=statement.retry_after_s or _PACE_S)
+    if status < 300 or not (has_request_id or proven):
+        lost = status == 404 and request.verb is Verb.GET
         return Confirm("head", reply.brief()) if lost else reply.unproven()
     message = str(error.get("message") or "")
-    says = GCS_STATUSES.get(status, Says.BUSY if status >= 500 else Says.OTHER)
+    kind = GCS_STATUSES.get(status, StatementKind.BUSY if status >= 500 else StatementKind.OTHER)
     why = f"{status} {message}".strip()
     if status == 404 and _NO_BUCKET in message:
-        says = Says.NO_BUCKET
-    elif asked.upload is not None and status == 404:
-        says = Says.GONE
-    elif status == 404 and asked.verb is Verb.GET and not proven and b"No such object" not in reply._body:
+        kind = StatementKind.NO_BUCKET
+    elif request.upload is not None and status == 404:
+        kind = StatementKind.GONE
+    elif status == 404 and request.verb is Verb.GET and not proven and b"No such object" not in reply._body:
         return Confirm("head", reply.brief())
-    elif status == 404 and asked.verb not in (Verb.HEAD, Verb.GET, Verb.MATCH, Verb.DELETE, Verb.DELETE_MATCH):
-        says = Says.NO_BUCKET
+    elif status == 404 and request.verb not in (Verb.HEAD, Verb.GET, Verb.MATCH, Verb.DELETE, Verb.DELETE_MATCH):
+        kind = StatementKind.NO_BUCKET
     slow = status == 429 or (status == 403 and any(reason in _THROTTLE_REASONS for reason in reasons))
-    says = Says.BUSY if slow else says
-    later = spoken.retry_after_s or (_PACE_S if status == 429 else None)
+    kind = StatementKind.BUSY if slow else kind
+    later = statement.retry_after_s or (_PACE_S if status == 429 else None)
     code = str(next(filter(None, reasons), status))
-    return replace(spoken, says=says, code=code, why=why, retry_after_s=later, undone=slow or says is Says.CONFLICT)
+    return replace(
+        statement,
+        kind=kind,
+        code=code,
+        why=why,
+        retry_after_s=later,
+        not_applied=slow or kind is StatementKind.CONFLICT,
+    )
 
 
 def _json(body: bytes) -> dict[str, Any]:

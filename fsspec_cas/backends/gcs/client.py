@@ -21,7 +21,7 @@ import google.auth.exceptions
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
-from fsspec_cas.answer import Capabilities, NotNow, Upload
+from fsspec_cas.answer import Capabilities, NotApplied, Upload
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, PartRules
 from fsspec_cas.backends.gcs.answers import GcsDialect
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
@@ -83,27 +83,27 @@ class GcsBackend(AioBackend):
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
 
-    def _unsent(self, error: Exception, path: str) -> NotNow:
+    def _unsent(self, error: Exception, path: str) -> NotApplied:
         cause = error.__cause__ if isinstance(error, HttpError) else error
         if isinstance(error, asyncio.TimeoutError):
-            return NotNow("the credentials could not be refreshed: no answer in time")
+            return NotApplied("the credentials could not be refreshed: no answer in time")
         if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
-            return NotNow(f"the credentials could not be refreshed: {type(cause).__name__}: {cause}")
+            return NotApplied(f"the credentials could not be refreshed: {type(cause).__name__}: {cause}")
         what = f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}"
         raise AccessDenied(what, path=path) from error
 
-    async def _send(self, client: aiohttp.ClientSession, asked: StoreRequest) -> None:
+    async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
         """Send the request, and store its reply in the trip."""
-        request = _request(asked)
-        headers = await self._headers(request)
-        query = urlencode(self._given._get_params(request.query))  # noqa: SLF001 - adds userProject
-        url = URL(request.url or f"{self._given._location}/{request.path}?{query}", encoded=True)  # noqa: SLF001
+        http_request = _request(request)
+        headers = await self._headers(http_request)
+        query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001 - adds userProject
+        url = URL(http_request.url or f"{self._given._location}/{http_request.path}?{query}", encoded=True)  # noqa: SLF001
         trip = Trip.leave()
         asking = client.request(
-            request.method,
+            http_request.method,
             url,
             headers=headers,
-            data=request.body,
+            data=http_request.body,
             allow_redirects=False,  # a followed redirect is a second send
             # Half of the time is for connecting: a silent host then certainly got no request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=trip.patience_s / 2),
@@ -112,7 +112,7 @@ class GcsBackend(AioBackend):
             answer = await asking
         async with answer:
             body = await answer.read()
-        if request.packed and answer.headers.get("Content-Encoding") == "gzip":
+        if http_request.packed and answer.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
         trip.reply = HttpReply(answer.status, answer.headers.items(), body)
 
@@ -130,43 +130,43 @@ class GcsRequest:
     packed: bool = False
 
 
-def _request(asked: StoreRequest) -> GcsRequest:
+def _request(request: StoreRequest) -> GcsRequest:
     """Translate a store request into an HTTP request."""
     plain = {"Accept-Encoding": "identity"}
-    match asked.verb:
+    match request.verb:
         case Verb.CREATE | Verb.MATCH:
-            return _write(asked)
+            return _write(request)
         case Verb.HEAD:  # the JSON API has no HEAD
-            return GcsRequest("GET", _object(asked.path), {"fields": _HEAD_FIELDS}, plain)
+            return GcsRequest("GET", _object(request.path), {"fields": _HEAD_FIELDS}, plain)
         case Verb.GET:
             query = {"alt": "media"}
-            if asked.version is not None:
-                query["ifGenerationNotMatch"] = asked.version.token
+            if request.version is not None:
+                query["ifGenerationNotMatch"] = request.version.token
             # gzip returns the stored bytes; no-cache bypasses caches of public objects.
             headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
-            return GcsRequest("GET", _object(asked.path), query, headers)
+            return GcsRequest("GET", _object(request.path), query, headers)
         case Verb.DELETE | Verb.DELETE_MATCH:
-            matching = {} if asked.version is None else {"ifGenerationMatch": asked.version.token}
-            return GcsRequest("DELETE", _object(asked.path), matching, plain)
+            matching = {} if request.version is None else {"ifGenerationMatch": request.version.token}
+            return GcsRequest("DELETE", _object(request.path), matching, plain)
         case Verb.LIST:
-            return _list(asked)
+            return _list(request)
         case Verb.BEGIN:
-            return _begin(asked)
-    upload = asked.the_upload()
-    if asked.verb is Verb.ABORT:
+            return _begin(request)
+    upload = request.the_upload()
+    if request.verb is Verb.ABORT:
         return GcsRequest("DELETE", "", {}, {"Content-Length": "0"}, url=upload.token)
-    total = "*" if asked.verb is Verb.PART else str(upload.sent + len(asked.data))
-    return _chunk(upload, asked.data, total)
+    total = "*" if request.verb is Verb.PART else str(upload.sent + len(request.data))
+    return _chunk(upload, request.data, total)
 
 
-def _write(asked: StoreRequest) -> GcsRequest:
+def _write(request: StoreRequest) -> GcsRequest:
     """Return a multipart upload; ifGenerationMatch=0 means "only if the path is empty"."""
-    bucket, _, key = asked.path.partition("/")
-    condition = asked.condition
+    bucket, _, key = request.path.partition("/")
+    condition = request.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
-    write = asked.the_write()
+    write = request.the_write()
     resource, query = _resource(key, write)
-    kind, body = _multipart(resource, asked.data, write.write_id)
+    kind, body = _multipart(resource, request.data, write.write_id)
     return GcsRequest(
         "POST",
         f"upload/storage/v1/b/{_quote(bucket)}/o",
@@ -176,18 +176,18 @@ def _write(asked: StoreRequest) -> GcsRequest:
     )
 
 
-def _list(asked: StoreRequest) -> GcsRequest:
-    bucket, _, prefix = asked.path.partition("/")
-    after = (asked.start_after or "").partition("/")[2]
-    query = {"prefix": prefix, "startOffset": after, "pageToken": asked.token or "", "fields": _LIST_FIELDS}
+def _list(request: StoreRequest) -> GcsRequest:
+    bucket, _, prefix = request.path.partition("/")
+    after = (request.start_after or "").partition("/")[2]
+    query = {"prefix": prefix, "startOffset": after, "pageToken": request.token or "", "fields": _LIST_FIELDS}
     sent = {name: value for name, value in query.items() if value}
     return GcsRequest("GET", f"storage/v1/b/{_quote(bucket)}/o", sent, {"Accept-Encoding": "gzip"}, packed=True)
 
 
-def _begin(asked: StoreRequest) -> GcsRequest:
+def _begin(request: StoreRequest) -> GcsRequest:
     """Return the request that opens a resumable session; the object's creation checks ifGenerationMatch=0."""
-    bucket, _, key = asked.path.partition("/")
-    resource, query = _resource(key, asked.the_write())
+    bucket, _, key = request.path.partition("/")
+    resource, query = _resource(key, request.the_write())
     return GcsRequest(
         "POST",
         f"upload/storage/v1/b/{_quote(bucket)}/o",

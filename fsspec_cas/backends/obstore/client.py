@@ -28,7 +28,7 @@ from botocore.session import Session
 from obstore.exceptions import BaseError
 from obstore.fsspec import FsspecStore
 
-from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules
 from fsspec_cas.backends.http import patience_s, unreached
 from fsspec_cas.backends.last_byte import signs_bodies
@@ -105,30 +105,32 @@ class LeanS3Backend(S3Api):
         if self._site is None:
             self._site = _Site(self._given, path)
             if is_amazon(self._site.endpoint):
-                self._listener.expect_signatures()
+                self._http_sender.expect_request_ids()
         return self._site
 
-    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        site = self._opened(asked.path)
-        reply = self._sent(site, asked, timeout_s)
+    async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
+        site = self._opened(request.path)
+        reply = self._sent(site, request, timeout_s)
         if isinstance(reply, HttpReply) and _DIALECT.names_region(reply):
             region = _DIALECT.region_of(reply)
             if region is not None and region != site.region:
                 site.move_to(region)
-                return self._sent(site, asked, timeout_s)  # the store proved its refusal
+                return self._sent(site, request, timeout_s)  # the store proved its refusal
         return reply
 
-    def _sent(self, site: _Site, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+    def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
         """Sign and send the request once; return its reply, or what its failure proves."""
         try:
-            signed = site.signed(asked, {_CONDITIONS[name]: value for name, value in self._conditions(asked).items()})
+            signed = site.signed(
+                request, {_CONDITIONS[name]: value for name, value in self._conditions(request).items()}
+            )
         except CasError:
             raise
         except (BotoCoreError, ClientError, OSError) as error:
-            return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+            return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         url = urlsplit(signed.url)
         origin = f"{url.scheme}://{url.netloc}"
-        silent_s = patience_s(timeout_s, asked)
+        silent_s = patience_s(timeout_s, request)
         times = Times(timeout_s, min(silent_s, site.connect_s or timeout_s / 2), silent_s)
         target = f"{url.path}?{url.query}" if url.query else url.path
         try:
@@ -136,8 +138,8 @@ class LeanS3Backend(S3Api):
             return self._to(site, origin).exchange(signed.method, target, headers, signed.data, times)
         except NeverSent as error:
             cause = error.__cause__ or error
-            why = unreached(cause, _HINT, asked.path, proven=self._listener.proven)
-            return NotNow(why or f"could not connect: {type(cause).__name__}: {cause}")
+            why = unreached(cause, _HINT, request.path, proven=self._http_sender.proven)
+            return NotApplied(why or f"could not connect: {type(cause).__name__}: {cause}")
         except TimeoutError:
             return NoAnswer(f"no answer within {silent_s:.3g} s")
         except (OSError, http.client.HTTPException) as error:
@@ -191,24 +193,24 @@ class _Site:
         """Sign for another region from now on."""
         self.region = region
 
-    def signed(self, asked: StoreRequest, condition: dict[str, str]) -> AWSRequest:
+    def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Build and sign the request."""
         if self.endpoint.startswith("http://") and not self._plain:
             what = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"
-            raise InvalidInput(what, path=asked.path)
-        method, query, headers, body = _request(asked, self._sealed)
-        bucket, _, key = asked.path.partition("/")
-        key = "" if asked.verb in (Verb.LIST, Verb.DELETE_MANY) else key
+            raise InvalidInput(what, path=request.path)
+        method, query, headers, body = _request(request, self._sealed)
+        bucket, _, key = request.path.partition("/")
+        key = "" if request.verb in (Verb.LIST, Verb.DELETE_MANY) else key
         url = f"{self._root(bucket)}/{quote(key, safe='/~')}" + (f"?{query}" if query else "")
         headers |= condition | self._always
         credentials = self._credentials()
-        request = AWSRequest(method=method, url=url, data=body, headers=headers)
+        aws_request = AWSRequest(method=method, url=url, data=body, headers=headers)
         if credentials is None:
-            return request
+            return aws_request
         if not signs_bodies():
-            request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
-        _Signer(credentials, "s3", self.region).add_auth(request)
-        return request
+            aws_request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
+        _Signer(credentials, "s3", self.region).add_auth(aws_request)
+        return aws_request
 
     def _root(self, bucket: str) -> str:
         if not self._virtual:
@@ -301,11 +303,11 @@ def _expires_soon(at: Any) -> bool:
     return bool(at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) < timedelta(minutes=5))
 
 
-def _request(asked: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
+def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
     """Return method, query, headers and body."""
-    match asked.verb:
+    match request.verb:
         case Verb.CREATE | Verb.MATCH:
-            return "PUT", "", {**_described(asked.the_write()), **sealed}, asked.data
+            return "PUT", "", {**_described(request.the_write()), **sealed}, request.data
         case Verb.HEAD:
             return "HEAD", "", {}, b""
         case Verb.GET:
@@ -313,24 +315,24 @@ def _request(asked: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dic
         case Verb.DELETE | Verb.DELETE_MATCH:
             return "DELETE", "", {}, b""
         case Verb.DELETE_MANY:
-            body = _batch(asked)
+            body = _batch(request)
             summed = b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
             return "POST", "delete=", {"content-md5": summed, "content-type": "application/xml"}, body
         case Verb.LIST:
-            return "GET", _list_query(asked), {}, b""
+            return "GET", _list_query(request), {}, b""
         case Verb.BEGIN:
-            return "POST", "uploads=", {**_described(asked.the_write()), **sealed}, b""
-    upload = asked.the_upload()
+            return "POST", "uploads=", {**_described(request.the_write()), **sealed}, b""
+    upload = request.the_upload()
     token = quote(upload.token, safe="~")
-    if asked.verb is Verb.PART:
-        return "PUT", f"partNumber={len(upload.tags) + 1}&uploadId={token}", {}, asked.data
-    if asked.verb is Verb.ABORT:
+    if request.verb is Verb.PART:
+        return "PUT", f"partNumber={len(upload.tags) + 1}&uploadId={token}", {}, request.data
+    if request.verb is Verb.ABORT:
         return "DELETE", f"uploadId={token}", {}, b""
     return "POST", f"uploadId={token}", {"content-type": "application/xml"}, _parts(upload.tags)
 
 
-def _batch(asked: StoreRequest) -> bytes:
-    keys = (escape(path.partition("/")[2], {"\r": "&#13;", "\n": "&#10;"}) for path in asked.paths)
+def _batch(request: StoreRequest) -> bytes:
+    keys = (escape(path.partition("/")[2], {"\r": "&#13;", "\n": "&#10;"}) for path in request.paths)
     objects = "".join(f"<Object><Key>{key}</Key></Object>" for key in keys)
     return f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{objects}<Quiet>true</Quiet></Delete>'.encode()
 
@@ -341,14 +343,14 @@ def _parts(tags: tuple[str, ...]) -> bytes:
     return f"<CompleteMultipartUpload {space}>{''.join(each)}</CompleteMultipartUpload>".encode()
 
 
-def _list_query(asked: StoreRequest) -> str:
-    said = {"list-type": "2", "encoding-type": "url", "prefix": asked.path.partition("/")[2]}
-    if asked.token:
-        said["continuation-token"] = asked.token
-    elif asked.start_after:
-        said["start-after"] = asked.start_after.partition("/")[2]
-    if asked.limit is not None:
-        said["max-keys"] = str(asked.limit)
+def _list_query(request: StoreRequest) -> str:
+    said = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
+    if request.token:
+        said["continuation-token"] = request.token
+    elif request.start_after:
+        said["start-after"] = request.start_after.partition("/")[2]
+    if request.limit is not None:
+        said["max-keys"] = str(request.limit)
     return urlencode(sorted(said.items()), quote_via=quote, safe="~")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from fsspec_cas.backends.last_byte import held_here
+from fsspec_cas.backends.last_byte import hold_last_byte_here
 from fsspec_cas.backends.reply import HttpReply
 from fsspec_cas.clock import Machine
 
@@ -59,7 +59,7 @@ class Connections:
             if self._proxy is not None and self._context is None:
                 target = f"{self._origin.scheme}://{self._origin.netloc}{target}"
             sized = {"Content-Length": str(len(body))} if body else {}
-            connection.request(method, target, held_here(body) if body else body, {**headers, **sized})
+            connection.request(method, target, hold_last_byte_here(body) if body else body, {**headers, **sized})
             answer = connection.getresponse()
             data = self._body(connection, answer, deadline_s)
             fine = answer.status >= 200 and not answer.will_close

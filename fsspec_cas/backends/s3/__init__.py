@@ -59,7 +59,7 @@ class S3Api(HttpBackend):
 
         A store without request ids gets DeleteObjects, whose document proves its sender.
         """
-        if condition is None and self._listener.signs is False and self._batches:
+        if condition is None and self._http_sender.gives_request_ids is False and self._batches:
             try:
                 return await self.delete_batch([path], timeout_s=timeout_s)
             except NotSupported:
@@ -74,7 +74,7 @@ class S3Api(HttpBackend):
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
         try:
-            answer: WriteAnswer = await self._listener.ask(
+            answer: WriteAnswer = await self._http_sender.ask(
                 StoreRequest(Verb.DELETE_MANY, paths[0], paths=tuple(paths)), timeout_s
             )
         except NotSupported:
@@ -96,11 +96,11 @@ class S3Api(HttpBackend):
         del path
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
-    def _conditions(self, asked: StoreRequest) -> dict[str, str]:
-        version = asked.version
+    def _conditions(self, request: StoreRequest) -> dict[str, str]:
+        version = request.version
         if version is None:
-            return {"IfNoneMatch": "*"} if asked.verb in (Verb.CREATE, Verb.FINISH) else {}
-        if asked.verb is Verb.GET:
+            return {"IfNoneMatch": "*"} if request.verb in (Verb.CREATE, Verb.FINISH) else {}
+        if request.verb is Verb.GET:
             return {"IfNoneMatch": version.token}
         return {"IfMatch": version.token if self._quoted else version.token.strip('"')}
 

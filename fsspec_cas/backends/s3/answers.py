@@ -24,12 +24,12 @@ from fsspec_cas.backends.reply import (
     Carried,
     Confirm,
     Headers,
-    Heard,
     HttpReply,
     Refusals,
-    Says,
-    Spoken,
+    ReplyMeaning,
+    StatementKind,
     StoreRequest,
+    StoreStatement,
     Unproven,
     Verb,
     header_flaw,
@@ -48,23 +48,29 @@ _ETAG = re.compile(r'"?[0-9a-f]{32}(-\d+)?"?')
 
 S3_CODES = MappingProxyType(
     {
-        "NoSuchKey": Says.ABSENT,
-        "NoSuchBucket": Says.NO_BUCKET,
-        "NoSuchUpload": Says.GONE,
-        "PreconditionFailed": Says.FALSE,
-        "OperationAborted": Says.CONFLICT,
-        "ConditionalRequestConflict": Says.CONFLICT,
-        "ConcurrentModification": Says.CONFLICT,
+        "NoSuchKey": StatementKind.ABSENT,
+        "NoSuchBucket": StatementKind.NO_BUCKET,
+        "NoSuchUpload": StatementKind.GONE,
+        "PreconditionFailed": StatementKind.FALSE,
+        "OperationAborted": StatementKind.CONFLICT,
+        "ConditionalRequestConflict": StatementKind.CONFLICT,
+        "ConcurrentModification": StatementKind.CONFLICT,
         **dict.fromkeys(
             ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"),
-            Says.BUSY,
+            StatementKind.BUSY,
         ),
-        **dict.fromkeys(("KMS.ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"), Says.BUSY),
-        **dict.fromkeys(("TooManyRequests", "TemporaryRedirect", "Busy"), Says.BUSY),
-        **dict.fromkeys(("AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken"), Says.FORBIDDEN),
-        **dict.fromkeys(("TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"), Says.FORBIDDEN),
-        **dict.fromkeys(("RequestTimeTooSkewed", "AllAccessDisabled", "AccountProblem"), Says.FORBIDDEN),
-        "NotImplemented": Says.UNSUPPORTED,
+        **dict.fromkeys(
+            ("KMS.ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"), StatementKind.BUSY
+        ),
+        **dict.fromkeys(("TooManyRequests", "TemporaryRedirect", "Busy"), StatementKind.BUSY),
+        **dict.fromkeys(
+            ("AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken"), StatementKind.FORBIDDEN
+        ),
+        **dict.fromkeys(
+            ("TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"), StatementKind.FORBIDDEN
+        ),
+        **dict.fromkeys(("RequestTimeTooSkewed", "AllAccessDisabled", "AccountProblem"), StatementKind.FORBIDDEN),
+        "NotImplemented": StatementKind.UNSUPPORTED,
     }
 )
 _CONDITIONAL = (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.FINISH)
@@ -116,21 +122,25 @@ class S3Dialect:
 
     vendor = "S3"
 
-    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
+    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, or the request that would confirm the reply."""
         status, headers, body = reply._status, reply._headers, reply._body
         later = later_s(headers)
-        if wrong := header_flaw(headers, reading=asked.verb in (Verb.GET, Verb.HEAD) and status == 200):
+        if wrong := header_flaw(headers, reading=request.verb in (Verb.GET, Verb.HEAD) and status == 200):
             return reply.unproven(wrong)
-        signed = any(headers.get(name) for name in _IDS)
-        form = FORMS[asked.verb]
+        has_request_id = any(headers.get(name) for name in _IDS)
+        form = FORMS[request.verb]
         # A successful read's body is the object's, even if it looks like an error.
-        root = None if asked.verb is Verb.GET and status in form.statuses else _document(body)
+        root = None if request.verb is Verb.GET and status in form.statuses else _document(body)
         if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
-            return _error(status, code, root, headers, signed=signed, later=later)
+            return _error(status, code, root, headers, has_request_id=has_request_id, later=later)
         if status in form.statuses:
-            return _success(asked, form, reply, root, signed=signed, signs=signs)
-        return _bodiless(asked, reply, signed=signed, signs=signs, later=later)
+            return _success(
+                request, form, reply, root, has_request_id=has_request_id, gives_request_ids=gives_request_ids
+            )
+        return _bodiless(
+            request, reply, has_request_id=has_request_id, gives_request_ids=gives_request_ids, later=later
+        )
 
     def names_region(self, reply: HttpReply) -> bool:
         """Return whether a proven reply names another region as the bucket's."""
@@ -138,8 +148,8 @@ class S3Dialect:
             return False
         root = _document(reply._body)
         error = root is not None and _name(root) == "Error" and bool(_text(root, "Code"))
-        signed = any(reply._headers.get(name) for name in _IDS)
-        return (error or signed) and self.region_of(reply) is not None
+        has_request_id = any(reply._headers.get(name) for name in _IDS)
+        return (error or has_request_id) and self.region_of(reply) is not None
 
     def region_of(self, reply: HttpReply) -> str | None:
         """Return the region that the reply names, or None."""
@@ -159,112 +169,151 @@ def _error(
     root: ET.Element,
     headers: Headers,
     *,
-    signed: bool,
+    has_request_id: bool,
     later: float | None,
-) -> Heard:
+) -> ReplyMeaning:
     """Return the statement of an error document."""
-    says = S3_CODES.get(code)
-    if says is None:
-        says = Says.FALSE if status == 412 else Says.UNSUPPORTED if status == 501 else Says.OTHER
-        says = Says.BUSY if status in (429, 500, 502, 503, 504) else says
-        says = Says.FORBIDDEN if status in (401, 403) else says
+    kind = S3_CODES.get(code)
+    if kind is None:
+        kind = (
+            StatementKind.FALSE
+            if status == 412
+            else StatementKind.UNSUPPORTED
+            if status == 501
+            else StatementKind.OTHER
+        )
+        kind = StatementKind.BUSY if status in (429, 500, 502, 503, 504) else kind
+        kind = StatementKind.FORBIDDEN if status in (401, 403) else kind
     if status < 300:
-        says = Says.BUSY  # a success status with an error does not show whether the request was applied
+        kind = StatementKind.BUSY  # a success status with an error does not show whether the request was applied
     why = f"{status} {code}"
     advice = _ADVICE.get(code, "")
-    if says is Says.UNSUPPORTED:
+    if kind is StatementKind.UNSUPPORTED:
         named = _text(root, "Header") or _text(root, "Message")
         why += f": {named}" if named else ""
         advice = _NO_CHECKSUM if "checksum" in named.lower() or "header" in named.lower() else advice
-    if says is Says.OTHER and (message := _text(root, "Message")):
+    if kind is StatementKind.OTHER and (message := _text(root, "Message")):
         why += f": {message}"
-    return Spoken(
-        says,
+    return StoreStatement(
+        kind,
         code,
         why,
         retry_after_s=later,
-        undone=status == 429 or says is Says.CONFLICT,
-        signed=signed,
-        telling=True,
+        not_applied=status == 429 or kind is StatementKind.CONFLICT,
+        has_request_id=has_request_id,
+        shows_request_ids=True,
         date=one(headers, "date"),
         advice=advice,
     )
 
 
 def _success(
-    asked: StoreRequest, form: Form, reply: HttpReply, root: ET.Element | None, *, signed: bool, signs: bool | None
-) -> Heard:
+    request: StoreRequest,
+    form: Form,
+    reply: HttpReply,
+    root: ET.Element | None,
+    *,
+    has_request_id: bool,
+    gives_request_ids: bool | None,
+) -> ReplyMeaning:
     """Return the statement of a success status, or the request that would confirm it."""
     status, headers, body = reply._status, reply._headers, reply._body
     why = f"{reply.brief()} without the store's request id"
     if form.root:
         if root is None or _name(root) != form.root:
             return reply.unproven(f"no {form.root}")
-        return _with_document(asked, root, status, headers, signed=signed)
+        return _with_document(request, root, status, headers, has_request_id=has_request_id)
     if form.empty and body:
         return reply.unproven("a body although S3 sends none")
     etag = one(headers, "etag")
-    spoken = Spoken(Says.DONE, str(status), str(status), signed=signed, telling=signed, date=one(headers, "date"))
-    if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
-        if signed or asked.verb is Verb.ABORT:
-            return spoken
-        if signs is None:
+    statement = StoreStatement(
+        StatementKind.DONE,
+        str(status),
+        str(status),
+        has_request_id=has_request_id,
+        shows_request_ids=has_request_id,
+        date=one(headers, "date"),
+    )
+    if request.verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
+        if has_request_id or request.verb is Verb.ABORT:
+            return statement
+        if gives_request_ids is None:
             return Confirm("sign", why)
-        return Confirm("get", why) if asked.verb is Verb.DELETE and signs is False else Unproven(why)
+        return Confirm("get", why) if request.verb is Verb.DELETE and gives_request_ids is False else Unproven(why)
     if etag is None:
         return reply.unproven("no ETag")
     if etag.startswith("W/"):
         weak = "its ETag is weak, so a proxy changes bodies: switch off the proxy's compression"
-        known = signed or _IDENTITY in headers
-        refused = replace(spoken, says=Says.OTHER, code="weak ETag", advice=weak)
+        known = has_request_id or _IDENTITY in headers
+        refused = replace(statement, kind=StatementKind.OTHER, code="weak ETag", advice=weak)
         return refused if known else reply.unproven("a weak ETag")
-    if asked.verb in (Verb.GET, Verb.HEAD):
-        return _read(asked, reply, etag, spoken, why, signed=signed, signs=signs)
+    if request.verb in (Verb.GET, Verb.HEAD):
+        return _read(
+            request, reply, etag, statement, why, has_request_id=has_request_id, gives_request_ids=gives_request_ids
+        )
     version = version_of(etag)
-    document = _sent_part(asked, etag)
-    proven = signed or etag.strip('"') == hashlib.md5(asked.data, usedforsecurity=False).hexdigest()
+    document = _sent_part(request, etag)
+    proven = has_request_id or etag.strip('"') == hashlib.md5(request.data, usedforsecurity=False).hexdigest()
     if proven:
-        return replace(spoken, version=version, document=document, telling=signed or signs is None)
-    if signs is None:
+        return replace(
+            statement, version=version, document=document, shows_request_ids=has_request_id or gives_request_ids is None
+        )
+    if gives_request_ids is None:
         return Confirm("sign", why)
-    return Confirm("head", why) if signs is False and asked.verb.writes else Unproven(why)
+    return Confirm("head", why) if gives_request_ids is False and request.verb.writes else Unproven(why)
 
 
 def _read(
-    asked: StoreRequest, reply: HttpReply, etag: str, spoken: Spoken, why: str, *, signed: bool, signs: bool | None
-) -> Heard:
+    request: StoreRequest,
+    reply: HttpReply,
+    etag: str,
+    statement: StoreStatement,
+    why: str,
+    *,
+    has_request_id: bool,
+    gives_request_ids: bool | None,
+) -> ReplyMeaning:
     """Return the object of a successful read or head, if proven."""
     headers = reply._headers
     identity = one(headers, _IDENTITY)
     modified = one(headers, "last-modified")
     alike = _ETAG.fullmatch(etag) is not None and modified is not None
-    if not (signed or (signs is not True and identity) or (signs is False and alike)):
-        return Confirm("sign", why) if signs is None and alike else Unproven(why)
+    if not (has_request_id or (gives_request_ids is not True and identity) or (gives_request_ids is False and alike)):
+        return Confirm("sign", why) if gives_request_ids is None and alike else Unproven(why)
     version = Version("s3", etag if etag.startswith('"') else f'"{etag}"')
-    body = reply._body if asked.verb is Verb.GET else None
+    body = reply._body if request.verb is Verb.GET else None
     document = seen_in(headers, body, version, _META, "cas-id")
-    return replace(spoken, document=document, telling=signed or signs is None)
+    return replace(statement, document=document, shows_request_ids=has_request_id or gives_request_ids is None)
 
 
-def _with_document(asked: StoreRequest, root: ET.Element, status: int, headers: Headers, *, signed: bool) -> Heard:
+def _with_document(
+    request: StoreRequest, root: ET.Element, status: int, headers: Headers, *, has_request_id: bool
+) -> ReplyMeaning:
     """Return the statement of a success with an XML document."""
-    spoken = Spoken(Says.DONE, str(status), str(status), signed=signed, telling=True, date=one(headers, "date"))
-    if asked.verb is Verb.LIST:
-        return _listed(asked, root, spoken)
-    if asked.verb is Verb.DELETE_MANY:
+    statement = StoreStatement(
+        StatementKind.DONE,
+        str(status),
+        str(status),
+        has_request_id=has_request_id,
+        shows_request_ids=True,
+        date=one(headers, "date"),
+    )
+    if request.verb is Verb.LIST:
+        return _listed(request, root, statement)
+    if request.verb is Verb.DELETE_MANY:
         failed = {_text(error, "Key"): _text(error, "Code") for error in _children(root, "Error")}
-        return replace(spoken, document=Refusals(failed))
-    if asked.verb is Verb.BEGIN:
+        return replace(statement, document=Refusals(failed))
+    if request.verb is Verb.BEGIN:
         token = _text(root, "UploadId")
-        begun = Upload(asked.the_write(), token)
-        return replace(spoken, document=begun) if token else Unproven(f"{status}: no UploadId")
+        begun = Upload(request.the_write(), token)
+        return replace(statement, document=begun) if token else Unproven(f"{status}: no UploadId")
     version = version_of(_text(root, "ETag"))
-    return replace(spoken, version=version) if version else Unproven(f"{status}: no ETag")
+    return replace(statement, version=version) if version else Unproven(f"{status}: no ETag")
 
 
-def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
+def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
     """Return a listing's page; it must repeat the prefix and state whether it is complete."""
-    bucket, _, prefix = asked.path.partition("/")
+    bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     said = _text(root, "Prefix")
     if (unquote_plus(said) if encoded else said) != prefix:
@@ -274,49 +323,56 @@ def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
         return Unproven("a listing that does not say whether it is whole (IsTruncated)")
     if cut == "true" and token is None:
         advice = "this server has no ListObjectsV2: it truncates a listing and returns no continuation token"
-        return replace(spoken, says=Says.OTHER, code="IsTruncated", advice=advice)
+        return replace(statement, kind=StatementKind.OTHER, code="IsTruncated", advice=advice)
     try:
         entries = tuple(_entries(bucket, root, encoded=encoded))
     except (ValueError, KeyError) as error:
         return Unproven(f"a listing that cannot be read: {type(error).__name__}: {error}")
-    return replace(spoken, document=Page(entries, token if cut == "true" else None))
+    return replace(statement, document=Page(entries, token if cut == "true" else None))
 
 
-def _bodiless(asked: StoreRequest, reply: HttpReply, *, signed: bool, signs: bool | None, later: float | None) -> Heard:
+def _bodiless(
+    request: StoreRequest,
+    reply: HttpReply,
+    *,
+    has_request_id: bool,
+    gives_request_ids: bool | None,
+    later: float | None,
+) -> ReplyMeaning:
     """Return the statement of a failure status without a document."""
     status, headers = reply._status, reply._headers
     why = reply.brief()
-    spoken = Spoken(
-        Says.OTHER,
+    statement = StoreStatement(
+        StatementKind.OTHER,
         str(status),
         why,
         retry_after_s=later,
-        signed=signed,
-        telling=signed,
+        has_request_id=has_request_id,
+        shows_request_ids=has_request_id,
         date=one(headers, "date"),
     )
-    if asked.verb is Verb.HEAD and status in (404, 403, 401, 400, 301, 307):
-        if status == 404 and (signed or headers.get(_MARKER)):
-            return replace(spoken, says=Says.ABSENT)
-        if signed and status in (401, 403):
-            return replace(spoken, says=Says.FORBIDDEN, advice=_ADVICE["AccessDenied"])
+    if request.verb is Verb.HEAD and status in (404, 403, 401, 400, 301, 307):
+        if status == 404 and (has_request_id or headers.get(_MARKER)):
+            return replace(statement, kind=StatementKind.ABSENT)
+        if has_request_id and status in (401, 403):
+            return replace(statement, kind=StatementKind.FORBIDDEN, advice=_ADVICE["AccessDenied"])
         return Confirm("get", why)
-    if status == 304 and asked.verb is Verb.GET and asked.version is not None:
+    if status == 304 and request.verb is Verb.GET and request.version is not None:
         etag = one(headers, "etag")
-        same = etag is not None and version_of(etag) == asked.version
-        if (signed and (same or etag is None)) or (signs is False and same):
-            return replace(spoken, says=Says.UNCHANGED)
+        same = etag is not None and version_of(etag) == request.version
+        if (has_request_id and (same or etag is None)) or (gives_request_ids is False and same):
+            return replace(statement, kind=StatementKind.UNCHANGED)
         return Confirm("get", why)
-    if status == 304 and asked.verb in _CONDITIONAL and signed:
-        return replace(spoken, says=Says.FALSE)  # old MinIO answers so
+    if status == 304 and request.verb in _CONDITIONAL and has_request_id:
+        return replace(statement, kind=StatementKind.FALSE)  # old MinIO answers so
     return reply.unproven()
 
 
-def _sent_part(asked: StoreRequest, etag: str) -> Carried | None:
-    upload = asked.upload
-    if asked.verb is not Verb.PART or upload is None:
+def _sent_part(request: StoreRequest, etag: str) -> Carried | None:
+    upload = request.upload
+    if request.verb is not Verb.PART or upload is None:
         return None
-    return replace(upload, tags=(*upload.tags, etag), sent=upload.sent + len(asked.data))
+    return replace(upload, tags=(*upload.tags, etag), sent=upload.sent + len(request.data))
 
 
 def _document(body: bytes) -> ET.Element | None:

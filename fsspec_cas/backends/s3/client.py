@@ -30,9 +30,9 @@ from botocore.exceptions import (
 )
 from s3fs import S3FileSystem
 
-from fsspec_cas.answer import NotNow
+from fsspec_cas.answer import NotApplied
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules
-from fsspec_cas.backends.last_byte import held, signs_bodies
+from fsspec_cas.backends.last_byte import hold_last_byte, signs_bodies
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
@@ -153,7 +153,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
     async def send(self, request: Any) -> Any:
         trip = Trip.leave()
-        request.body = held(request.body)
+        request.body = hold_last_byte(request.body)
         async with within(trip.patience_s):
             response = await super().send(request)
         body = await response.content
@@ -213,11 +213,11 @@ class S3Backend(S3Api, AioBackend):
 
     async def _client(self) -> Any:
         client = (await super()._client()).client
-        if self._listener.signs is None and is_amazon(client.meta.endpoint_url):
-            self._listener.expect_signatures()
+        if self._http_sender.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
+            self._http_sender.expect_request_ids()
         return client
 
-    def _unsent(self, error: Exception, path: str) -> NotNow:
+    def _unsent(self, error: Exception, path: str) -> NotApplied:
         """Return the answer to a failure to get credentials; raise if no second try would help."""
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
@@ -225,17 +225,17 @@ class S3Backend(S3Api, AioBackend):
         status = int(said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         throttled = "Throttl" in str(said.get("Error", {}).get("Code", ""))
         if isinstance(error, _PASSING) or status >= 500 or status == 429 or throttled:
-            return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+            return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         what = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
         raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
 
-    async def _send(self, client: Any, asked: StoreRequest) -> None:
+    async def _send(self, client: Any, request: StoreRequest) -> None:
         """Send the request through botocore's client."""
-        key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
-        match asked.verb:
+        key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
+        match request.verb:
             case Verb.CREATE | Verb.MATCH:
-                made = self._settings.making(asked.the_write())
-                await client.put_object(**made, **key, Body=asked.data)
+                made = self._settings.making(request.the_write())
+                await client.put_object(**made, **key, Body=request.data)
             case Verb.HEAD:
                 await client.head_object(**key, **more("HeadObject"))
             case Verb.GET:
@@ -243,27 +243,27 @@ class S3Backend(S3Api, AioBackend):
             case Verb.DELETE | Verb.DELETE_MATCH:
                 await client.delete_object(**key, **more("DeleteObject"))
             case Verb.DELETE_MANY:
-                objects = [{"Key": key_of(path)["Key"]} for path in asked.paths]
+                objects = [{"Key": key_of(path)["Key"]} for path in request.paths]
                 what = {"Objects": objects, "Quiet": True}
                 await client.delete_objects(Bucket=key["Bucket"], Delete=what, **more("DeleteObjects"))
             case Verb.LIST:
-                await client.list_objects_v2(**_listing(asked), **more("ListObjectsV2"))
+                await client.list_objects_v2(**_listing(request), **more("ListObjectsV2"))
             case _:
-                await self._sent_of_upload(client, asked)
+                await self._sent_of_upload(client, request)
 
-    async def _sent_of_upload(self, client: Any, asked: StoreRequest) -> None:
+    async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
         """Send a request of a multipart upload."""
-        key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
-        upload = asked.upload
+        key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
+        upload = request.upload
         if upload is None:
-            made = self._settings.making(asked.the_write())
+            made = self._settings.making(request.the_write())
             await client.create_multipart_upload(**made, **key)
             return
         named = {**key, "UploadId": upload.token}
-        if asked.verb is Verb.PART:
+        if request.verb is Verb.PART:
             number = len(upload.tags) + 1
-            await client.upload_part(**more("UploadPart"), **named, PartNumber=number, Body=asked.data)
-        elif asked.verb is Verb.FINISH:
+            await client.upload_part(**more("UploadPart"), **named, PartNumber=number, Body=request.data)
+        elif request.verb is Verb.FINISH:
             parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(upload.tags, 1)]
             known = more("CompleteMultipartUpload")
             await client.complete_multipart_upload(**known, **named, MultipartUpload={"Parts": parts})
@@ -271,12 +271,12 @@ class S3Backend(S3Api, AioBackend):
             await client.abort_multipart_upload(**more("AbortMultipartUpload"), **named)
 
 
-def _listing(asked: StoreRequest) -> dict[str, Any]:
-    bucket, _, prefix = asked.path.partition("/")
+def _listing(request: StoreRequest) -> dict[str, Any]:
+    bucket, _, prefix = request.path.partition("/")
     begin: dict[str, Any] = {}
-    if asked.token:
-        begin = {"ContinuationToken": asked.token}
-    elif asked.start_after:
-        begin = {"StartAfter": asked.start_after.partition("/")[2]}
-    limit = {} if asked.limit is None else {"MaxKeys": asked.limit}
+    if request.token:
+        begin = {"ContinuationToken": request.token}
+    elif request.start_after:
+        begin = {"StartAfter": request.start_after.partition("/")[2]}
+    limit = {} if request.limit is None else {"MaxKeys": request.limit}
     return {"Bucket": bucket, "Prefix": prefix, **begin, **limit}

@@ -291,7 +291,7 @@ class AsyncTerm(ForTasks[Term]):
         term.when_lost(notify_loop)
 
     proclaim = threaded(Term.proclaim)
-    resign = threaded(Term.resign, goes_on=True)
+    resign = threaded(Term.resign, runs_to_end=True)
 
     @property
     def value(self) -> Any:
@@ -347,7 +347,7 @@ class AsyncElection(RecipeForTasks[Election]):
         try:
             yield AsyncTerm(term)
         finally:
-            await on_thread(lambda: _leave(term), goes_on=True)
+            await on_thread(lambda: _leave(term), runs_to_end=True)
 
     async def run(
         self,

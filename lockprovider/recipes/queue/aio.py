@@ -30,9 +30,9 @@ class AsyncJob(EnteredByTasks[Job]):
         self.attempt, self.epoch, self.error = job.attempt, job.epoch, job.error
         self.check, self.then = job.check, job.then
 
-    ack = threaded(Job.ack, goes_on=True)
-    nack = threaded(Job.nack, goes_on=True)
-    bury = threaded(Job.bury, goes_on=True)
+    ack = threaded(Job.ack, runs_to_end=True)
+    nack = threaded(Job.nack, runs_to_end=True)
+    bury = threaded(Job.bury, runs_to_end=True)
     extend = threaded(Job.extend)
 
 

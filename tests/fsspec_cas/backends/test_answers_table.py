@@ -7,11 +7,11 @@ from pathlib import Path
 from fsspec_cas.backends.azure.answers import AZURE_CODES, AZURE_STATUSES
 from fsspec_cas.backends.gcs.answers import GCS_STATUSES, KINDS
 from fsspec_cas.backends.meaning import ANSWERS
-from fsspec_cas.backends.reply import Says, Verb
+from fsspec_cas.backends.reply import StatementKind, Verb
 from fsspec_cas.backends.s3.answers import FORMS, S3_CODES
 
 README = Path(__file__).parents[3] / "fsspec_cas" / "SPECIFICATION.md"
-AGAIN = (Says.DONE, Says.CONFLICT, Says.BUSY)
+AGAIN = (StatementKind.DONE, StatementKind.CONFLICT, StatementKind.BUSY)
 
 
 def answers_table() -> str:
@@ -29,7 +29,7 @@ def answers_table() -> str:
 
 def refused(verb: Verb, said: object) -> str:
     """The codes that this request has a meaning for, besides "again"."""
-    meant = [str(code) for code, says in said.items() if (verb, says) in ANSWERS and says not in AGAIN]
+    meant = [str(code) for code, kind in said.items() if (verb, kind) in ANSWERS and kind not in AGAIN]
     return ", ".join(meant) or "-"
 
 

@@ -17,7 +17,7 @@ from patience import said_at_once
 
 from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
 from fsspec_cas.backends import local
-from fsspec_cas.backends.local import TEMPORARY
+from fsspec_cas.backends.local import TEMPORARY_PREFIX
 
 PROCESSES = 16
 ROUNDS = 10
@@ -214,7 +214,7 @@ def test_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypa
 
 
 def test_leftovers_of_a_crash_are_not_listed(tmp_path, store):
-    (tmp_path / f"{TEMPORARY}left-behind").write_bytes(b"half")
+    (tmp_path / f"{TEMPORARY_PREFIX}left-behind").write_bytes(b"half")
     store.put_if_absent("a", b"")
     assert [entry.path for entry in store.list("")] == ["a"]
 

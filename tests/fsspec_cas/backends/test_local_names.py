@@ -17,7 +17,7 @@ from patience import said_at_once
 
 from fsspec_cas import AsyncStore, Lost, NotSupported, ObjectNotFound, Store, StoreError, Unavailable, Won
 from fsspec_cas.backends import local
-from fsspec_cas.backends.local import TEMPORARY
+from fsspec_cas.backends.local import TEMPORARY_PREFIX
 
 
 @pytest.fixture
@@ -133,9 +133,9 @@ def test_file_with_hard_links_is_not_written_at_a_version(tmp_path, store):
 
 def test_leftover_of_killed_create_is_no_hard_link(tmp_path, store):
     version = store.put_if_absent("a", b"start").unwrap()
-    (tmp_path / f"{TEMPORARY}left-behind").hardlink_to(tmp_path / "a")
+    (tmp_path / f"{TEMPORARY_PREFIX}left-behind").hardlink_to(tmp_path / "a")
     second = store.put_if_match("a", b"mine", version).unwrap()
-    (tmp_path / f"{TEMPORARY}another").hardlink_to(tmp_path / "a")
+    (tmp_path / f"{TEMPORARY_PREFIX}another").hardlink_to(tmp_path / "a")
     assert isinstance(store.delete_if_match("a", second), Won)
 
 

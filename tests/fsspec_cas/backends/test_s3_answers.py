@@ -14,7 +14,7 @@ from botocore.parsers import create_parser
 from botocore.session import Session
 
 from fsspec_cas.answer import Entry, Page
-from fsspec_cas.backends.reply import HttpReply, Says, Spoken, StoreRequest, Unproven, Verb
+from fsspec_cas.backends.reply import HttpReply, StatementKind, StoreRequest, StoreStatement, Unproven, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect, version_of
 
 SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -42,8 +42,10 @@ def by_botocore(data: bytes) -> Page:
 
 
 def heard(data: bytes, status: int = 200) -> Any:
-    return S3Dialect().hear(
-        StoreRequest(Verb.LIST, "b/"), HttpReply(status, [("Content-Type", "application/xml")], data), signs=None
+    return S3Dialect().interpret(
+        StoreRequest(Verb.LIST, "b/"),
+        HttpReply(status, [("Content-Type", "application/xml")], data),
+        gives_request_ids=None,
     )
 
 
@@ -80,6 +82,6 @@ def test_malformed_listing_page_is_not_believed(data: bytes) -> None:
 
 def test_truncated_page_without_a_token_is_refused_at_once() -> None:
     said = heard(body().replace(b"false", b"true"))
-    assert isinstance(said, Spoken)
-    assert said.says is Says.OTHER
+    assert isinstance(said, StoreStatement)
+    assert said.kind is StatementKind.OTHER
     assert "ListObjectsV2" in said.advice

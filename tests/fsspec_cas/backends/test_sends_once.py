@@ -13,7 +13,7 @@ from google.oauth2.credentials import Credentials
 from servers.wire import Wire, http, said
 
 from fsspec_cas import ABSENT, AccessDenied, BucketNotFound, StoreError, Version
-from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, Unchanged
+from fsspec_cas.answer import Applied, ConditionFailed, Missing, NoAnswer, NotApplied, ObjectState, Unchanged
 from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.outcome import Write
 
@@ -95,7 +95,7 @@ def test_request_to_failing_server_is_sent_once_and_is_unknown(make, call, args,
 @pytest.mark.parametrize(("make", "call", "args"), ASKED)
 def test_too_many_requests_is_not_applied_and_carries_retry_after(make, call, args):
     answer, requests = ask(make, http(429, Retry_After=7), call, *filled(make, args))
-    assert isinstance(answer, NotNow)
+    assert isinstance(answer, NotApplied)
     assert answer.retry_after_s == 7
     assert len(requests) == 1
 
@@ -103,7 +103,7 @@ def test_too_many_requests_is_not_applied_and_carries_retry_after(make, call, ar
 @pytest.mark.parametrize(("call", "args"), CALLS)
 def test_gcs_throttle_without_retry_after_gets_a_default_pause(call, args):
     answer, requests = ask(gcs, http(429), call, *filled(gcs, args))
-    assert isinstance(answer, NotNow)
+    assert isinstance(answer, NotApplied)
     assert answer.retry_after_s == 0.5
     assert len(requests) == 1
 
@@ -121,8 +121,8 @@ def test_false_condition_is_denied(make):
         form = "quoted" if make in (s3, obstore) and condition != ABSENT else ""
         form = "bucket/key" if make is azure and condition == ABSENT else form  # for another way to create there
         answer = ask(make, said(make.__name__, 412), "put", b"", condition, "id")
-        assert answer == (Denied(form), ["POST" if make is gcs else "PUT"])
-    assert ask(make, said(make.__name__, 412), "delete", version(make)) == (Denied(), ["DELETE"])
+        assert answer == (ConditionFailed(form), ["POST" if make is gcs else "PUT"])
+    assert ask(make, said(make.__name__, 412), "delete", version(make)) == (ConditionFailed(), ["DELETE"])
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -190,7 +190,7 @@ def test_write_is_certainly_not_done_when_gcs_takes_no_connection_in_time():
             while True:
                 stack.enter_context(socket.create_connection(full.getsockname(), timeout=0.2))
         answer = asyncio.run(run(f"http://127.0.0.1:{full.getsockname()[1]}"))
-    assert isinstance(answer, NotNow)
+    assert isinstance(answer, NotApplied)
     assert answer.why.startswith("could not connect")
 
 
@@ -208,12 +208,12 @@ def test_gcs_names_a_missing_bucket_in_its_message():
             ask(gcs, google(404, "The specified bucket does not exist."), call, *args)
     assert ask(gcs, google(404, "No such object: bucket/key"), "head")[0] == Missing()
     assert ask(gcs, google(404, "No such object: bucket/key"), "delete", None)[0] == Applied(None)
-    assert ask(gcs, google(404, "No such object: bucket/key"), "delete", version(gcs))[0] == Denied()
+    assert ask(gcs, google(404, "No such object: bucket/key"), "delete", version(gcs))[0] == ConditionFailed()
 
 
 def test_gcs_may_throttle_with_403():
     answer, _ = ask(gcs, google(403, "slow down", "rateLimitExceeded"), "put", b"", ABSENT, "id")
-    assert isinstance(answer, NotNow)
+    assert isinstance(answer, NotApplied)
 
 
 def test_gcs_408_is_no_answer_and_400_is_an_error():
@@ -229,7 +229,7 @@ def test_gcs_answer_without_generation_has_no_version():
 
 def test_gcs_reads_bytes_and_generation_from_one_response():
     answer, requests = ask(gcs, http(200, b"data", x_goog_generation=42, Last_Modified=DATE), "get", None)
-    assert answer == Seen(Version("gcs", "42"), 4, 1795233600000, None, b"data")
+    assert answer == ObjectState(Version("gcs", "42"), 4, 1795233600000, None, b"data")
     assert requests == ["GET"]
 
 
@@ -240,10 +240,15 @@ def azure_error(status: int, code: str) -> bytes:
 @pytest.mark.parametrize(
     ("status", "code", "create", "match"),
     [
-        (409, "BlobAlreadyExists", Denied("bucket/key"), None),  # the path, for another way to create there
-        (412, "ConditionNotMet", Denied("bucket/key"), Denied()),
-        (404, "BlobNotFound", None, Denied()),
-        (409, "ContainerBeingDeleted", NotNow("409 ContainerBeingDeleted"), NotNow("409 ContainerBeingDeleted")),
+        (409, "BlobAlreadyExists", ConditionFailed("bucket/key"), None),  # the path, for another way to create there
+        (412, "ConditionNotMet", ConditionFailed("bucket/key"), ConditionFailed()),
+        (404, "BlobNotFound", None, ConditionFailed()),
+        (
+            409,
+            "ContainerBeingDeleted",
+            NotApplied("409 ContainerBeingDeleted"),
+            NotApplied("409 ContainerBeingDeleted"),
+        ),
         (500, "OperationTimedOut", NoAnswer("500 OperationTimedOut"), NoAnswer("500 OperationTimedOut")),
     ],
 )

@@ -18,12 +18,12 @@ import pytest
 from servers.wire import Wire, http, said
 
 from fsspec_cas import AccessDenied, NotSupported, Store, StoreError, Unavailable, Version
-from fsspec_cas.answer import NoAnswer, NotNow, Unchanged
+from fsspec_cas.answer import NoAnswer, NotApplied, Unchanged
 from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.backends.azure.answers import AzureDialect
 from fsspec_cas.backends.http import patience_s
 from fsspec_cas.backends.meaning import meaning
-from fsspec_cas.backends.reply import HttpReply, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.reply import HttpReply, StoreRequest, StoreStatement, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
@@ -43,8 +43,8 @@ CLIENTS = pytest.mark.parametrize("options", [s3fs_options, lean_options])
 
 def heard(asked: StoreRequest, status: int, code: str, more: str = "", now: str = "now", **headers: str) -> object:
     body = f"<Error><Code>{code}</Code>{more}</Error>".encode()
-    spoken = S3Dialect().hear(asked, HttpReply(status, [*headers.items()], body), signs=None)
-    assert isinstance(spoken, Spoken)
+    spoken = S3Dialect().interpret(asked, HttpReply(status, [*headers.items()], body), gives_request_ids=None)
+    assert isinstance(spoken, StoreStatement)
     return meaning(asked, spoken, "S3", now)
 
 
@@ -68,7 +68,7 @@ def test_throttling_codes_are_no_answer_whatever_their_status(status, code):
 
 @pytest.mark.parametrize("code", ["OperationAborted", "ConditionalRequestConflict", "ConcurrentModification"])
 def test_conflict_was_not_applied(code):
-    assert isinstance(heard(StoreRequest(Verb.CREATE, "b/k"), 409, code), NotNow)
+    assert isinstance(heard(StoreRequest(Verb.CREATE, "b/k"), 409, code), NotApplied)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_region_is_taken_from_the_error_of_the_store(options):
 def test_azure_304_needs_the_error_code_of_the_store():
     asked = StoreRequest(Verb.GET, "c/b", condition=Version("azure", '"1"'))
     said_so = HttpReply(304, [("x-ms-request-id", "1"), ("x-ms-error-code", "ConditionNotMet")], b"")
-    assert meaning(asked, AzureDialect().hear(asked, said_so, signs=True), "Azure", "") == Unchanged()
+    assert meaning(asked, AzureDialect().interpret(asked, said_so, gives_request_ids=True), "Azure", "") == Unchanged()
 
 
 @CLIENTS

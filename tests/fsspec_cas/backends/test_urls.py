@@ -159,7 +159,7 @@ async def test_access_point_stands_for_a_bucket(url, bucket, host):
     with pytest.raises(NotSupported, match="access point"):
         Store.from_url(url, {"client": "obstore"})
     cas = fsspec.filesystem("cas", target_protocol="s3", **S3)
-    assert cas._full(f"cas::{url}") == f"{bucket}/a"
+    assert cas._full_path(f"cas::{url}") == f"{bucket}/a"
 
 
 def test_access_point_of_many_regions_is_no_chain_of_urls():

@@ -13,11 +13,11 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from fsspec_cas import ABSENT, Unavailable, Version
-from fsspec_cas.answer import NoAnswer, NotNow, Upload
+from fsspec_cas.answer import NoAnswer, NotApplied, Upload
 from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.backends.azure.answers import AzureDialect
 from fsspec_cas.backends.gcs.answers import GcsDialect
-from fsspec_cas.backends.reply import HttpReply, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.reply import HttpReply, StoreRequest, StoreStatement, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
@@ -85,7 +85,9 @@ def believed(name: str, answer: object) -> bool:
     """Whether a wrong answer was believed: all but "nobody knows", "not now", and a proxy that wants a password."""
     if isinstance(answer, Unavailable):
         return not name.startswith("407")
-    return not isinstance(answer, (NoAnswer, NotNow)) or (isinstance(answer, NotNow) and not name.startswith("429"))
+    return not isinstance(answer, (NoAnswer, NotApplied)) or (
+        isinstance(answer, NotApplied) and not name.startswith("429")
+    )
 
 
 BARE = ("create", "get", "delete", "part")  # asked of a store that is known to give no request ids
@@ -106,7 +108,7 @@ def test_no_backend_believes_a_wrong_answer(make, kind):
     async def run(gateway: Gateway) -> None:
         backend = backend_for(make(gateway.endpoint))
         for name, answer in WRONG_ANSWERS.items():
-            backend._listener.signs = False if make in (s3, obstore) and kind in BARE else None
+            backend._http_sender.gives_request_ids = False if make in (s3, obstore) and kind in BARE else None
             gateway.rules[:] = [Rule(answer, times=None)]
             try:
                 heard = await asked(backend, kind)
@@ -131,7 +133,8 @@ def test_no_dialect_takes_a_wrong_answer_for_one_of_the_store(dialect, verb, sig
     spoken = {
         name: heard
         for name, answer in WRONG_ANSWERS.items()
-        if (reply := parsed(answer)) and isinstance(heard := dialect.hear(asked, reply, signs=signs), Spoken)
+        if (reply := parsed(answer))
+        and isinstance(heard := dialect.interpret(asked, reply, gives_request_ids=signs), StoreStatement)
     }
     if verb is not Verb.ABORT:  # whose answer is used for nothing
         assert spoken == {} or (dialect.vendor == "S3" and set(spoken) == {"200 error"})

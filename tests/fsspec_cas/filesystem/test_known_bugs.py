@@ -126,7 +126,7 @@ def test_t45_file_in_place_but_not_synced_is_not_reported_as_failed(tmp_path, mo
     assert isinstance(outcome, Unknown)
     assert "synced" in outcome.why
     assert (tmp_path / path).read_bytes() == b"mine"
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(local.TEMPORARY)]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(local.TEMPORARY_PREFIX)]
 
 
 @pytest.mark.parametrize("name", ["fake_gcs", "azurite", "ministack"])

@@ -208,14 +208,14 @@ def test_path_below_an_object_in_memory_is_no_lost_race():
 
 
 def test_description_of_store_shows_no_secret_and_identifies_the_store():
-    def place_of(**options):
+    def service_key(**options):
         return Store.from_url("s3://bucket/a", {"key": "AKIAKEY", "secret": "hush-hush", **options}).place
 
-    assert "AKIAKEY" not in str(place_of())
-    assert "hush-hush" not in repr(place_of())
-    assert place_of() == place_of()
-    assert place_of() != place_of(secret="another")  # noqa: S106
-    assert hash(place_of()) == hash(place_of())
+    assert "AKIAKEY" not in str(service_key())
+    assert "hush-hush" not in repr(service_key())
+    assert service_key() == service_key()
+    assert service_key() != service_key(secret="another")  # noqa: S106
+    assert hash(service_key()) == hash(service_key())
 
 
 @pytest.mark.parametrize("form", ["by name", "target_options", "chained", "chained by protocol"])

@@ -21,7 +21,7 @@ from fsspec_cas import (
     Store,
     Unavailable,
 )
-from fsspec_cas.answer import Applied, Denied
+from fsspec_cas.answer import Applied, ConditionFailed
 from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.bridge.drive import OnLoop
@@ -218,7 +218,7 @@ class LooksThenWrites(Wrong):
 
     async def put(self, write, data, *, timeout_s):
         if self._version(write.path) != (None if write.condition == ABSENT else write.condition):
-            return Denied()
+            return ConditionFailed()
         await asyncio.sleep(0)
         now = self._version(write.path)
         return await super().put(replace(write, condition=ABSENT if now is None else now), data, timeout_s=timeout_s)
@@ -231,7 +231,7 @@ class CreatesAtomicMatchesNot(Wrong):
         if write.condition == ABSENT:
             return await super().put(write, data, timeout_s=timeout_s)
         if self._version(write.path) != write.condition:
-            return Denied()
+            return ConditionFailed()
         await asyncio.sleep(0)
         return await super().put(replace(write, condition=self._version(write.path)), data, timeout_s=timeout_s)
 
@@ -247,7 +247,7 @@ class DeleteMarkersArePresent(Wrong):
 
     async def put(self, write, data, *, timeout_s):
         if write.path in self.deleted and write.condition == ABSENT:
-            return Denied()
+            return ConditionFailed()
         return await super().put(write, data, timeout_s=timeout_s)
 
 
@@ -297,7 +297,7 @@ class TornWrites(Wrong):
 
     async def put(self, write, data, *, timeout_s):
         done = await super().put(write, data, timeout_s=timeout_s)
-        if write.condition != ABSENT and isinstance(done, Denied) and write.path[-2] == "-":
+        if write.condition != ABSENT and isinstance(done, ConditionFailed) and write.path[-2] == "-":
             await super().put(replace(write, condition=self._version(write.path)), data, timeout_s=timeout_s)
         return done
 

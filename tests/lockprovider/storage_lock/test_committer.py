@@ -37,7 +37,7 @@ from noting import RECORD, SETTINGS, Noting, record, rewritten
 from patience import PATIENCE_S, until
 
 from fsspec_cas import InvalidInput, Store, Unavailable, Won
-from fsspec_cas.answer import NotNow
+from fsspec_cas.answer import NotApplied
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import (
@@ -773,7 +773,7 @@ class Paced(Watched):
         if Path(write.path).name == RECORD:
             if time.monotonic() < self.written_s + 0.1:
                 self.refused += 1
-                return NotNow("429 too many writes of one object", 0.1)
+                return NotApplied("429 too many writes of one object", 0.1)
             answer = await super().put(write, *args, **kwargs)
             self.written_s = time.monotonic()
             return answer

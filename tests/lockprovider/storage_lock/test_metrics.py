@@ -21,7 +21,7 @@ from patience import soon
 
 import lockprovider
 from fsspec_cas import CasError, NotSupported, Store
-from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
 from lockprovider import (
@@ -292,7 +292,7 @@ def test_every_front_door_takes_the_callback(tmp_path: Path) -> None:
 class Throttling(MemoryBackend):
     """Asks for patience as often as it is told to, as each store does."""
 
-    def __init__(self, answers: list[NotNow | NoAnswer]) -> None:
+    def __init__(self, answers: list[NotApplied | NoAnswer]) -> None:
         super().__init__(fsspec.filesystem("memory"))
         self.answers = answers
 
@@ -303,9 +303,14 @@ class Throttling(MemoryBackend):
         return self.answers.pop(0) if self.answers else await super().get(*args, **kwargs)
 
 
-PATIENCE = [NotNow("429 TooManyRequests"), NoAnswer("503 SlowDown"), NoAnswer("200 SlowDown"), NotNow("429", 1.0)]
+PATIENCE = [
+    NotApplied("429 TooManyRequests"),
+    NoAnswer("503 SlowDown"),
+    NoAnswer("200 SlowDown"),
+    NotApplied("429", 1.0),
+]
 NO_PATIENCE = [
-    NotNow("409 ConditionalRequestConflict"),
+    NotApplied("409 ConditionalRequestConflict"),
     NoAnswer("500 InternalError"),
     NoAnswer("no answer within 1 s"),
 ]

@@ -384,9 +384,9 @@ class AsyncStore:
         for full in rest:
             await self._delete(full, timeout)
 
-    def _delete_batch(self, full: Sequence[str], left: float) -> Coroutine[Any, Any, WriteAnswer]:
+    def _delete_batch(self, full: Sequence[str], left_s: float) -> Coroutine[Any, Any, WriteAnswer]:
         backend: Any = self.backend
-        return backend.delete_batch(full, timeout_s=left)  # type: ignore[no-any-return] # an optional method
+        return backend.delete_batch(full, timeout_s=left_s)  # type: ignore[no-any-return] # an optional method
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
@@ -401,20 +401,20 @@ class AsyncStore:
         """
         full = self._full_prefix(prefix)
         after = None if start_after is None else self._join(check_start(start_after))
-        found: list[Entry] = []
+        entries: list[Entry] = []
         token: str | None = None
         while True:
             page = await self._sender.repeat(full, partial(self._list_page, full, after, token), timeout)
-            found += [replace(one, path=self._relative_path(one.path)) for one in page.entries]
+            entries += [replace(listed, path=self._relative_path(listed.path)) for listed in page.entries]
             token = page.token
-            if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
-                kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
-                return sorted(kept, key=lambda entry: entry.path)  # hierarchical Azure accounts order otherwise
+            if token is None or (stop_at is not None and entries and entries[-1].path >= stop_at):
+                in_range = (entry for entry in entries if stop_at is None or entry.path < stop_at)
+                return sorted(in_range, key=lambda entry: entry.path)  # hierarchical Azure accounts order otherwise
 
     def _list_page(
-        self, full: str, after: str | None, token: str | None, left: float
+        self, full: str, after: str | None, token: str | None, left_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
-        return self.backend.list_page(full, after, token, timeout_s=left)
+        return self.backend.list_page(full, after, token, timeout_s=left_s)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, apply `fn`, and write the result under the version read; repeat after a lost race.
@@ -432,12 +432,12 @@ class AsyncStore:
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the old bytes (or None) that returns the new ones")
         failures = 0
-        while (left := deadline - self._world.monotonic_s()) > 0:
-            outcome = await self._update_once(path, fn, left)
+        while (left_s := deadline - self._world.monotonic_s()) > 0:
+            outcome = await self._update_once(path, fn, left_s)
             if not isinstance(outcome, Lost):
                 return outcome.unwrap()
             failures += 1
-            await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left, 0)))
+            await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left_s, 0)))
         raise Unavailable(f"{path!r} was changed by other writers during each of {failures} tries", path=path)
 
     async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
@@ -478,9 +478,9 @@ class AsyncStore:
         plain = full if self.root.startswith("/") else full.lstrip("/")
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
-    def _checked_version(self, given: Version | str) -> Version:
+    def _checked_version(self, version_or_text: Version | str) -> Version:
         """Parse a version; raise InvalidVersion for a wildcard or another store's version."""
-        version = Version.of(given)
+        version = Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
         if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):

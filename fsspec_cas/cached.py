@@ -351,8 +351,8 @@ _ALL: weakref.WeakSet[_Shared] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for one in _ALL:
-        one._after_fork()  # noqa: SLF001 - a class of this file
+    for cache in _ALL:
+        cache._after_fork()  # noqa: SLF001 - a class of this file
 
 
 if hasattr(os, "register_at_fork"):

@@ -138,8 +138,8 @@ def _get(arguments: Any) -> int:
         sys.stdout.buffer.flush()
     else:
         Path(arguments.file).write_bytes(content.data)
-    said = {"version": str(content.version), "size": len(content.data)}
-    _say(arguments, said, str(content.version), sys.stderr if to_stdout else sys.stdout)
+    report = {"version": str(content.version), "size": len(content.data)}
+    _say(arguments, report, str(content.version), sys.stderr if to_stdout else sys.stdout)
     return DONE
 
 
@@ -191,13 +191,13 @@ def _report(arguments: Any, outcome: Outcome) -> int:
             return _fail(arguments, outcome, {"outcome": "unknown", "why": why}, UNKNOWN)
 
 
-def _say(arguments: Any, said: dict[str, Any], plain: str, to: TextIO) -> None:
-    print(json.dumps(said) if arguments.json else plain, file=to)
+def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None:
+    print(json.dumps(report) if arguments.json else plain, file=to)
 
 
-def _fail(arguments: Any, outcome: Outcome, said: dict[str, Any], code: int) -> int:
+def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -> int:
     if arguments.json:
-        print(json.dumps(said))
+        print(json.dumps(report))
     try:
         outcome.unwrap()
     except CasError as error:

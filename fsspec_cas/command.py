@@ -78,24 +78,24 @@ def storage_options(arguments: Any) -> dict[str, Any]:
 
 
 def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) -> None:
-    place = options
+    nested = options
     for step in steps[:-1]:
-        place = place.setdefault(step, {})
-        if not isinstance(place, dict):
+        nested = nested.setdefault(step, {})
+        if not isinstance(nested, dict):
             raise InvalidInput(
                 f"-o {key}=... sets an option below {step!r}, which has a value itself: give only one of them"
             )
-    place[steps[-1]] = value
+    nested[steps[-1]] = value
 
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"--storage-options is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InvalidInput("--storage-options is not a JSON object: write e.g. '{\"anon\": true}'")
-    return found
+    return value
 
 
 def _value(key: str, text: str) -> Any:
@@ -134,20 +134,20 @@ def _failed(program: str, error: Exception, code: int | None) -> int:
     """Print the error, and return its exit code."""
     match error:
         case _ if code is not None:
-            found = code
+            exit_code = code
         case OutcomeUnknown():
-            found = UNKNOWN
+            exit_code = UNKNOWN
         case Unavailable():
-            found = UNAVAILABLE
+            exit_code = UNAVAILABLE
         case NotSupported():
-            found = NOT_SUPPORTED
+            exit_code = NOT_SUPPORTED
         case CasError() | OSError():
-            found = BAD_INPUT
+            exit_code = BAD_INPUT
         case _:
-            found = BAD_INPUT
+            exit_code = BAD_INPUT
             error = CasError(f"unexpected {type(error).__name__}: {error}; add --debug for the traceback")
     complain(program, str(error))
-    return found
+    return exit_code
 
 
 def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
@@ -181,36 +181,38 @@ def add_completion(commands: Any, of: Any) -> None:
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Return the completion script that the shell evaluates."""
-    found = words_of(parser)
-    return _fish(parser.prog, found) if shell == "fish" else _bash(parser.prog, found, zsh=shell == "zsh")
+    words = words_of(parser)
+    return _fish(parser.prog, words) if shell == "fish" else _bash(parser.prog, words, zsh=shell == "zsh")
 
 
 def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]]:
     """Return, for each sequence of commands, the commands and options that may follow."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    _collect(parser, (), found)
-    return found
+    words: dict[tuple[str, ...], list[str]] = {}
+    _collect(parser, (), words)
+    return words
 
 
-def _collect(parser: argparse.ArgumentParser, path: tuple[str, ...], found: dict[tuple[str, ...], list[str]]) -> None:
+def _collect(
+    parser: argparse.ArgumentParser, path: tuple[str, ...], words_by_path: dict[tuple[str, ...], list[str]]
+) -> None:
     words: list[str] = []
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way
         words += [option for option in action.option_strings if option.startswith("--")]
         for name, inner in action.choices.items() if isinstance(action, argparse._SubParsersAction) else ():  # noqa: SLF001
             words.append(name)
-            _collect(inner, (*path, name), found)
-    found[path] = sorted(words)
+            _collect(inner, (*path, name), words_by_path)
+    words_by_path[path] = sorted(words)
 
 
-def _bash(program: str, found: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
+def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
     """Return the completion script for bash, or for zsh through its bash emulation."""
     name = f"_{program.replace('-', '_')}"
-    cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(found.items())]
+    cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]
     lines = [
         f"{name}() {{",
         '  local at="" word words=""',
         '  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do',
-        '    case " ' + " ".join(sorted({step for path in found for step in path})) + ' " in',
+        '    case " ' + " ".join(sorted({step for path in words_by_path for step in path})) + ' " in',
         '      *" $word "*) at="${at:+$at }$word" ;;',
         "    esac",
         "  done",
@@ -224,14 +226,14 @@ def _bash(program: str, found: dict[tuple[str, ...], list[str]], *, zsh: bool) -
     return "\n".join(["autoload -U +X bashcompinit && bashcompinit", *lines] if zsh else lines)
 
 
-def _fish(program: str, found: dict[tuple[str, ...], list[str]]) -> str:
+def _fish(program: str, words_by_path: dict[tuple[str, ...], list[str]]) -> str:
     """Return the completion script for fish."""
     lines = []
-    for path, words in sorted(found.items()):
+    for path, words in sorted(words_by_path.items()):
         inner = [word for word in words if not word.startswith("-")]
-        seen = "; and ".join(f"__fish_seen_subcommand_from {step}" for step in path)
+        commands_seen = "; and ".join(f"__fish_seen_subcommand_from {step}" for step in path)
         unseen = f"not __fish_seen_subcommand_from {' '.join(inner)}" if inner else ""
-        when = "; and ".join(filter(None, (seen, unseen)))
+        when = "; and ".join(filter(None, (commands_seen, unseen)))
         condition = f" -n '{when}'" if when else ""
         lines += [f"complete -c {program}{condition} -f -a '{' '.join(inner)}'"] if inner else []
         lines += [f"complete -c {program}{condition} -l {word[2:]}" for word in words if word.startswith("--")]

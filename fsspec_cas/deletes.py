@@ -63,19 +63,19 @@ async def delete_behavior_of(
     bucket = sibling.partition("/")[0]
     if backend.name == "s3" and bucket.endswith(_DIRECTORY):
         return DeleteBehavior(success_is_proof=False)
-    place = await undocumented_endpoint(backend, sibling, timeout)
-    if place is None:
+    key = await undocumented_endpoint(backend, sibling, timeout)
+    if key is None:
         return DeleteBehavior()
-    if place not in _SEEN:
+    if key not in _SEEN:
         path = f"{sibling.rpartition('/')[0] or bucket}/cas-probe-{new_id}"
-        _SEEN[place] = await try_deletes(backend, path, sender, new_id, timeout)
-    return _SEEN[place]
+        _SEEN[key] = await try_deletes(backend, path, sender, new_id, timeout)
+    return _SEEN[key]
 
 
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> DeleteBehavior:
     """Test conditional deletes on a temporary object at `path`: four requests, or two if ignored."""
     try:
-        made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
+        version_made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
     except OutcomeUnknown as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
 
@@ -83,26 +83,26 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         """Return whether a delete removed the object; a head decides where a 204 lacks proof."""
         silences = 0
 
-        async def ask(left: float) -> WriteAnswer | None:
+        async def ask(left_s: float) -> WriteAnswer | None:
             nonlocal silences
-            answer = await backend.delete(path, version, timeout_s=left)
+            answer = await backend.delete(path, version, timeout_s=left_s)
             silences += isinstance(answer, NoAnswer)
             return None if silences >= _SILENCES else answer
 
         answer = await sender.repeat(path, ask, timeout)
-        gone = isinstance(answer, Applied) or (silences > 0 and await sender.head(path, timeout) == Missing())
-        if answer is None and not gone:
+        removed = isinstance(answer, Applied) or (silences > 0 and await sender.head(path, timeout) == Missing())
+        if answer is None and not removed:
             raise Unavailable(f"no answer to {_SILENCES} deletes of {path!r}", path=path)
-        return gone
+        return removed
 
     try:
-        kept = not await remove(Version(made.backend, _NEVER))
-        if kept and await remove(made):
-            return DeleteBehavior(success_is_proof=not await remove(made))
+        keeps_condition = not await remove(Version(version_made.backend, _NEVER))
+        if keeps_condition and await remove(version_made):
+            return DeleteBehavior(success_is_proof=not await remove(version_made))
     except NotSupported:
-        kept = True  # the object is still in place
+        keeps_condition = True  # the object is still in place
     except StoreError as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
-    if kept:
+    if keeps_condition:
         await remove(None)
     return DeleteBehavior(keeps_condition=False, success_is_proof=False)

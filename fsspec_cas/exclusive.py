@@ -63,13 +63,13 @@ class AsyncExclusive:
             StoreError: a part could not be sent; no object will appear.
         """
         self._check_open()
-        left = view = check_buffer(self.path, data)
-        while left:
+        rest = view = check_buffer(self.path, data)
+        while rest:
             if len(self._buffer) == self._part_size:
                 await self._send_part()
             room = self._part_size - len(self._buffer)
-            self._buffer += left[:room]
-            left = left[room:]
+            self._buffer += rest[:room]
+            rest = rest[room:]
         self.written += view.nbytes
         return view.nbytes
 
@@ -152,8 +152,8 @@ class AsyncExclusive:
         """Create the object by a put or the upload's completion; after a refusal only read the winner."""
         tail = bytes(self._buffer)
         if self._denied:
-            seen = await self._sender.head(self.path, self._timeout)
-            return Lost(self.path, self._write.condition, seen.version if isinstance(seen, ObjectState) else ABSENT)
+            state = await self._sender.head(self.path, self._timeout)
+            return Lost(self.path, self._write.condition, state.version if isinstance(state, ObjectState) else ABSENT)
         if self._upload is None:
             return await self._sender.write(self._write, tail, self._timeout)
         if not self._backend.part_rules.tail_with_finish:
@@ -194,11 +194,11 @@ class Exclusive:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        left = getattr(self, "_async", None) and self._async.cleanup
-        if left and sys.is_finalizing():
-            left.close()
-        elif left:
-            self._drive.start(left)
+        cleanup = getattr(self, "_async", None) and self._async.cleanup
+        if cleanup and sys.is_finalizing():
+            cleanup.close()
+        elif cleanup:
+            self._drive.start(cleanup)
 
     @property
     def path(self) -> str:

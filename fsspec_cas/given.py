@@ -41,17 +41,17 @@ def check_text(value: object, name: str) -> str:
     return value
 
 
-def function(value: Any, name: str, what: str) -> Callable[..., Any]:
+def function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
     """Check that a value is callable."""
     if not callable(value):
-        raise InvalidInput(f"{name}={value!r} must be a function {what}")
+        raise InvalidInput(f"{name}={value!r} must be a function {purpose}")
     return value  # type: ignore[no-any-return] # callable() says no more
 
 
-def several(value: Any, name: str, what: str) -> Iterable[Any]:
+def several(value: Any, name: str, items: str) -> Iterable[Any]:
     """Check an iterable; a single text is refused, as its letters would count as items."""
     if isinstance(value, (str, bytes, bytearray, dict)) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{name}={value!r} must be a list of {what}")
+        raise InvalidInput(f"{name}={value!r} must be a list of {items}")
     return value
 
 

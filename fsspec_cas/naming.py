@@ -86,35 +86,35 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
     ...
     fsspec_cas.errors.InvalidInput: 'folder//a' would be another object in another store: write 'folder/a'
     """
-    found = _as_text(path, InvalidInput)
-    _check_text(found, InvalidInput)
-    form = _normalized(found) if absolute else _normalized(found).lstrip("/")
+    text = _as_text(path, InvalidInput)
+    _check_text(text, InvalidInput)
+    form = _normalized(text) if absolute else _normalized(text).lstrip("/")
     if not form.strip("/"):
-        raise InvalidInput(f"{found!r} must name an object: write its path below the root", path=found)
-    if found == form or (marker and found == f"{form}/"):
-        return found
-    if found == f"{form}/":
-        raise InvalidInput(f"{found!r} names a folder: write the object's path without the slash", path=found)
-    raise InvalidInput(f"{found!r} would be another object in another store: write {form!r}", path=found)
+        raise InvalidInput(f"{text!r} must name an object: write its path below the root", path=text)
+    if text == form or (marker and text == f"{form}/"):
+        return text
+    if text == f"{form}/":
+        raise InvalidInput(f"{text!r} names a folder: write the object's path without the slash", path=text)
+    raise InvalidInput(f"{text!r} would be another object in another store: write {form!r}", path=text)
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
     """Check and return a prefix of object paths; it may be empty, and end within a step."""
-    found = _as_text(prefix, InvalidInput)
-    _check_steps(found, InvalidInput)
-    steps = found.split("/")
+    text = _as_text(prefix, InvalidInput)
+    _check_steps(text, InvalidInput)
+    steps = text.split("/")
     whole = steps[1 if absolute and not steps[0] else 0 : -1]
     if "" in whole or "." in whole:
         form = f"{_normalized('/'.join(whole))}/{steps[-1]}".lstrip("/")
-        raise InvalidInput(f"{found!r} would be other objects in another store: write {form!r}", path=found)
-    return found
+        raise InvalidInput(f"{text!r} would be other objects in another store: write {form!r}", path=text)
+    return text
 
 
 def check_start(text: object) -> str:
     """Check and return the text after which a listing starts; it need not name an object."""
-    found = _as_text(text, InvalidInput)
-    _check_steps(found, InvalidInput)
-    return found
+    start = _as_text(text, InvalidInput)
+    _check_steps(start, InvalidInput)
+    return start
 
 
 def with_colons(path: str) -> str:
@@ -127,11 +127,11 @@ def url_of(kind: str, root: str) -> str:
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
-def _as_text(given: object, kind: type[InvalidInput]) -> str:
-    found = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(found, str):
-        raise kind(f"{given!r} is not text: give a URL or a path, as str or pathlib.Path")
-    return found
+def _as_text(value: object, kind: type[InvalidInput]) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise kind(f"{value!r} is not text: give a URL or a path, as str or pathlib.Path")
+    return text
 
 
 def _check_secrets(url: str) -> None:
@@ -159,21 +159,21 @@ def _check_local(path: str) -> None:
     )
 
 
-def _check_text(given: str, kind: type[InvalidInput]) -> None:
-    _check_steps(given, kind)
-    if given != given.strip():
-        raise kind(f"{given!r} has blanks at its ends, which some stores cut off: write {given.strip()!r}", path=given)
+def _check_text(text: str, kind: type[InvalidInput]) -> None:
+    _check_steps(text, kind)
+    if text != text.strip():
+        raise kind(f"{text!r} has blanks at its ends, which some stores cut off: write {text.strip()!r}", path=text)
 
 
-def _check_steps(given: str, kind: type[InvalidInput]) -> None:
-    if ".." in given.split("/"):
-        raise kind(f"{given!r} leaves its folder: write the path without '..'", path=given)
-    if "\0" in given:
-        raise kind(f"{given!r} has a NUL character in it: write the path without", path=given)
+def _check_steps(text: str, kind: type[InvalidInput]) -> None:
+    if ".." in text.split("/"):
+        raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
+    if "\0" in text:
+        raise kind(f"{text!r} has a NUL character in it: write the path without", path=text)
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
-        raise kind(f"{given!r} has a lone surrogate in it, which no store can name: write text", path=given) from None
+        raise kind(f"{text!r} has a lone surrogate in it, which no store can name: write text", path=text) from None
 
 
 def _normalized(path: str) -> str:

@@ -77,8 +77,8 @@ class RetryBudget:
             return 0.0
         self._tell(pause, why)
         await self._drive.sleep(pause)
-        left = self._left_s()
-        return left if left >= least_try_s(self._slowest_s) else 0.0
+        left_s = self._left_s()
+        return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
         """Await one try, and record its length for judging whether another has time.
@@ -109,9 +109,9 @@ class RetryBudget:
         except RuntimeError:
             return None  # local files and memory run without an event loop
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, state: str) -> None:
         self._warned = True
-        _LOG.warning("%r: %s, for up to %.0f s", self._path, what, max(0.0, self._left_s()))
+        _LOG.warning("%r: %s, for up to %.0f s", self._path, state, max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
         return self._deadline_s - self._world.monotonic_s()
@@ -162,8 +162,8 @@ class Sender:
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
-        while left := await tries.pause(failures, floor, why):
-            answer = self._logged("request", path, await tries.spend(ask(left), small=small))
+        while left_s := await tries.pause(failures, floor, why):
+            answer = self._logged("request", path, await tries.spend(ask(left_s), small=small))
             if not isinstance(answer, (NotApplied, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
@@ -185,9 +185,9 @@ class Sender:
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
         """Repeat a read until it is answered; record the store's clock."""
 
-        async def timed(left: float) -> HeadState | NotApplied | NoAnswer:
+        async def timed(left_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
-            answer = await ask(left)
+            answer = await ask(left_s)
             if isinstance(answer, ObjectState) and answer.answered_ms is not None:
                 self._clock_reading = answer.answered_ms, sent_s
             return answer
@@ -198,13 +198,13 @@ class Sender:
         """Return a function that sends the write, a put or a delete, once."""
         path, condition = write.path, write.condition
 
-        async def remove(left: float) -> WriteAnswer:
+        async def remove(left_s: float) -> WriteAnswer:
             removed = None if isinstance(condition, Absent) else condition
-            answer = await self._backend.delete(path, removed, timeout_s=left)
+            answer = await self._backend.delete(path, removed, timeout_s=left_s)
             return Applied(removed) if isinstance(answer, Applied) else answer
 
-        async def put(left: float) -> WriteAnswer:
-            return await self._backend.put(write, data or b"", timeout_s=left)
+        async def put(left_s: float) -> WriteAnswer:
+            return await self._backend.put(write, data or b"", timeout_s=left_s)
 
         return remove if write.removes else put
 
@@ -232,10 +232,10 @@ class Sender:
                         _blame_the_store(progress.write, why)
                     case Send() | ReadHead() | Adapt():
                         floor = None if isinstance(step, Adapt) else step.retry_after_s
-                        left = await tries.pause(step.after_failures, floor, progress.why)
-                if left <= 0 or strangers >= _STRANGERS:
+                        left_s = await tries.pause(step.after_failures, floor, progress.why)
+                if left_s <= 0 or strangers >= _STRANGERS:
                     return _out_of_time(progress, data)
-                answer = await tries.spend(self._send_step(progress, step, send, left), small=small)
+                answer = await tries.spend(self._send_step(progress, step, send, left_s), small=small)
                 strangers += _is_strange(answer)
                 progress, step = _after(progress, step, answer)
         except (StoreError, NotSupported) as error:
@@ -246,22 +246,22 @@ class Sender:
             raise stop from _interrupted(progress, data)
 
     async def _send_step(
-        self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left: float
+        self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left_s: float
     ) -> FinishAnswer | ReadAnswer:
         """Send the request of one step, once."""
         path = progress.write.path
         if isinstance(step, ReadHead):
-            seen = await self._backend.head(path, timeout_s=left)
-            if isinstance(seen, Missing) and progress.write.removes and not progress.unsure:
-                seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot report a missing bucket
-            return self._logged("look", path, seen)
+            state = await self._backend.head(path, timeout_s=left_s)
+            if isinstance(state, Missing) and progress.write.removes and not progress.unsure:
+                state = await self._backend.get(path, None, timeout_s=left_s)  # a HEAD cannot report a missing bucket
+            return self._logged("look", path, state)
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        return self._logged("delete" if progress.write.removes else "write", path, await send(left))
+        return self._logged("delete" if progress.write.removes else "write", path, await send(left_s))
 
-    def _logged(self, what: str, path: str, answer: T) -> T:
+    def _logged(self, kind: str, path: str, answer: T) -> T:
         if _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s of %s: %s", what, path, _short(answer))
+            _LOG.debug("%s of %s: %s", kind, path, _short(answer))
         if self._on_throttled is not None and throttled(answer):
             self._on_throttled()
         return answer
@@ -281,8 +281,8 @@ def _is_strange(answer: object) -> bool:
 
 def _short(answer: object) -> str:
     """Return an answer's kind and reason or version for the log; never an object's bytes."""
-    said = getattr(answer, "why", None) or getattr(answer, "version", None)
-    return f"{type(answer).__name__} {said}" if said else type(answer).__name__
+    detail = getattr(answer, "why", None) or getattr(answer, "version", None)
+    return f"{type(answer).__name__} {detail}" if detail else type(answer).__name__
 
 
 def _blame_the_store(write: Write, why: str) -> NoReturn:

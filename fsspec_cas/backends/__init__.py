@@ -92,17 +92,17 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
     kind = get_filesystem_class(split_protocol(url)[0] or "file")
     check_options(kind, options)
-    said = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - as fsspec itself does
-    return kind(**merged_options(said, options, ("the URL", "storage_options"))), kind._strip_protocol(url)  # noqa: SLF001
+    url_options = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - as fsspec itself does
+    return kind(**merged_options(url_options, options, ("the URL", "storage_options"))), kind._strip_protocol(url)  # noqa: SLF001
 
 
 def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
     """Return our error for a filesystem that found no credentials, else None."""
-    what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
+    summary = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
-        return Unavailable(f"{what}; check the network, and that the file given as `token` exists")
+        return Unavailable(f"{summary}; check the network, and that the file given as `token` exists")
     if isinstance(error, KeyError) or type(error).__module__.startswith("google.auth."):
-        return AccessDenied(f"{what}: {error}; check token and project, or the credentials of this machine")
+        return AccessDenied(f"{summary}: {error}; check token and project, or the credentials of this machine")
     return None
 
 
@@ -139,15 +139,15 @@ def backend_for(fs: Any) -> Backend:
     raise _unsupported_protocol(protocols[0], type(fs).__name__)
 
 
-def _unsupported_protocol(protocol: str, what: str) -> NotSupported:
-    known = ", ".join(sorted(_BACKENDS))
-    return NotSupported(f"no conditional writes for protocol {protocol!r} ({what}); supported are: {known}")
+def _unsupported_protocol(protocol: str, subject: str) -> NotSupported:
+    protocols = ", ".join(sorted(_BACKENDS))
+    return NotSupported(f"no conditional writes for protocol {protocol!r} ({subject}); supported are: {protocols}")
 
 
 def _missing_extra(protocol: str) -> NotSupported:
     extra = _OBSTORE if protocol == _OBSTORE else _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
-    what = "client='obstore'" if protocol == _OBSTORE else f"{protocol}://"
-    return NotSupported(f"{what} needs a package that is not installed: install the extra {extra!r} of fsspec-cas")
+    subject = "client='obstore'" if protocol == _OBSTORE else f"{protocol}://"
+    return NotSupported(f"{subject} needs a package that is not installed: install the extra {extra!r} of fsspec-cas")
 
 
 def service_key(backend: Backend) -> object:
@@ -188,17 +188,17 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
     The message shows no other value, which may be secret.
     """
-    known = _option_names(kind)
+    names = _option_names(kind)
     for name in options:
-        if name not in known:
+        if name not in names:
             from difflib import get_close_matches  # noqa: PLC0415 - only for a message
 
-            alike = get_close_matches(str(name), sorted(known), n=1)
-            hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(known))}"
+            alike = get_close_matches(str(name), sorted(names), n=1)
+            hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(names))}"
             raise InvalidInput(f"storage option {name!r} is unknown to {kind.__name__}: {hint}")
     client = options.get("client_kwargs")
-    for place in (options, client if isinstance(client, Mapping) else {}):
-        endpoint = place.get("endpoint_url")
+    for settings in (options, client if isinstance(client, Mapping) else {}):
+        endpoint = settings.get("endpoint_url")
         if isinstance(endpoint, str) and endpoint and "://" not in endpoint:
             raise InvalidInput(
                 f"endpoint_url={endpoint!r} has no scheme: write https://{endpoint}, or http://{endpoint}"
@@ -216,8 +216,8 @@ def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: t
 @cache
 def _option_names(kind: Any) -> frozenset[str]:
     named: set[str] = set()
-    for one in kind.__mro__:
-        if "__init__" in vars(one):
-            parameters = inspect.signature(vars(one)["__init__"]).parameters.values()
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
             named |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     return frozenset((named - {"self"}) | _HIDDEN_OPTIONS)

@@ -155,22 +155,22 @@ def attributes_of(
 
     May raise InvalidInput, or NotSupported if the store keeps only bytes.
     """
-    given: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
-    left = {name: value for name, value in own.items() if value is not None}
-    for name in rules.same.keys() & left.keys():
-        if given[rules.same[name]] is not None:
+    common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
+    own_left = {name: value for name, value in own.items() if value is not None}
+    for name in rules.same.keys() & own_left.keys():
+        if common[rules.same[name]] is not None:
             raise InvalidInput(f"{name} and {rules.same[name]} say the same: give one of them")
-        given[rules.same[name]] = left.pop(name)
-    for name in left:
+        common[rules.same[name]] = own_left.pop(name)
+    for name in own_left:
         _check_own(kind, rules, name)
-        if given.get(rules.instead.get(name, "")) is not None:
+        if common.get(rules.instead.get(name, "")) is not None:
             raise InvalidInput(f"{name} and {rules.instead[name]} say the same: give one of them")
-    kept = {name: value for name, value in given.items() if value is not None}
-    if kept and not rules.keeps:
-        raise NotSupported(f"{' and '.join(kept)} given, but {kind} objects are bytes alone: leave it out")
-    _check_type(given["content_type"])
-    _check_metadata(rules, given["metadata"])
-    return Attributes(given["content_type"], dict(given["metadata"] or {}), left)
+    present = {name: value for name, value in common.items() if value is not None}
+    if present and not rules.keeps:
+        raise NotSupported(f"{' and '.join(present)} given, but {kind} objects are bytes alone: leave it out")
+    _check_type(common["content_type"])
+    _check_metadata(rules, common["metadata"])
+    return Attributes(common["content_type"], dict(common["metadata"] or {}), own_left)
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
@@ -181,9 +181,9 @@ def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
         raise NotSupported(f"{name} cannot be given to one write: {rules.refused[name]}")
     from difflib import get_close_matches  # noqa: PLC0415 - only for a message
 
-    known = sorted({*rules.own, *rules.same, *_OF_THE_CALL})
-    alike = get_close_matches(name, known, n=1) or [one for one in known if _plain(one) == _plain(name)]
-    hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
+    names = sorted({*rules.own, *rules.same, *_OF_THE_CALL})
+    alike = get_close_matches(name, names, n=1) or [option for option in names if _plain(option) == _plain(name)]
+    hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(names)}"
     raise InvalidInput(f"a conditional write to {kind} takes no {name!r}: {hint}")
 
 
@@ -191,18 +191,24 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _check_type(given: object) -> None:
-    if given is not None and not (isinstance(given, str) and _is_header(given) and "/" in given):
-        raise InvalidInput(f"content_type={given!r} is not a content type: write e.g. content_type='application/json'")
+def _check_type(content_type: object) -> None:
+    if content_type is not None and not (
+        isinstance(content_type, str) and _is_header(content_type) and "/" in content_type
+    ):
+        raise InvalidInput(
+            f"content_type={content_type!r} is not a content type: write e.g. content_type='application/json'"
+        )
 
 
-def _check_metadata(rules: AttributeRules, given: object) -> None:
+def _check_metadata(rules: AttributeRules, metadata: object) -> None:
     """Raise InvalidInput for metadata that a store could not keep unchanged."""
-    if given is None:
+    if metadata is None:
         return
-    if not isinstance(given, Mapping):
-        raise InvalidInput(f"metadata={given!r} must be a dict of names and texts, e.g. metadata={{'made_by': 'me'}}")
-    for name, value in given.items():
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput(
+            f"metadata={metadata!r} must be a dict of names and texts, e.g. metadata={{'made_by': 'me'}}"
+        )
+    for name, value in metadata.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name)) or ("-" in name and not rules.hyphens):
             hyphens = ", - " if rules.hyphens else " "
             raise InvalidInput(f"metadata has the name {name!r}: use a-z, 0-9, _{hyphens}and begin with a letter or _")

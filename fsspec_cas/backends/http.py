@@ -236,7 +236,9 @@ def unreached(
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
     if wrong is not None and not proven:
         raise Unavailable(f"{path!r} cannot be reached, and nothing was sent: {wrong}", path=path) from error
-    if wrong is not None or any(isinstance(one, (*unsent, socket.gaierror, ConnectionRefusedError)) for one in causes):
+    if wrong is not None or any(
+        isinstance(exception, (*unsent, socket.gaierror, ConnectionRefusedError)) for exception in causes
+    ):
         return f"could not connect: {error}"
     return None
 
@@ -257,14 +259,14 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and all its causes."""
-    left: list[object] = [error]
-    seen: set[int] = set()
-    while left:
-        one = left.pop(0)
-        if not isinstance(one, BaseException) or id(one) in seen:
+    pending: list[object] = [error]
+    visited: set[int] = set()
+    while pending:
+        candidate = pending.pop(0)
+        if not isinstance(candidate, BaseException) or id(candidate) in visited:
             continue
-        seen.add(id(one))
-        yield one
-        kept = getattr(one, "kwargs", None)
-        left += [one.__cause__, kept.get("error") if isinstance(kept, dict) else None]
-        left += [getattr(one, name, None) for name in ("os_error", "certificate_error", "inner_exception")]
+        visited.add(id(candidate))
+        yield candidate
+        kwargs = getattr(candidate, "kwargs", None)
+        pending += [candidate.__cause__, kwargs.get("error") if isinstance(kwargs, dict) else None]
+        pending += [getattr(candidate, name, None) for name in ("os_error", "certificate_error", "inner_exception")]

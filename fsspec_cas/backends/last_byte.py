@@ -62,7 +62,7 @@ async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list
     If the store refuses unsigned bodies, `make` is called again.
     """
     results = await _run(make(), signed=False)
-    if any(isinstance(one, StoreError) and not isinstance(one, Unavailable) for one in results):
+    if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):
         results = await _run(make(), signed=True)
     for result in results:
         if isinstance(result, BaseException):

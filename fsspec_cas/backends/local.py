@@ -69,8 +69,8 @@ class LocalBackend(Backend):
 
     def __init__(self, fs: Any = None) -> None:
         if fs is not None:
-            given = {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
-            self._makes_folders = bool(given.get("auto_mkdir", True))
+            options = {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
+            self._makes_folders = bool(options.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Link or rename a synced temporary file into place."""
@@ -117,8 +117,8 @@ class LocalBackend(Backend):
         del token, timeout_s
         after = start_after or ""
         with _as_store_error(prefix):
-            found = [e for e in _walk(prefix.rpartition("/")[0] or "/") if e.path.startswith(prefix)]
-        return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
+            entries = [e for e in _walk(prefix.rpartition("/")[0] or "/") if e.path.startswith(prefix)]
+        return Page(tuple(sorted((e for e in entries if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Create a temporary file for the parts; a killed writer leaves it."""
@@ -272,8 +272,10 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
         yield _poll_flock(descriptor, timeout_s)
     except OSError as error:
         if error.errno in _NO_FLOCK and error.filename is None:
-            what = f"the file system of {str(folder)!r} has no flock ({error.strerror}), which conditional writes need"
-            raise NotSupported(f"{what}: use a local file system") from error
+            summary = (
+                f"the file system of {str(folder)!r} has no flock ({error.strerror}), which conditional writes need"
+            )
+            raise NotSupported(f"{summary}: use a local file system") from error
         raise
     finally:
         # Closing does not unlock while a forked child has a copy of the descriptor.
@@ -292,10 +294,10 @@ def _poll_flock(descriptor: int, timeout_s: float) -> bool:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        left = deadline - world.monotonic_s()
-        if left <= 0:
+        left_s = deadline - world.monotonic_s()
+        if left_s <= 0:
             return False
-        world.sleep(min(left, pause * (0.5 + world.random())))
+        world.sleep(min(left_s, pause * (0.5 + world.random())))
         pause = min(_LONGEST_S, 1.5 * pause)
 
 
@@ -376,11 +378,11 @@ def resolved(path: str | Path) -> Path:
 def object_stat(path: Path) -> os.stat_result | None:
     """Return the file's stat, or None without one; raise OSError for a folder, pipe or device."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    refuse_non_file(found, str(path))
-    return found
+    refuse_non_file(stat, str(path))
+    return stat
 
 
 def refuse_non_file(stat: os.stat_result, path: str) -> None:
@@ -398,7 +400,8 @@ def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
     """
     while stat.st_nlink > 1:
         ours = sum(
-            one.name.startswith(TEMPORARY_PREFIX) and one.inode() == stat.st_ino for one in os.scandir(target.parent)
+            entry.name.startswith(TEMPORARY_PREFIX) and entry.inode() == stat.st_ino
+            for entry in os.scandir(target.parent)
         )
         if stat.st_nlink - ours <= 1:
             return
@@ -411,20 +414,20 @@ def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
         stat = now
 
 
-def copy_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
+def copy_attributes(source: Path, stat: os.stat_result, target: Path) -> None:
     """Copy owner, group and extended attributes, as far as permitted."""
     with contextlib.suppress(PermissionError):
-        os.chown(new, -1, stat.st_gid)
+        os.chown(target, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):
-        os.chown(new, stat.st_uid, -1)
-    for name in _extended(old):
+        os.chown(target, stat.st_uid, -1)
+    for name in _extended(source):
         with contextlib.suppress(OSError):  # security.* and trusted.* need privileges
-            os.setxattr(new, name, os.getxattr(old, name))
+            os.setxattr(target, name, os.getxattr(source, name))
 
 
-def copy_mode(stat: os.stat_result, new: Path) -> None:
+def copy_mode(stat: os.stat_result, target: Path) -> None:
     """Copy the permissions; call it last, as they may forbid writing."""
-    new.chmod(S_IMODE(stat.st_mode))
+    target.chmod(S_IMODE(stat.st_mode))
 
 
 def _extended(path: Path) -> list[str]:

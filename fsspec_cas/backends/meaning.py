@@ -48,17 +48,17 @@ def _denied(request: StoreRequest, _: StoreStatement) -> ConditionFailed:
 def _each(request: StoreRequest, statement: StoreStatement) -> Heeded:
     """Return the answer to a delete of many objects; raise if some were refused."""
     refused = statement.document.codes if isinstance(statement.document, Refusals) else {}
-    left = {key: code for key, code in refused.items() if code != "NoSuchKey"}
-    if not left:
+    refusals = {key: code for key, code in refused.items() if code != "NoSuchKey"}
+    if not refusals:
         return Applied(None)
-    key, code = next(iter(left.items()))
-    what = f"{len(left)} of {len(request.paths)} objects were not removed, {key!r} first: {code}"
-    if set(left.values()) <= _PASSING:
-        return NoAnswer(f"503 {what}")
+    key, code = next(iter(refusals.items()))
+    summary = f"{len(refusals)} of {len(request.paths)} objects were not removed, {key!r} first: {code}"
+    if set(refusals.values()) <= _PASSING:
+        return NoAnswer(f"503 {summary}")
     path = f"{request.path.partition('/')[0]}/{key}"
     kind = AccessDenied if "Denied" in code else StoreError
-    names = ", ".join(repr(name) for name in list(left)[:10])
-    raise kind(f"{what}; refused: {names}", path=path)
+    names = ", ".join(repr(name) for name in list(refusals)[:10])
+    raise kind(f"{summary}; refused: {names}", path=path)
 
 
 def _later(_: StoreRequest, statement: StoreStatement) -> NotApplied | NoAnswer:
@@ -97,9 +97,9 @@ def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: 
 
     `now` is this machine's time, for a message about clocks.
     """
-    found = ANSWERS.get((request.verb, statement.kind))
-    if found is not None:
-        return found(request, statement)
+    to_answer = ANSWERS.get((request.verb, statement.kind))
+    if to_answer is not None:
+        return to_answer(request, statement)
     raise refusal(request, statement, vendor, now)
 
 
@@ -135,8 +135,8 @@ def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: 
             advice = advice or "; check key, secret and policy"
             return AccessDenied(f"{vendor} refused access to {path!r}: {why}{advice}", path=path)
         case StatementKind.UNSUPPORTED:
-            what = f"the store at {path!r} does not implement this {request.verb.value}"
-            return NotSupported(f"{what}: {why}{advice}", path=path)
+            summary = f"the store at {path!r} does not implement this {request.verb.value}"
+            return NotSupported(f"{summary}: {why}{advice}", path=path)
         case StatementKind.GONE:
             return StoreError(f"the upload of {path!r} is gone ({why}); write it again", path=path)
     return StoreError(f"{vendor} refused the {request.verb.value} of {path!r}: {why}{advice}", path=path)

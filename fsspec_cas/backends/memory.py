@@ -75,8 +75,8 @@ class MemoryBackend(Backend):
         """Read the object."""
         del timeout_s
         with self._guard:
-            seen = self._object_state(path, with_data=True)
-        return Unchanged() if isinstance(seen, ObjectState) and seen.version == unless else seen
+            state = self._object_state(path, with_data=True)
+        return Unchanged() if isinstance(state, ObjectState) and state.version == unless else state
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Delete the object, if at this version."""
@@ -140,9 +140,9 @@ class MemoryBackend(Backend):
             return Missing()
         data = file.getvalue() if with_data else None
         write_id = getattr(file, "cas_write_id", None)
-        kept = getattr(file, "cas_attributes", None) or Attributes()
-        seen = ObjectState(version, file.size, _modified_ms(file), write_id, data)
-        return replace(seen, content_type=kept.content_type, metadata=kept.metadata)
+        attributes = getattr(file, "cas_attributes", None) or Attributes()
+        state = ObjectState(version, file.size, _modified_ms(file), write_id, data)
+        return replace(state, content_type=attributes.content_type, metadata=attributes.metadata)
 
     def _version(self, path: str) -> Version | None:
         file = self._file(path)

@@ -179,9 +179,9 @@ class PerLoop(Generic[C]):
         return _Opened(connection, loop, weakref.finalize(self, close_from_any_thread, loop, connection))
 
     def _forget_closed_loops(self) -> None:
-        for place in [place for place, opened in self._opened.items() if opened.loop.is_closed()]:
-            self._opened.pop(place).closer.detach()
-            self._opening.pop(place, None)
+        for key in [key for key, opened in self._opened.items() if opened.loop.is_closed()]:
+            self._opened.pop(key).closer.detach()
+            self._opening.pop(key, None)
 
 
 def sends_once(session: Any) -> Any:

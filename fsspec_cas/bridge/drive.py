@@ -172,9 +172,9 @@ def refuse_on_fsspecs_loop() -> None:
     """Raise CasError on fsspec's own event loop, which a sync call would block; NotSupported under gevent's threads."""
     patched = sys.modules.get("gevent.monkey")
     if patched is not None and patched.is_module_patched("threading"):
-        what = "gevent has patched threads, and this call needs a real event loop"
+        problem = "gevent has patched threads, and this call needs a real event loop"
         lean = "use client='obstore' on S3 (with check_store=False for a lock where the store is not Amazon's)"
-        raise NotSupported(f"{what}: patch with monkey.patch_all(thread=False), or {lean}")
+        raise NotSupported(f"{problem}: patch with monkey.patch_all(thread=False), or {lean}")
     if _running() is _fsspecs_loop():
         raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
 

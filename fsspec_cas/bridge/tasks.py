@@ -43,12 +43,12 @@ async def on_thread(
     A cancelled task ends at once, and every wait in its call raises `WaitStopped`. If the call still returns a result,
     `undo` gets it on a thread. With `runs_to_end` the call runs to its end instead.
     """
-    one = _Call(call, undo)
-    BACKGROUND.run(one.run)
+    running = _Call(call, undo)
+    BACKGROUND.run(running.run)
     try:
-        return await one.result_future
+        return await running.result_future
     except BaseException:
-        one.abandon(runs_to_end=runs_to_end)
+        running.abandon(runs_to_end=runs_to_end)
         raise
 
 
@@ -108,9 +108,9 @@ class ForTasks(Generic[S]):
 
     @classmethod
     def _over(cls: type[Made], sync: Any) -> Made:
-        found = cls.__new__(cls)
-        found._sync = sync  # noqa: SLF001 - same class
-        return found
+        task_form = cls.__new__(cls)
+        task_form._sync = sync  # noqa: SLF001 - same class
+        return task_form
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._sync)[1:]}"

@@ -200,27 +200,27 @@ class ConditionalCalls:
 
     def _copy_object(self, source: str, target: str) -> None:
         """Copy the object through memory to an empty path."""
-        seen, content = self._seen_whole(source)
-        kept = self.store.backend.attribute_rules.keeps
+        info, content = self._seen_whole(source)
+        keeps_attributes = self.store.backend.attribute_rules.keeps
         writer = self.store.open_exclusive(
             target,
             part_size=_part_size(len(content.data)),
-            content_type=seen.content_type if kept else None,
-            metadata=(seen.metadata or None) if kept else None,
+            content_type=info.content_type if keeps_attributes else None,
+            metadata=(info.metadata or None) if keeps_attributes else None,
         )
         writer.write(content.data)
         self._won(target, writer.close)
 
     def _seen_whole(self, full: str) -> tuple[Info, Content]:
         for _ in range(_LOOKS):
-            seen, content = self.store.head(full), self.store.read(full)
-            if seen.version == content.version:
-                return seen, content
+            info, content = self.store.head(full), self.store.read(full)
+            if info.version == content.version:
+                return info, content
         raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
     def _full_path(self, path: Any) -> Any:
-        found = self.fs._strip_protocol(plain(path))  # noqa: SLF001
-        return with_colons(found) if isinstance(found, str) else found
+        path_or_paths = self.fs._strip_protocol(plain(path))  # noqa: SLF001
+        return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
         """Return the version won, or raise; always drop cached listings."""
@@ -301,10 +301,10 @@ class Versions(ConditionalCalls):
     async def _find(self, path: str, *args: Any, **kwargs: Any) -> Any:
         return self._all_with_versions(await self.fs._find(plain(path), *args, **kwargs))  # noqa: SLF001
 
-    def _all_with_versions(self, found: Any) -> Any:
-        if isinstance(found, dict):
-            return {name: self._with_version(one) for name, one in found.items()}
-        return [self._with_version(one) if isinstance(one, dict) else one for one in found]
+    def _all_with_versions(self, listing: Any) -> Any:
+        if isinstance(listing, dict):
+            return {name: self._with_version(info) for name, info in listing.items()}
+        return [self._with_version(info) if isinstance(info, dict) else info for info in listing]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the info with the file's "version"; a kind whose listing has none takes a head."""

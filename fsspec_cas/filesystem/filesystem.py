@@ -316,10 +316,10 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
     def _refuse_existing(self, full: str) -> None:
         try:
-            found = self.store.head(full)
+            info = self.store.head(full)
         except ObjectNotFound:
             return
-        raise AlreadyExists(f"{full!r} already exists ({found.version})", path=full, current=found.version)
+        raise AlreadyExists(f"{full!r} already exists ({info.version})", path=full, current=info.version)
 
 
 def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
@@ -333,10 +333,10 @@ def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchron
 
 
 def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
-    given = sorted(options) + (["target_protocol"] if protocol is not None else [])
-    if given:
+    superfluous = sorted(options) + (["target_protocol"] if protocol is not None else [])
+    if superfluous:
         raise InvalidInput(
-            f"{', '.join(given)} given with fs=, which is set up already: give it to fs, or leave fs out"
+            f"{', '.join(superfluous)} given with fs=, which is set up already: give it to fs, or leave fs out"
         )
     return fs
 

@@ -35,16 +35,16 @@ def plain(path: Any) -> Any:
         case dict():
             return {plain(key): value for key, value in path.items()}
         case list() | tuple() | set():
-            return [plain(one) for one in path]
+            return [plain(item) for item in path]
     return path
 
 
 def attach(kind: type) -> None:
     """Add to a class each method of fsspec's interface that it lacks; its instances have the target as `fs`."""
-    ours = [one for one in kind.__mro__ if one.__module__.startswith(__package__)]
+    ours = [base for base in kind.__mro__ if base.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)
-        own = any(name in vars(one) for one in ours) or name in _KEPT or name.startswith("__")
+        own = any(name in vars(base) for base in ours) or name in _KEPT or name.startswith("__")
         if inspect.isfunction(method) and not own and (_suspends(method) or not name.startswith("_")):
             setattr(kind, name, _forwarded(name, method))
 
@@ -58,17 +58,17 @@ def _forwarded(name: str, method: Any) -> Callable[..., Any]:
     arguments = _arguments_of(method)
 
     async def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given, named = arguments(args, kwargs)
-        return await getattr(self.fs, name)(*given, **named)
+        positional, named = arguments(args, kwargs)
+        return await getattr(self.fs, name)(*positional, **named)
 
     async def iterate(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        given, named = arguments(args, kwargs)
-        async for one in getattr(self.fs, name)(*given, **named):
-            yield one
+        positional, named = arguments(args, kwargs)
+        async for item in getattr(self.fs, name)(*positional, **named):
+            yield item
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given, named = arguments(args, kwargs)
-        return getattr(self.fs, name)(*given, **named)
+        positional, named = arguments(args, kwargs)
+        return getattr(self.fs, name)(*positional, **named)
 
     suspending: Callable[..., Any] = iterate if inspect.isasyncgenfunction(method) else wait
     chosen = suspending if _suspends(method) else call
@@ -78,10 +78,10 @@ def _forwarded(name: str, method: Any) -> Callable[..., Any]:
 
 def _arguments_of(method: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]:
     names = list(inspect.signature(method).parameters)[1:]
-    places = {place for place, parameter in enumerate(names) if parameter in _PATHS}
+    places = {position for position, parameter in enumerate(names) if parameter in _PATHS}
 
     def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        given = [plain(arg) if place in places else arg for place, arg in enumerate(args)]
-        return given, {key: plain(value) if key in _PATHS else value for key, value in kwargs.items()}
+        positional = [plain(arg) if position in places else arg for position, arg in enumerate(args)]
+        return positional, {key: plain(value) if key in _PATHS else value for key, value in kwargs.items()}
 
     return arguments

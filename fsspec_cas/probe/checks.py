@@ -227,10 +227,12 @@ _AT_ONCE = 8
 
 
 async def _create(bench: Bench) -> CheckResult:
-    made = await bench.write_or_raise("create")
-    held = await bench.read("create") == made
+    content = await bench.write_or_raise("create")
+    held = await bench.read("create") == content
     return (
-        ("yes", f"made, and read back at {made.version}") if held else ("no", "made, but something else is read back")
+        ("yes", f"made, and read back at {content.version}")
+        if held
+        else ("no", "made, but something else is read back")
     )
 
 
@@ -245,10 +247,10 @@ async def _create_after_delete(bench: Bench) -> CheckResult:
     return ("yes", "made again") if isinstance(outcome, Won) else ("no", f"a deleted object is in the way: {outcome}")
 
 
-async def _race(what: str, bench: Bench) -> CheckResult:
+async def _race(condition_kind: str, bench: Bench) -> CheckResult:
     for n in range(_ROUNDS):
-        path, bodies = f"race-{what}-{n}", [bench.body() for _ in range(bench.racers)]
-        condition = (await bench.write_or_raise(path)).version if what == "match" else ABSENT
+        path, bodies = f"race-{condition_kind}-{n}", [bench.body() for _ in range(bench.racers)]
+        condition = (await bench.write_or_raise(path)).version if condition_kind == "match" else ABSENT
         outcomes = await run_race(partial(_writes, bench, path, condition, bodies))
         if wrong := await race_flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
@@ -271,13 +273,15 @@ async def _match(bench: Bench) -> CheckResult:
 
 async def _match_form(bench: Bench) -> CheckResult:
     version = (await bench.write_or_raise("form")).version
-    given = await bench.send("form", version)
+    first_answer = await bench.send("form", version)
     if not bench.store.backend.adapt():
-        return ("known", "one form") if isinstance(given, Applied) else ("no", f"the right version: {given}")
-    other = await bench.send("form", current(given, version))
-    if isinstance(given, Applied):
+        return (
+            ("known", "one form") if isinstance(first_answer, Applied) else ("no", f"the right version: {first_answer}")
+        )
+    other = await bench.send("form", current(first_answer, version))
+    if isinstance(first_answer, Applied):
         bench.store.backend.adapt()  # back to the store's own form
-    accepts = [form for form, answer in (("quoted", given), ("unquoted", other)) if isinstance(answer, Applied)]
+    accepts = [form for form, answer in (("quoted", first_answer), ("unquoted", other)) if isinstance(answer, Applied)]
     return ("known", f"accepted: {' and '.join(accepts)}") if accepts else ("no", "neither quoted nor unquoted")
 
 
@@ -316,13 +320,15 @@ async def _losers(bench: Bench) -> CheckResult:
 async def _match_plain(bench: Bench) -> CheckResult:
     """Race a plain write against one at the version before it: if that is won, its bytes must not remain."""
     for n in range(_PLAIN_ROUNDS):
-        path, mine, plain = f"plain-{n}", bench.body(), bench.body()
+        path, guarded, plain = f"plain-{n}", bench.body(), bench.body()
         before = await bench.write_or_raise(path)
-        outcome, failed = await asyncio.gather(bench.write(path, before.version, mine), bench.plain_write(path, plain))
+        outcome, failed = await asyncio.gather(
+            bench.write(path, before.version, guarded), bench.plain_write(path, plain)
+        )
         if failed:
             return "known", f"not tried: {failed}"
         data = (await bench.store.read(path, timeout=bench.timeout)).data
-        if isinstance(outcome, Won) and data == mine:
+        if isinstance(outcome, Won) and data == guarded:
             return "no", f"round {n + 1}: an unconditional write succeeded and was lost"
     return "yes", f"{_PLAIN_ROUNDS} rounds: no write was lost"
 
@@ -330,7 +336,7 @@ async def _match_plain(bench: Bench) -> CheckResult:
 async def _whole_reads(bench: Bench) -> CheckResult:
     """Read bodies of one repeated byte during replacements, to detect mixtures and wrong versions."""
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
-    seen: list[Content] = []
+    contents: list[Content] = []
     done = asyncio.Event()
 
     async def write() -> None:
@@ -344,18 +350,18 @@ async def _whole_reads(bench: Bench) -> CheckResult:
         for _ in range(_READS):
             if done.is_set():
                 return
-            seen.append(await bench.store.read("whole", timeout=bench.timeout))
+            contents.append(await bench.store.read("whole", timeout=bench.timeout))
             await asyncio.sleep(0)
 
     await asyncio.gather(write(), *(read() for _ in range(_READERS)))
-    wrong = [content for content in seen if content not in written]
-    evidence = f"{len(wrong)} of {len(seen)} reads during {_WRITES - 1} replacements did not match their version"
+    wrong = [content for content in contents if content not in written]
+    evidence = f"{len(wrong)} of {len(contents)} reads during {_WRITES - 1} replacements did not match their version"
     return ("no" if wrong else "yes"), evidence
 
 
 async def _not_modified(bench: Bench) -> CheckResult:
-    made = await bench.write_or_raise("same")
-    answer = await bench.store.backend.get(f"{bench.store.root}/same", made.version, timeout_s=bench.timeout)
+    content = await bench.write_or_raise("same")
+    answer = await bench.store.backend.get(f"{bench.store.root}/same", content.version, timeout_s=bench.timeout)
     if isinstance(answer, Unchanged):
         return "yes", "no body was sent"
     return "no", "the whole body was sent again" if isinstance(answer, ObjectState) else f"answered {answer}"
@@ -381,21 +387,21 @@ async def _delete_refused(bench: Bench) -> CheckResult:
 
 
 async def _delete_match(bench: Bench) -> CheckResult:
-    made = await bench.write_or_raise("gone")
-    answer = await bench.delete("gone", made.version)
+    content = await bench.write_or_raise("gone")
+    answer = await bench.delete("gone", content.version)
     if not isinstance(answer, (Applied, NoAnswer)):
         return "no", f"the right version was not accepted: {answer}"
-    there = await bench.describe_presence("gone")
-    if isinstance(answer, NoAnswer) and there == "nothing is there":
+    presence = await bench.describe_presence("gone")
+    if isinstance(answer, NoAnswer) and presence == "nothing is there":
         return "known", f"deleted, but the caller that deleted it is unknown: {answer.why}"
-    return ("yes", "deleted") if there == "nothing is there" else ("no", f"accepted, but {there}")
+    return ("yes", "deleted") if presence == "nothing is there" else ("no", f"accepted, but {presence}")
 
 
 async def _delete_nothing(bench: Bench) -> CheckResult:
     """Delete an object twice: if both succeed, success does not show which delete removed it."""
-    made = await bench.write_or_raise("twice")
+    content = await bench.write_or_raise("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
-    answer = await bench.delete("twice", made.version)
+    answer = await bench.delete("twice", content.version)
     if isinstance(answer, Applied):
         return "known", "reports success: the caller that removed an object is unknown"
     return "known", "refused"
@@ -406,8 +412,10 @@ async def _identity(bench: Bench) -> CheckResult:
         return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")
     await retry_while_not_applied(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
-    kept = (await bench.store.head("identity", timeout=bench.timeout)).write_id
-    return ("yes", "kept with the object") if kept == write.write_id else ("no", f"lost: a read shows {kept!r}")
+    stored_id = (await bench.store.head("identity", timeout=bench.timeout)).write_id
+    return (
+        ("yes", "kept with the object") if stored_id == write.write_id else ("no", f"lost: a read shows {stored_id!r}")
+    )
 
 
 async def _equal_bytes(bench: Bench) -> CheckResult:
@@ -437,9 +445,9 @@ async def _listing(bench: Bench) -> CheckResult:
     await bench.write_or_raise("list/b")
     shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
     await bench.store.delete("list/a", timeout=bench.timeout)
-    left = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
-    right = (shown, left) == (["list/a", "list/b"], ["list/b"])
-    return ("yes", "shows writes and deletes at once") if right else ("no", f"showed {shown}, then {left}")
+    remaining = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
+    right = (shown, remaining) == (["list/a", "list/b"], ["list/b"])
+    return ("yes", "shows writes and deletes at once") if right else ("no", f"showed {shown}, then {remaining}")
 
 
 async def _upload(bench: Bench) -> CheckResult:
@@ -452,8 +460,8 @@ async def _upload(bench: Bench) -> CheckResult:
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
-    before, mine = await bench.write_or_raise("upload-taken"), bench.body()
-    answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", mine), mine)
+    before, body = await bench.write_or_raise("upload-taken"), bench.body()
+    answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", body), body)
     if isinstance(answer, Applied):
         return "no", "it overwrote the object"
     held = await bench.read("upload-taken") == before
@@ -475,7 +483,7 @@ async def _upload_race(bench: Bench) -> CheckResult:
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
-        answers = await asyncio.gather(*(finish_upload(bench, *one) for one in zip(uploads, bodies, strict=True)))
+        answers = await asyncio.gather(*(finish_upload(bench, *upload) for upload in zip(uploads, bodies, strict=True)))
         won = sum(isinstance(answer, Applied) for answer in answers)
         if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
             return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were reported as won"

@@ -110,8 +110,8 @@ async def async_probe(
             if progress is not None:
                 progress(findings[-1], number, len(checks))
     finally:
-        left = await _clean(bench)
-    return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
+        left_behind = await _clean(bench)
+    return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left_behind)
 
 
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
@@ -128,11 +128,11 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
 
 
 def _judge(findings: list[Finding]) -> ProbeVerdict:
-    found = {finding.name: finding for finding in findings}
+    by_name = {finding.name: finding for finding in findings}
 
     def against(use: Use) -> list[str]:
         needed = (check for check in CHECKS if use in check.needed_for)
-        tried = (found.get(check.name) or check.finding("skipped", "not tested") for check in needed)
+        tried = (by_name.get(check.name) or check.finding("skipped", "not tested") for check in needed)
         return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
 
     create, locks, streams = (against(use) for use in ("create", "locks", "streams"))
@@ -146,9 +146,9 @@ async def _clean(bench: Bench) -> tuple[str, ...]:
         for entry in await store.list("", timeout=bench.timeout):
             with suppress(CasError):
                 await store.delete(entry.path, timeout=bench.timeout)
-        left = tuple(entry.path for entry in await store.list("", timeout=bench.timeout))
+        remaining = tuple(entry.path for entry in await store.list("", timeout=bench.timeout))
     except CasError as error:
         return (f"{store.root}: {error}",)
-    if store.backend.name == "local" and not left:
+    if store.backend.name == "local" and not remaining:
         shutil.rmtree(Path(store.root), ignore_errors=True)
-    return left
+    return remaining

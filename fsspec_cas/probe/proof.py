@@ -51,14 +51,14 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """
     if store.kind != "s3":
         return
-    place = drive_of(Machine(), blocking=store.backend.blocking).run(
+    key = drive_of(Machine(), blocking=store.backend.blocking).run(
         undocumented_endpoint(store.backend, store.root, seconds(timeout))
     )
-    if place is None or place in _PROVED:
+    if key is None or key in _PROVED:
         return
     racing = AsyncStore(off_thread(store.backend), store.root)
     OnLoop().run(require_conditions(racing, timeout=timeout))
-    _PROVED.add(place)
+    _PROVED.add(key)
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
@@ -74,11 +74,13 @@ async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, 
     except (asyncio.TimeoutError, OutcomeUnknown) as error:
         outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
         why = "it took too long" if outcome is None else outcome.why
-        said = f"the store did not prove within {timeout:g} s that it refuses stale writes, which locks need: {why}"
-        raise Unavailable(said, path=path) from error
+        message = f"the store did not prove within {timeout:g} s that it refuses stale writes, which locks need: {why}"
+        raise Unavailable(message, path=path) from error
     finally:
         with suppress(CasError):
-            await store.delete_all([path, *(one for n in range(_ROUNDS) for one in _paths(path, n))], timeout=_CLEAN_S)
+            await store.delete_all(
+                [path, *(race_path for n in range(_ROUNDS) for race_path in _paths(path, n))], timeout=_CLEAN_S
+            )
 
 
 def _paths(path: str, number: int) -> list[str]:
@@ -94,26 +96,26 @@ async def _require(bench: Bench, path: str) -> None:
     await _require_refusal(bench, path, first, "a match at a stale version")
     for number in range(_ROUNDS):
         paths = _paths(path, number)
-        made = await _winners(bench, dict.fromkeys(paths, ABSENT), "creates of one object")
-        last = made
+        versions = await _winners(bench, dict.fromkeys(paths, ABSENT), "creates of one object")
+        last = versions
         for _ in range(_MATCHES):
             last = await _winners(bench, last, "matches at one version")
-    await asyncio.gather(*(_require_current(bench, one, version) for one, version in last.items()))
+    await asyncio.gather(*(_require_current(bench, race_path, version) for race_path, version in last.items()))
 
 
-async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict[str, Version]:
+async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
     """Race a pair of writes at each path; return the version at each path afterwards."""
-    pairs = [one for one in at for _ in range(2)]
-    answers = await run_race(lambda: [bench.send(one, at[one]) for one in pairs])
+    pairs = [race_path for race_path in at for _ in range(2)]
+    answers = await run_race(lambda: [bench.send(race_path, at[race_path]) for race_path in pairs])
     won: dict[str, Version] = {}
-    for one in at:
-        mine = [answer for path, answer in zip(pairs, answers, strict=True) if path == one]
-        applied = [answer.version for answer in mine if isinstance(answer, Applied)]
+    for race_path in at:
+        pair = [answer for path, answer in zip(pairs, answers, strict=True) if path == race_path]
+        applied = [answer.version for answer in pair if isinstance(answer, Applied)]
         if len(applied) > 1:
-            raise _unsafe(bench.store, f"two {what} at once were both reported as won")
-        if not applied and all(isinstance(answer, ConditionFailed) for answer in mine):
-            raise _unsafe(bench.store, f"two {what} at once were both refused")
-        won[one] = applied[0] if applied and applied[0] else await _settled(bench, one, at[one])
+            raise _unsafe(bench.store, f"two {races} at once were both reported as won")
+        if not applied and all(isinstance(answer, ConditionFailed) for answer in pair):
+            raise _unsafe(bench.store, f"two {races} at once were both refused")
+        won[race_path] = applied[0] if applied and applied[0] else await _settled(bench, race_path, at[race_path])
     return won
 
 
@@ -124,21 +126,21 @@ async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
 
 
 async def _require_current(bench: Bench, path: str, version: Version) -> None:
-    seen = await bench.store.head(path, timeout=bench.timeout)
-    if seen.version != version:
+    info = await bench.store.head(path, timeout=bench.timeout)
+    if info.version != version:
         raise _unsafe(bench.store, "after a race the object is not the one that was reported as won")
 
 
-async def _require_refusal(bench: Bench, path: str, condition: Version, what: str) -> None:
+async def _require_refusal(bench: Bench, path: str, condition: Version, attempt: str) -> None:
     """Send a write with a false condition until the store answers; a repetition does no harm."""
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
         if isinstance(answer, ConditionFailed):
             return
         if isinstance(answer, Applied):
-            raise _unsafe(bench.store, f"{what} was not refused")
+            raise _unsafe(bench.store, f"{attempt} was not refused")
         await asyncio.sleep(delay_s(failures, bench.world.random()))
-    raise Unavailable(f"the store did not say whether {what} is refused: {answer}", path=path)
+    raise Unavailable(f"the store did not say whether {attempt} is refused: {answer}", path=path)
 
 
 def _unsafe(store: AsyncStore, why: str) -> NotSupported:

@@ -197,9 +197,11 @@ class Faulty(Relay):
     def __init__(
         self, inner: Backend, plan: Mapping[Operation, Sequence[Fault]], *, world: World | None = None
     ) -> None:
-        known = get_args(Operation)
-        if strange := [name for name in plan if name not in known]:
-            raise InvalidInput(f"the plan names {strange}, which are no operations: name some of {', '.join(known)}")
+        operations = get_args(Operation)
+        if strange := [name for name in plan if name not in operations]:
+            raise InvalidInput(
+                f"the plan names {strange}, which are no operations: name some of {', '.join(operations)}"
+            )
         super().__init__(inner, blocking=inner.blocking)
         self.fired: list[tuple[Operation, Fault]] = []
         self.calls: list[Operation] = []
@@ -230,8 +232,8 @@ class Faulty(Relay):
         (None, b'1')
         """
         late, self._late = self._late, []
-        for one in late:
-            await one.ask()
+        for late_request in late:
+            await late_request.ask()
 
     async def relay(self, name: str, ask: Ask[Any]) -> Any:
         """Send the request with the next planned fault; an abort has none."""
@@ -278,8 +280,8 @@ class Faulty(Relay):
                 return NoAnswer("the request is late by plan")
 
     async def _deliver_due(self) -> None:
-        for one in list(self._late):
-            one.calls_left -= 1
-            if one.calls_left <= 0:
-                self._late.remove(one)
-                await one.ask()
+        for late_request in list(self._late):
+            late_request.calls_left -= 1
+            if late_request.calls_left <= 0:
+                self._late.remove(late_request)
+                await late_request.ask()

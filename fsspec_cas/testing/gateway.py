@@ -30,7 +30,7 @@ def http(status: int, body: bytes = b"", *, version: str = "1.1", length: bool =
         lines.append(f"Content-Length: {len(body)}")
     for name, value in headers.items():
         each = value if isinstance(value, tuple) else (value,)
-        lines += [f"{name.replace('_', '-')}: {one}" for one in each]
+        lines += [f"{name.replace('_', '-')}: {text}" for text in each]
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body
 
 
@@ -238,8 +238,8 @@ class Gateway:
         with socket.create_connection(self._target) as server:
             server.sendall(request.head + request.body)
             answer = _Message.of_answer(server, method)
-        here, there = self.endpoint.encode(), "http://{}:{}".format(*self._target).encode()
-        head = answer.head.replace(b"\r\nLocation: " + there, b"\r\nLocation: " + here)
+        here, target = self.endpoint.encode(), "http://{}:{}".format(*self._target).encode()
+        head = answer.head.replace(b"\r\nLocation: " + target, b"\r\nLocation: " + here)
         first, _, rest = head.partition(b"\r\n")
         return first + b"\r\nConnection: close\r\n" + rest + answer.body
 

@@ -150,10 +150,10 @@ class AzureBackend(AioBackend):
         del upload, timeout_s
 
     async def _open(self) -> BlobServiceClient:
-        given = self._given.service_client
+        service = self._given.service_client
         return BlobServiceClient(
-            given.url,
-            credential=given.credential,
+            service.url,
+            credential=service.credential,
             transport=_SendsOnce(),
             retry_total=0,
             max_single_put_size=_ONE_REQUEST_BYTES,
@@ -173,10 +173,10 @@ class AzureBackend(AioBackend):
         version = request.version
         if request.verb is Verb.LIST:
             limit: dict[str, Any] = {} if request.limit is None else {"results_per_page": request.limit}
-            found = client.get_container_client(container).list_blobs(
+            listing = client.get_container_client(container).list_blobs(
                 name_starts_with=key or None, include=["metadata"], **limit, **settings
             )
-            pages: Any = found.by_page(continuation_token=request.token)
+            pages: Any = listing.by_page(continuation_token=request.token)
             await anext(pages)
             return
         try:
@@ -187,10 +187,10 @@ class AzureBackend(AioBackend):
         same = _condition(version, MatchConditions.IfNotModified)
         match request.verb:
             case Verb.CREATE | Verb.MATCH:
-                made = _described(request.the_write())
+                attributes = _described(request.the_write())
                 # Without `overwrite` the SDK sends If-None-Match: *
                 await blob.upload_blob(
-                    request.data, length=len(request.data), overwrite=bool(version), **made, **same, **settings
+                    request.data, length=len(request.data), overwrite=bool(version), **attributes, **same, **settings
                 )
             case Verb.HEAD:
                 await blob.get_blob_properties(**settings)
@@ -203,8 +203,10 @@ class AzureBackend(AioBackend):
                 await blob.stage_block(block_id(upload), request.data, length=len(request.data), **settings)
             case Verb.FINISH if upload is not None:
                 blocks = [BlobBlock(tag) for tag in upload.tags]
-                made = _described(upload.write)
-                await blob.commit_block_list(blocks, **made, match_condition=MatchConditions.IfMissing, **settings)
+                attributes = _described(upload.write)
+                await blob.commit_block_list(
+                    blocks, **attributes, match_condition=MatchConditions.IfMissing, **settings
+                )
 
 
 def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:

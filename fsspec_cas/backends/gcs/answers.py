@@ -118,11 +118,11 @@ class GcsDialect:
     def _begun(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
     ) -> ReplyMeaning:
-        place = one(reply._headers, "location") or ""
-        parts = urlsplit(place)
+        session_url = one(reply._headers, "location") or ""
+        parts = urlsplit(session_url)
         if "upload_id=" not in parts.query or not (has_request_id or parts.netloc == self.host):
             return reply.unproven("no session of an upload")
-        return replace(statement, document=Upload(request.the_write(), place))
+        return replace(statement, document=Upload(request.the_write(), session_url))
 
 
 def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
@@ -141,26 +141,26 @@ def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
 
 def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return the statement of a success with a JSON resource."""
-    found = _json(reply._body)
-    if found.get("kind") != KINDS[request.verb]:
+    resource = _json(reply._body)
+    if resource.get("kind") != KINDS[request.verb]:
         return reply.unproven(f"no {KINDS[request.verb]}")
     try:
         if request.verb is Verb.LIST:
-            return replace(statement, document=_page(request, found))
-        version = Version("gcs", str(int(found["generation"])))
+            return replace(statement, document=_page(request, resource))
+        version = Version("gcs", str(int(resource["generation"])))
         if request.verb is not Verb.HEAD:
             return replace(statement, version=version)
-        return replace(statement, document=_seen(version, found, reply._headers))
+        return replace(statement, document=_seen(version, resource, reply._headers))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return reply.unproven(f"a {KINDS[request.verb]} that cannot be read: {type(error).__name__}: {error}")
 
 
-def _page(request: StoreRequest, found: dict[str, Any]) -> Page:
+def _page(request: StoreRequest, listing: dict[str, Any]) -> Page:
     """Return a listing's page without the object at `startOffset`, which is inclusive."""
     bucket = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
-    items = [item for item in found.get("items", ()) if item["name"] != after]
-    return Page(tuple(_entry(bucket, item) for item in items), found.get("nextPageToken") or None)
+    items = [item for item in listing.get("items", ()) if item["name"] != after]
+    return Page(tuple(_entry(bucket, item) for item in items), listing.get("nextPageToken") or None)
 
 
 def _entry(bucket: str, item: dict[str, Any]) -> Entry:
@@ -169,18 +169,18 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
     return Entry(f"{bucket}/{item['name']}", int(item.get("size", 0)), iso_ms(updated) if updated else None, version)
 
 
-def _seen(version: Version, found: dict[str, Any], headers: Headers) -> ObjectState:
+def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> ObjectState:
     """Return an object's state from its resource."""
-    metadata = dict(found.get("metadata") or {})
-    updated = found.get("updated")
+    metadata = dict(resource.get("metadata") or {})
+    updated = resource.get("updated")
     identity = metadata.pop(_IDENTITY, None)
     return ObjectState(
         version,
-        int(found.get("size", 0)),
+        int(resource.get("size", 0)),
         iso_ms(updated) if updated else None,
         identity,
         answered_ms=http_date_ms(one(headers, "date")),
-        content_type=found.get("contentType"),
+        content_type=resource.get("contentType"),
         metadata=metadata,
     )
 
@@ -191,10 +191,10 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *,
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (has_request_id or last.isdigit()):
         return reply.unproven("neither an id nor a range")
-    kept, end = int(last) + 1 if last.isdigit() else 0, upload.sent + len(request.data)
-    if request.verb is Verb.PART and kept >= end:
+    stored, end = int(last) + 1 if last.isdigit() else 0, upload.sent + len(request.data)
+    if request.verb is Verb.PART and stored >= end:
         return replace(statement, document=replace(upload, tags=(*upload.tags, ""), sent=end))
-    return replace(statement, kind=StatementKind.BUSY, why=f"308: {kept} of {end} bytes were kept", not_applied=True)
+    return replace(statement, kind=StatementKind.BUSY, why=f"308: {stored} of {end} bytes were kept", not_applied=True)
 
 
 def _refusal(
@@ -238,7 +238,7 @@ def _refusal(
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -68,11 +68,11 @@ class GcsBackend(AioBackend):
 
     async def _open(self) -> aiohttp.ClientSession:
         """Open a session as gcsfs would, without re-sends and decompression."""
-        given = self._given
-        settings = {**given.session_kwargs, "auto_decompress": False}
+        gcsfs_filesystem = self._given
+        settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
             settings["connector_owner"] = False  # the user's connector stays open
-        elif getattr(given, "_use_client_cert", False) and given._location.startswith("https://"):  # noqa: SLF001
+        elif getattr(gcsfs_filesystem, "_use_client_cert", False) and gcsfs_filesystem._location.startswith("https://"):  # noqa: SLF001
             context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001 - mutual TLS
             settings["connector"] = aiohttp.TCPConnector(ssl=context)
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
@@ -89,8 +89,8 @@ class GcsBackend(AioBackend):
             return NotApplied("the credentials could not be refreshed: no answer in time")
         if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
             return NotApplied(f"the credentials could not be refreshed: {type(cause).__name__}: {cause}")
-        what = f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}"
-        raise AccessDenied(what, path=path) from error
+        summary = f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}"
+        raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
         """Send the request, and store its reply in the trip."""

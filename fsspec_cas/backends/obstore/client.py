@@ -196,8 +196,8 @@ class _Site:
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Build and sign the request."""
         if self.endpoint.startswith("http://") and not self._plain:
-            what = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"
-            raise InvalidInput(what, path=request.path)
+            summary = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"
+            raise InvalidInput(summary, path=request.path)
         method, query, headers, body = _request(request, self._sealed)
         bucket, _, key = request.path.partition("/")
         key = "" if request.verb in (Verb.LIST, Verb.DELETE_MANY) else key
@@ -221,10 +221,13 @@ class _Site:
 
     def _said(self, *names: str) -> str | None:
         """Return the first setting with one of these names."""
-        for said in (self._config, {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"}):
+        for settings in (
+            self._config,
+            {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"},
+        ):
             for name in names:
-                if said.get(name):
-                    return str(said[name])
+                if settings.get(name):
+                    return str(settings[name])
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
@@ -235,8 +238,8 @@ class _Site:
             return _provided(provider, path)
         key, secret = self._config.get("access_key_id"), self._config.get("secret_access_key")
         if key and secret:
-            given = Credentials(key, secret, self._config.get("session_token") or self._config.get("token"))
-            return lambda: given
+            fixed = Credentials(key, secret, self._config.get("session_token") or self._config.get("token"))
+            return lambda: fixed
         session = Session()
         if metadata := self._config.get("metadata_endpoint"):
             session.set_config_variable("ec2_metadata_service_endpoint", metadata)
@@ -244,8 +247,8 @@ class _Site:
         def of_chain() -> Any:
             chosen = session.get_credentials()
             if chosen is None:
-                what = f"no S3 credentials for {path!r}, nothing was sent"
-                raise AccessDenied(f"{what}: give access_key_id and secret_access_key, or a role", path=path)
+                summary = f"no S3 credentials for {path!r}, nothing was sent"
+                raise AccessDenied(f"{summary}: give access_key_id and secret_access_key, or a role", path=path)
             return chosen.get_frozen_credentials()
 
         return of_chain
@@ -260,9 +263,9 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         store = obstore.store.S3Store(config=config, client_options=http_options)
     except (BaseError, ValueError, TypeError) as error:
-        known = "access_key_id, secret_access_key, session_token, endpoint, region, skip_signature"
-        what = str(error).partition(_DEBUG)[0]
-        raise InvalidInput(f"an option for obstore is none: {what} Known options are e.g. {known}") from error
+        examples = "access_key_id, secret_access_key, session_token, endpoint, region, skip_signature"
+        message = str(error).partition(_DEBUG)[0]
+        raise InvalidInput(f"an option for obstore is none: {message} Known options are e.g. {examples}") from error
     read, client = dict(store.config), dict(store.client_options or {})
     for name in read:
         if name not in _CONFIG:
@@ -275,20 +278,20 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
     """Return a function that caches the user's credentials while they last."""
-    kept: list[Any] = []
+    cached: list[Any] = []
 
     def ask() -> Any:
         """Return the kept credentials, or new ones if they expire soon."""
-        if kept and not _expires_soon(kept[0][1]):
-            return kept[0][0]
+        if cached and not _expires_soon(cached[0][1]):
+            return cached[0][0]
         try:
-            given = provider()
-            made = Credentials(given["access_key_id"], given["secret_access_key"], given.get("token"))
+            provided = provider()
+            credentials = Credentials(provided["access_key_id"], provided["secret_access_key"], provided.get("token"))
         except Exception as error:
-            what = f"credential_provider returned no credentials for {path!r}, nothing was sent"
-            raise AccessDenied(f"{what}: {type(error).__name__}: {error}", path=path) from error
-        kept[:] = [(made, given.get("expires_at"))]
-        return made
+            summary = f"credential_provider returned no credentials for {path!r}, nothing was sent"
+            raise AccessDenied(f"{summary}: {type(error).__name__}: {error}", path=path) from error
+        cached[:] = [(credentials, provided.get("expires_at"))]
+        return credentials
 
     return ask
 
@@ -344,14 +347,14 @@ def _parts(tags: tuple[str, ...]) -> bytes:
 
 
 def _list_query(request: StoreRequest) -> str:
-    said = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
+    parameters = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
     if request.token:
-        said["continuation-token"] = request.token
+        parameters["continuation-token"] = request.token
     elif request.start_after:
-        said["start-after"] = request.start_after.partition("/")[2]
+        parameters["start-after"] = request.start_after.partition("/")[2]
     if request.limit is not None:
-        said["max-keys"] = str(request.limit)
-    return urlencode(sorted(said.items()), quote_via=quote, safe="~")
+        parameters["max-keys"] = str(request.limit)
+    return urlencode(sorted(parameters.items()), quote_via=quote, safe="~")
 
 
 def _described(write: Write) -> dict[str, str]:
@@ -362,11 +365,11 @@ def _described(write: Write) -> dict[str, str]:
     return {**metadata, **kind, **own, f"x-amz-meta-{WRITE_ID_KEY}": write.write_id}
 
 
-def _encryption(said: Callable[..., str | None]) -> dict[str, str]:
+def _encryption(setting: Callable[..., str | None]) -> dict[str, str]:
     named = {
-        "x-amz-server-side-encryption": said("server_side_encryption"),
-        "x-amz-server-side-encryption-aws-kms-key-id": said("sse_kms_key_id"),
-        "x-amz-server-side-encryption-bucket-key-enabled": said("sse_bucket_key_enabled"),
+        "x-amz-server-side-encryption": setting("server_side_encryption"),
+        "x-amz-server-side-encryption-aws-kms-key-id": setting("sse_kms_key_id"),
+        "x-amz-server-side-encryption-bucket-key-enabled": setting("sse_bucket_key_enabled"),
     }
     return {name: value for name, value in named.items() if value}
 

@@ -81,19 +81,19 @@ class Connections:
             self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
         while self._kept:
             try:
-                kept = self._kept.pop()
+                idle = self._kept.pop()
             except IndexError:
                 break  # another thread took it
-            if not _has_something_to_say(kept):
-                return kept
-            kept.close()
-        made = self._made(times)
+            if not _has_something_to_say(idle):
+                return idle
+            idle.close()
+        connection = self._made(times)
         try:
-            made.connect()
+            connection.connect()
         except Exception as error:
-            made.close()
+            connection.close()
             raise NeverSent from error
-        return made
+        return connection
 
     def _made(self, times: Times) -> http.client.HTTPConnection:
         """Return an unopened connection to the origin or its proxy."""
@@ -102,10 +102,10 @@ class Connections:
         near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or _PORTS["http"])
         if self._context is None:
             return http.client.HTTPConnection(*near, timeout=times.connect_s)
-        made = http.client.HTTPSConnection(*near, timeout=times.connect_s, context=self._context)
+        connection = http.client.HTTPSConnection(*near, timeout=times.connect_s, context=self._context)
         if proxy is not None:
-            made.set_tunnel(host, port, _proxy_headers(proxy))
-        return made
+            connection.set_tunnel(host, port, _proxy_headers(proxy))
+        return connection
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
@@ -151,10 +151,10 @@ def _context(*, verify: bool) -> ssl.SSLContext:
     return context
 
 
-def _proxy_of(origin: SplitResult, given: str | None) -> SplitResult | None:
-    if given is None and not proxy_bypass(origin.netloc):
-        given = getproxies().get(origin.scheme)
-    return urlsplit(given if "://" in given else f"http://{given}") if given else None
+def _proxy_of(origin: SplitResult, proxy: str | None) -> SplitResult | None:
+    if proxy is None and not proxy_bypass(origin.netloc):
+        proxy = getproxies().get(origin.scheme)
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:

@@ -88,8 +88,8 @@ class S3Api(HttpBackend):
         Ceph 16, Spaces and Hetzner accept only the other form. Of concurrent refusals only the first switches.
         """
         if refused in ("", _form(quoted=self._quoted)):
-            known = self._proved
-            self._quoted = not self._quoted if known is None or known == self._quoted else known
+            proved = self._proved
+            self._quoted = not self._quoted if proved is None or proved == self._quoted else proved
         return True
 
     def _form(self, path: str, condition: Condition) -> str:

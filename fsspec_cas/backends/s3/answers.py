@@ -244,9 +244,9 @@ def _success(
         return reply.unproven("no ETag")
     if etag.startswith("W/"):
         weak = "its ETag is weak, so a proxy changes bodies: switch off the proxy's compression"
-        known = has_request_id or _IDENTITY in headers
+        proven_store = has_request_id or _IDENTITY in headers
         refused = replace(statement, kind=StatementKind.OTHER, code="weak ETag", advice=weak)
-        return refused if known else reply.unproven("a weak ETag")
+        return refused if proven_store else reply.unproven("a weak ETag")
     if request.verb in (Verb.GET, Verb.HEAD):
         return _read(
             request, reply, etag, statement, why, has_request_id=has_request_id, gives_request_ids=gives_request_ids
@@ -315,9 +315,9 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
     """Return a listing's page; it must repeat the prefix and state whether it is complete."""
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
-    said = _text(root, "Prefix")
-    if (unquote_plus(said) if encoded else said) != prefix:
-        return Unproven(f"a listing of {said!r}, and {prefix!r} was asked for")
+    listed_prefix = _text(root, "Prefix")
+    if (unquote_plus(listed_prefix) if encoded else listed_prefix) != prefix:
+        return Unproven(f"a listing of {listed_prefix!r}, and {prefix!r} was asked for")
     cut, token = _text(root, "IsTruncated"), _text(root, "NextContinuationToken") or None
     if cut not in ("true", "false"):
         return Unproven("a listing that does not say whether it is whole (IsTruncated)")

@@ -94,8 +94,8 @@ class Settings:
         """Return the settings that another operation accepts, such as a head's key."""
         if not self.given:
             return {}
-        known = client.meta.service_model.operation_model(operation).input_shape.members
-        return {name: value for name, value in self.given.items() if name in known}
+        accepted = client.meta.service_model.operation_model(operation).input_shape.members
+        return {name: value for name, value in self.given.items() if name in accepted}
 
 
 def key_of(path: str) -> dict[str, str]:
@@ -104,25 +104,25 @@ def key_of(path: str) -> dict[str, str]:
     return {"Bucket": bucket, "Key": key}
 
 
-async def connect(given: Any) -> Connection:
+async def connect(filesystem: Any) -> Connection:
     """Create a client for the running loop, as the s3fs filesystem `given` would, that sends each request once.
 
     Off are the retries of s3fs, botocore and aiohttp, redirects, and the round trip of `Expect: 100-continue`.
     """
     options = {
-        "session": _session(given),
-        **given.storage_options,
+        "session": _session(filesystem),
+        **filesystem.storage_options,
         "config_kwargs": {
             # aiobotocore fails on a 304 with a checksum, which rclone sends.
             "response_checksum_validation": "when_required",
-            **given.config_kwargs,
+            **filesystem.config_kwargs,
             "retries": {"mode": "standard", "total_max_attempts": 1},
             "http_session_cls": _SendsOnce,
         },
         "asynchronous": True,  # else s3fs closes from the garbage collector's thread
         "skip_instance_cache": True,
     }
-    fs = S3FileSystem(*given.storage_args, **options)
+    fs = S3FileSystem(*filesystem.storage_args, **options)
     client = await fs.set_session()
     client.meta.events.register_last("before-call.s3", _send_at_once)
     client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
@@ -135,9 +135,9 @@ async def connect(given: Any) -> Connection:
 _loader = cache(botocore.loaders.create_loader)
 
 
-def _session(given: Any) -> Any:
+def _session(filesystem: Any) -> Any:
     """Create a session as s3fs would; botocore's slowly parsed files are shared."""
-    session = aiobotocore.session.AioSession(**given.kwargs)
+    session = aiobotocore.session.AioSession(**filesystem.kwargs)
     session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
     return session
 
@@ -172,9 +172,9 @@ def _send_at_once(params: dict[str, Any], **_: object) -> None:
 
 def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
     if not signs_bodies():
-        given = request.context.get("client_config") or Config()
-        request.context["client_config"] = given.merge(
-            Config(s3={**(given.s3 or {}), "payload_signing_enabled": False})
+        config = request.context.get("client_config") or Config()
+        request.context["client_config"] = config.merge(
+            Config(s3={**(config.s3 or {}), "payload_signing_enabled": False})
         )
 
 
@@ -221,21 +221,21 @@ class S3Backend(S3Api, AioBackend):
         """Return the answer to a failure to get credentials; raise if no second try would help."""
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
-        said = error.response if isinstance(error, ClientError) else {}
-        status = int(said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        throttled = "Throttl" in str(said.get("Error", {}).get("Code", ""))
+        response = error.response if isinstance(error, ClientError) else {}
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        throttled = "Throttl" in str(response.get("Error", {}).get("Code", ""))
         if isinstance(error, _PASSING) or status >= 500 or status == 429 or throttled:
             return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
-        what = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
-        raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
+        summary = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
+        raise AccessDenied(f"{summary}; check key, profile, role and token", path=path) from error
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
         """Send the request through botocore's client."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
         match request.verb:
             case Verb.CREATE | Verb.MATCH:
-                made = self._settings.making(request.the_write())
-                await client.put_object(**made, **key, Body=request.data)
+                attributes = self._settings.making(request.the_write())
+                await client.put_object(**attributes, **key, Body=request.data)
             case Verb.HEAD:
                 await client.head_object(**key, **more("HeadObject"))
             case Verb.GET:
@@ -244,8 +244,8 @@ class S3Backend(S3Api, AioBackend):
                 await client.delete_object(**key, **more("DeleteObject"))
             case Verb.DELETE_MANY:
                 objects = [{"Key": key_of(path)["Key"]} for path in request.paths]
-                what = {"Objects": objects, "Quiet": True}
-                await client.delete_objects(Bucket=key["Bucket"], Delete=what, **more("DeleteObjects"))
+                deletion = {"Objects": objects, "Quiet": True}
+                await client.delete_objects(Bucket=key["Bucket"], Delete=deletion, **more("DeleteObjects"))
             case Verb.LIST:
                 await client.list_objects_v2(**_listing(request), **more("ListObjectsV2"))
             case _:
@@ -256,8 +256,8 @@ class S3Backend(S3Api, AioBackend):
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
         upload = request.upload
         if upload is None:
-            made = self._settings.making(request.the_write())
-            await client.create_multipart_upload(**made, **key)
+            attributes = self._settings.making(request.the_write())
+            await client.create_multipart_upload(**attributes, **key)
             return
         named = {**key, "UploadId": upload.token}
         if request.verb is Verb.PART:
@@ -265,8 +265,8 @@ class S3Backend(S3Api, AioBackend):
             await client.upload_part(**more("UploadPart"), **named, PartNumber=number, Body=request.data)
         elif request.verb is Verb.FINISH:
             parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(upload.tags, 1)]
-            known = more("CompleteMultipartUpload")
-            await client.complete_multipart_upload(**known, **named, MultipartUpload={"Parts": parts})
+            settings = more("CompleteMultipartUpload")
+            await client.complete_multipart_upload(**settings, **named, MultipartUpload={"Parts": parts})
         else:
             await client.abort_multipart_upload(**more("AbortMultipartUpload"), **named)
 

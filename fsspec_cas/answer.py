@@ -10,7 +10,7 @@ from fsspec_cas.outcome import Version, Write
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Answer: the store performed the write or delete. `version` is None if the answer carried none."""
+    """Answer: the store performed the write or delete; `version` is None if the answer carried none."""
 
     version: Version | None
 
@@ -24,7 +24,7 @@ class ConditionFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotApplied:
-    """Answer: the request was certainly not applied and may be re-sent (409 "conflict", 429, no connection)."""
+    """Answer: the request was certainly not applied, and may be re-sent (409 "conflict", 429, no connection)."""
 
     why: str
     retry_after_s: float | None = None

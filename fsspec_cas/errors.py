@@ -1,22 +1,15 @@
 """Errors, grouped by what the caller would do next.
 
-CasError
-├── Refused              the condition was false, nothing was written: read again, decide again
-│   ├── AlreadyExists        (a FileExistsError)
-│   └── VersionMismatch
-├── OutcomeUnknown       the write may or may not have been applied: `resolve()`, or read and decide
-├── StoreError           the store did not perform the call, nothing was changed (an OSError)
-│   ├── ObjectNotFound       (a FileNotFoundError)
-│   ├── BucketNotFound       (a FileNotFoundError)
-│   ├── AccessDenied         (a PermissionError)
-│   └── Unavailable          throttled, unreachable or failing until the timeout; try again later
-├── NotSupported         this store or protocol cannot do it; choose another
-└── InvalidInput         a value that no retry makes valid (a ValueError)
+CasError ├── Refused              read again, decide again │   ├── AlreadyExists        (a FileExistsError) │   └──
+VersionMismatch ├── OutcomeUnknown       `resolve()`, or read and decide ├── StoreError           nothing was changed
+(an OSError) │   ├── ObjectNotFound       (a FileNotFoundError) │   ├── BucketNotFound       (a FileNotFoundError) │
+├── AccessDenied         (a PermissionError) │   └── Unavailable          try again later ├── NotSupported
+choose another store or protocol └── InvalidInput         no retry makes it valid (a ValueError)
     ├── InvalidUrl
     ├── InvalidVersion
     └── NotBytes             (a TypeError)
 
-Every error has a message of one sentence and can be pickled. `path` names the object, if there is one.
+Every error has a one-sentence message and can be pickled. `path` names the object, if any.
 """
 
 from __future__ import annotations
@@ -94,7 +87,7 @@ def _rebuilt(kind: type[OutcomeUnknown], message: str, path: str, outcome: Unkno
 
 
 class StoreError(CasError, OSError):
-    """The store did not perform the call."""
+    """The store did not perform the call; nothing was changed."""
 
 
 class ObjectNotFound(StoreError, FileNotFoundError):

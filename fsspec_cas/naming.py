@@ -1,10 +1,8 @@
-"""Checks of the names of stores, folders and objects, before any request.
+"""Checks of the names of stores, folders and objects, before any request; one rule for all stores and the lock.
 
-One rule serves all stores and the lock, so that programs that mean the same object request the same name. Steps have
-one slash between, and none is `.` or `..`. A name has no blanks at its ends, no NUL, no lone surrogate.
-
-A root is normalized, as by JVM Hudi's `StoragePath`, except that `..` is refused. An object's path must be normalized:
-stores disagree on whether `a//b` is `a/b`. fsspec takes unknown text, as `s3:/bucket/x`, for a local path.
+One slash separates a path's steps, none of which is `.` or `..`. A name has no blanks at its ends, no NUL, no lone
+surrogate. A root is normalized as by JVM Hudi's `StoragePath`, except that `..` is refused. An object's path must be
+normalized: stores disagree on whether `a//b` is `a/b`. fsspec takes unknown text, as `s3:/bucket/x`, for a local path.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ def check_url(url: object) -> str:
     A local path may be relative. Write `./a:b` for a ":" in its first step, and `file:///a?b` for a "?".
 
     Raises:
-        InvalidUrl: it is not text, is empty, is neither a URL nor a path, has blanks at its ends or a step "..", or
-            contains a password, token or signature, which messages and logs would show.
+        InvalidUrl: it is not text, empty, neither a URL nor a path, has blanks at its ends or a step "..", or contains
+            a password, token or signature.
 
     >>> check_url("s3://bucket//x/./y/")
     's3://bucket/x/y'

@@ -44,13 +44,12 @@ class ReadState(Generic[T]):
     """Immutable state of one object's reads; each event method returns the next state.
 
     One read is under way at a time, as versions have no order. A caller never gets a read that began before its call,
-    which may show overwritten content. Content of a read that overlaps with a local write gets no age, as their order
-    is unknown.
+    which may show overwritten content. A read that overlaps with a local write has no known order to it, so its content
+    gets no age.
 
     Attributes:
         reads_begun: number of reads begun, ever.
         events_ended: number of reads answered and writes ended, ever.
-        read: the read under way.
         known: content last read or written here; callers get it only if `is_recent`.
         as_of_s: `known` was current at this time or later; None if unknown.
         written: value of `events_ended` after the last write won here.

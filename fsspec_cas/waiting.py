@@ -24,9 +24,8 @@ class WaitStopped(BaseException):
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
-    `threading.Event`, `Condition`, `Semaphore` and `Future` take their lock in Python code, where a Ctrl-C or another
-    asynchronous exception can leave it taken; then every other thread blocks forever. `with` on a plain
-    `threading.Lock` is safe, being C code.
+    `threading.Event`, `Condition`, `Semaphore` and `Future` take their lock in Python code, where a Ctrl-C can leave it
+    taken; then every other thread blocks forever. `with` on a plain `threading.Lock` is safe, being C code.
 
     Here each waiting thread puts its own lock into a deque. Setting writes the flag, then removes and releases those
     locks, each in one C call. A thread that is not woken re-reads the flag within `SLICE_S`.

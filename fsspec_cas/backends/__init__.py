@@ -28,7 +28,7 @@ __all__ = [
     "backend_for",
     "is_remote",
     "off_thread",
-    "place_of",
+    "service_key",
     "split_url",
 ]
 

@@ -45,9 +45,9 @@ _CAPABILITIES = Capabilities(
 class LocalBackend(Backend):
     """Conditional writes to local files; folders are created unless the filesystem `fs` has `auto_mkdir=False`.
 
-    A create links a synced temporary file to its name; `link` fails if the name is taken. A replacement compares the
+    A create links a synced temporary file to its name, which fails if the name is taken. A replacement compares the
     version under a `flock` on the folder, then renames. Readers never see a mixture, even after a crash, which may
-    leave a temporary file (`.cas-`).
+    leave a temporary file.
 
     The version is inode, size and modification time in ns. Each write sets a later time, so a version never recurs.
     Other programs' writes change the version but ignore the lock: only writers that use this backend exclude each

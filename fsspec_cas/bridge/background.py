@@ -28,8 +28,8 @@ class Later(Future[T]):
     """The future of a call, which an interrupt cannot leave locked.
 
     The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting caller can leave locked; then
-    the thread that sets results would block. A `Later` keeps its result behind a `Signal`. `concurrent.futures.wait`
-    and `as_completed` still use the `Condition`, which the setting thread tries to lock for one second.
+    the thread that sets results blocks. A `Later` uses a `Signal`. `concurrent.futures.wait` and `as_completed` still
+    need the `Condition`, which the setting thread tries to lock for one second.
     """
 
     def __init__(self) -> None:
@@ -141,8 +141,7 @@ _AT_EXIT_S = 60.0
 class Background:
     """Runs each call on its own thread at once; the interpreter's exit waits for calls started by `begin`.
 
-    asyncio's default executor has few threads; a `ThreadPoolExecutor` can stay locked after an interrupt. Here the
-    queue and the deque are C code, so an interrupt leaves at most one idle thread too many.
+    Its queue and deque are C code, so an interrupt leaves no lock taken, at most one idle thread too many.
     """
 
     def __init__(self) -> None:

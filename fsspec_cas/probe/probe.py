@@ -75,8 +75,8 @@ def probe(
     passed is right, as a few races do not find a rare loss.
 
     Args:
-        store: a store, or a URL with `storage_options`.
-        storage_options: as fsspec takes them.
+        store: a store, or a URL.
+        storage_options: fsspec's, for a URL.
         racers: writers per race.
         timeout: seconds for each call.
         progress: called after each check with its finding, its number from 1, and the number of checks.

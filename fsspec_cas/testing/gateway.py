@@ -163,9 +163,8 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule unchanged, so that signatures stay valid. It closes each connection after one
-    answer, as a kept one would hide cases. `choose` returns a rule, e.g. a random one, for a request that none of
-    `rules` takes.
+    It forwards requests without a rule unchanged, so that signatures stay valid, and closes each connection after one
+    answer, as a kept one would hide cases. `choose` returns a rule for a request that none of `rules` takes.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))

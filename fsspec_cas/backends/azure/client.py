@@ -120,7 +120,7 @@ class AzureBackend(AioBackend):
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Create the blob by Put Block and Put Block List, whose If-None-Match: * checks only committed blobs.
 
-        Azurite, unlike Azure, refuses Put Blob beside an unfinished upload.
+        Azurite, unlike Azure, refuses Put Blob during an unfinished upload.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s

@@ -1,6 +1,6 @@
 """Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
-Stores date it by their clock. In a local folder it holds machine, boot and uptime, since writers' clocks may be wrong.
+In a local folder the file holds machine, boot and uptime, since writers' clocks may be wrong.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ class TableView:
 
     Attributes:
         log: the name of the lock's log; empty if no log covers the table.
-        place: the position in that log.
+        place: the offset in that log.
         slices: the latest slice of each file group; None if not read.
         listed: whether the timeline was listed; otherwise it lacks others' pending instants.
-        latest_begin: the latest begin time of all completed instants, also of those not yet in `timeline`.
-        is_combined: whether another client leads the batch, and so decides others' commits.
+        latest_begin: the latest begin time of all completed instants, even if not in `timeline` yet.
+        is_combined: whether another client leads the batch, and decides others' commits.
         has_guests: whether JVM writers were seen recently.
     """
 
@@ -78,8 +78,8 @@ class SeenListing:
     Attributes:
         log: the log in which its timeline was listed; empty if there was none.
         compacted: the time of its last compaction.
-        schema: the schema of its files since then; empty if not read.
-        logs: the number of its commits since then.
+        schema: the schema of its files; empty if not read.
+        logs: the number of commits since the compaction.
     """
 
     log: str = ""

@@ -42,7 +42,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
     """List the files in a folder with a name after `after` and before `until`.
 
-    Timeline names begin with digits, so `until=":"` leaves the archive out.
+    `until=":"` leaves the timeline's archive out.
     """
     prefix = f"{folder}/"
     start, stop = prefix + after if after else None, prefix + until if until else None

@@ -83,7 +83,7 @@ def _has_grown(before: Timeline, timeline: Timeline) -> bool:
 def archived_since(before: Timeline, timeline: Timeline) -> bool:
     """Return whether a write that completed after the snapshot `before` may be archived.
 
-    Archival takes the oldest by begin; a write not completed in `before` began after its writes, or was pending.
+    Such a write began after all writes of `before`, or was pending in it.
     """
     first = timeline.first_active
     passed = (
@@ -123,7 +123,7 @@ def by_partition(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Return the first overlap with a write that ends a file group of a blind write, or plans to.
 
-    An ended group hides rows logged at the same time, whichever write completes first.
+    An ended group hides rows logged at the same time.
     """
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.action in ending))

@@ -76,8 +76,8 @@ def removable(
 ) -> Removable:
     """Return the files that may be removed. List `paths` BEFORE `timeline`: a file without an instant never gets one.
 
-    `replaced_by`: the begin of the replacecommit that ended a file group. `protected`: paths in savepoints. `archived`:
-    completion times of archived writes of logs.
+    `replaced_by`: the begin of the replacecommit that ended a group. `archived`: completion times of archived writes of
+    logs.
     """
     earliest = earliest_retained(policy, timeline, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(timeline))

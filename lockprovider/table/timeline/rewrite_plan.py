@@ -84,10 +84,7 @@ class ClusterEvery:
 def clustering_plan(
     snapshot: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Return a clustering plan of slices that began before `until`, if given.
-
-    `busy`: file groups of other plans.
-    """
+    """Return a clustering plan without `busy` file groups, and of slices that began before `until`."""
     small = [
         slice_
         for slice_ in snapshot.slices
@@ -164,9 +161,9 @@ class CompactEvery:
 
 
 def compaction_plan(snapshot: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
-    """Return the slices that a compaction with this begin time merges, largest logs first.
+    """Return the slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups.
 
-    Logs of pending writes belong to the next slice. `busy`: file groups of other plans.
+    Logs of pending writes belong to the next slice.
     """
     slices = [
         (slice_, _compacted(slice_, begin)) for slice_ in snapshot.slices if slice_.logs and slice_.group not in busy

@@ -164,10 +164,7 @@ class Timeline:
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
-        """Iterate over the instants with this begin time.
-
-        A search by the second also orders times of 14 digits.
-        """
+        """Iterate over the instants with this begin time, of 14 or 17 digits."""
         second = begin[:_SECOND]
         at = bisect_left(self.instants, second, key=_second)
         near = takewhile(lambda i: i.begin.startswith(second), self.instants[at:])

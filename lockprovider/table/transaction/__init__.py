@@ -7,14 +7,13 @@ The life of a commit, in the order of the calls:
    writes the heartbeat and `.requested`, and reads the lock record. If a later time is completed, it tries another.
    An append may announce its files during this (`start.EarlyStart`); its first data file waits for `confirm()`.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
-4. `Transaction.commit` makes the `Proposal` (the commit) and its `Basis` (the writer's knowledge). `commit.Committing`
-   gets it decided, in tries chosen by `states.next_try`.
+4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `commit.Committing` gets it
+   decided, in tries chosen by `states.next_try`.
 5. By default the writer validates the proposal and posts it as an intent; the writer that decides it validates it again
-   (`decider.TableDecider`). Both use `validate.decide`: repeated batch, newer fence, broken snapshot, other columns,
-   overlap. Once the lock record has the commit, readers see it.
+   (`decider.TableDecider`). Both use `validate.decide`. Readers see the commit once the lock record has it.
 6. If the log is not enough, the writer holds the lock, validates once, and publishes the completed file.
-7. After a refusal `transact` rolls back and begins again from a fresh snapshot. After `PublishUnknown` the files stay,
-   and a second `commit`, or `Transaction.resume`, finds the outcome.
+7. After a refusal `transact` rolls back and begins again. After `PublishUnknown` the files stay; a second `commit`, or
+   `Transaction.resume`, finds the outcome.
 
 May import: services, state and below. Promised: a commit happens once or never.
 """

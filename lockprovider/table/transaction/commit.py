@@ -52,7 +52,7 @@ _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """A try that did not decide the commit. `hold`: hold the lock from the next try on."""
+    """A try that did not decide the commit; `hold`: hold the lock from now on."""
 
     hold: bool = False
     unknown: PublishUnknown | None = None

@@ -1,7 +1,4 @@
-"""A commit to decide (`Proposal`), its writer's knowledge (`Basis`), and its outcome (`CommitResult`). Pure.
-
-Any writer judges a proposal by the lock's log alone, with the same result for the same log.
-"""
+"""A commit to decide (`Proposal`), its writer's knowledge (`Basis`), and its outcome (`CommitResult`). Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The start of a write: take an instant with its own begin time, pending on the timeline, with a heartbeat.
 
-The begin time exceeds all completed times on a timeline read after `.requested` was created. So an earlier snapshot
-lacks this instant, and a later one has it pending; JVM writers judge by that.
+The begin time exceeds all completed times on a timeline read after `.requested` was created: earlier snapshots lack the
+instant, and later ones have it pending. JVM writers judge by that.
 
 Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 """
@@ -200,10 +200,7 @@ def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started 
 def _verify(
     table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
-    """Create the inflight file and check the begin time.
-
-    If the time is invalid, remove the files and return the timeline.
-    """
+    """Create the inflight file and check the begin time; if invalid, remove the files and return the timeline."""
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))

@@ -206,7 +206,7 @@ class Transaction:
     def ensure_begun(self) -> Started:
         """Begin if not begun; raises `Passed` if the write must begin again.
 
-        Also raises `PropertiesChanged`, or `Aborted` or `InvalidRecords` once it is over or has written.
+        Also raises `PropertiesChanged`, and `Aborted` or `InvalidRecords` after a write.
         """
         if self.state is State.CLAIMED and self._early is not None:
             self._early.confirm()
@@ -252,7 +252,7 @@ class Transaction:
 
     @property
     def may_be_blind(self) -> bool:
-        """Whether it may write blindly: non-blocking, and it reads, replaces and adds no rows or columns."""
+        """Whether it may write blindly: non-blocking, with no rows read, file groups ended or columns added."""
         is_plain = self._action is Action.DELTACOMMIT and not self._adds_columns
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
@@ -282,11 +282,8 @@ class Transaction:
         """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
 
         Rows that others insert in new file groups during the transaction stay. With `add(())` the partitions are
-        emptied (Hudi's operation `DELETE_PARTITION`).
-
-        Raises:
-            InvalidRecords: something was written already, or the operation replaces nothing.
-            InvalidSettings: this is a non-blocking writer.
+        emptied (Hudi's operation `DELETE_PARTITION`). Raises `InvalidRecords` after a write, `InvalidSettings` for a
+        non-blocking writer.
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             refuse_replacing(operation)
@@ -307,11 +304,7 @@ class Transaction:
         """Add these columns to the table with this commit; older rows have nulls there.
 
         To extend a column, give its wider struct, or the path of a new field (`st.y`, `l.element.y`, `m.value.y`).
-        Columns that exist with this type stay.
-
-        Raises:
-            UnsupportedSchema: a field exists with another type, or its type cannot be stored.
-            InvalidInput: a path names no field of the table.
+        Columns that exist with this type stay. Raises `UnsupportedSchema` or `InvalidInput`.
         """
         self._adds_columns = True
         if self.table.current.internal_schema(self.timeline):
@@ -353,11 +346,7 @@ class Transaction:
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Make the write visible for good, unless another writer got in the way.
 
-        Raises:
-            WriteConflict: a commit completed since the snapshot touched the same file groups.
-            Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
-            AlreadyCommitted, WrongCheckpoint, Fenced: because of its batch or fence.
-            InvalidRecords: nothing was written.
+        Raises `WriteConflict`, `Aborted`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `InvalidRecords`.
         """
         if self.result is not None:
             return self.result
@@ -427,10 +416,7 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """Check new keys against the table; return the check to repeat at the commit.
-
-        None in a table with buckets, whose file groups conflict instead.
-        """
+        """Check new keys against the table; return the check to repeat at the commit, None with buckets."""
         if self.config.is_merge_on_read:
             raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
         if self.config.bucket_index is None:

@@ -74,11 +74,7 @@ def validate(
 ) -> None:
     """Raise if the commit may not be made.
 
-    Raises:
-        Aborted: it was rolled back, its heartbeat expired, or the table changed.
-        UnsupportedTable: the table cannot be written here any more.
-        AlreadyCommitted, WrongCheckpoint, Fenced: because of its batch or fence.
-        WriteConflict: another writer was faster.
+    Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
     _check_alive(table, proposal, basis, heartbeat, view)
     timeline = view.timeline
@@ -254,7 +250,7 @@ def decide(proposal: Proposal, rule: Resolution, since: Since) -> None:
 def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
     """Raise `WriteConflict` if columns were added since: the write would drop them.
 
-    Each commit states all columns and passed this check, so the last one is enough.
+    Each commit states all columns, so the last one is enough.
     """
     for other, metadata in latest_first:
         if metadata.schema_json:

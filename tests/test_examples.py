@@ -57,8 +57,8 @@ NONE = {
     "lockprovider.table.timeline.view.AsOf.includes": _INSIDE,
     **{f"lockprovider.table.timeline.view.FileSlice.{name}": _INSIDE for name in ("of_logs", "with_logs")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "locked")},
-    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("may_look_for_dead", "metadata_of", "now")},
-    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("snapshot_of", "tell")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("begin_dead_check_if_due", "metadata_of", "now")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("snapshot_of", "report")},
 }
 
 

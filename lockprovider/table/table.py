@@ -38,7 +38,7 @@ from lockprovider.table.services.restore import RestoreResult
 from lockprovider.table.settings import TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.events import Watcher, nobody
+from lockprovider.table.state.events import Watcher, ignore_event
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.retention import Policy
@@ -96,7 +96,7 @@ class Table(TableContext):
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
-        watcher: Watcher = nobody,
+        watcher: Watcher = ignore_event,
         exist_ok: bool = False,
     ) -> Table:
         """Create a table with one empty commit that carries its schema, and make it shared (see `share`).

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
+from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 from lockprovider.table.timeline.versions import Order, window
 from model.search import BrokenPromise
 
@@ -55,7 +55,7 @@ class World(NamedTuple):
 class Rules:
     """What a reader goes by; a twin has one that is wrong."""
 
-    take: Take = taken
+    take: Take = visible_part
     lists_first: bool = False
     checkpoint: Callable[[Timeline, Timeline], Timeline] = lambda found, listed: found
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockprovider.table.format.instant import after
-from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
+from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 from model.appearance import Appearance, Rules
 from model.search import explore
 
@@ -34,19 +34,19 @@ def _all_but_what_is_known_to_be_unapplied(listed: Timeline, before: Decisions, 
 
 
 def _nothing_that_is_not_in_the_log(listed: Timeline, before: Decisions, now: Decisions | None) -> Timeline | None:
-    found = taken(listed, before, now)
+    found = visible_part(listed, before, now)
     return listed.completed_before(after(before.last)) if found is None and before.last else found
 
 
 def _without_a_log_all(listed: Timeline, before: Decisions, now: Decisions | None) -> Timeline | None:
-    return taken(listed, before, now) if before.log else listed
+    return visible_part(listed, before, now) if before.log else listed
 
 
 def _forgets_what_left_the_log(listed: Timeline, before: Decisions, now: Decisions | None) -> Timeline | None:
     """What the log has got since is what it has now."""
     if now is not None and now.log == before.log and now.since(before) is None:
         now = replace(now, next=before.next + len(now.entries))
-    return taken(listed, before, now)
+    return visible_part(listed, before, now)
 
 
 TWINS = {

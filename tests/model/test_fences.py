@@ -19,7 +19,7 @@ from lockprovider.storage_lock.combine import Intent
 from lockprovider.storage_lock.commit_log import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
-from lockprovider.table.state.fence import Fence, fences_in, refuse_noted, with_fence
+from lockprovider.table.state.fence import Fence, fences_in, refuse_repeated_or_fenced, with_fence
 from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.decider import decode, encode, refuse
 from lockprovider.table.transaction.proposal import Proposal
@@ -114,7 +114,7 @@ def steps(choose: Chooses = group.choose) -> Callable[[World], Iterator[tuple[st
         try:
             notes = [(i, batches_by_stream(known.extra)) for i, known in map(known_of, reversed(world.log.entries))]
             fence = Fence(world.epochs[n]) if world.epochs[n] else None
-            refuse_noted(fences_in(with_fence({}, fence)), None, lambda: notes)
+            refuse_repeated_or_fenced(fences_in(with_fence({}, fence)), None, lambda: notes)
         except Fenced:
             return f"{n} is refused at once", world._replace(ended=world.ended | {n})
         intent = Intent(world.log.name, world.log.next, wanted_of(wanted).stem, wanted)
@@ -136,7 +136,7 @@ def test_no_commit_follows_one_of_a_newer_epoch(epochs: tuple[int, ...]) -> None
 
 
 def test_mutant_that_checks_the_fence_only_in_the_writer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validate, "refuse_noted", lambda *_: None)
+    monkeypatch.setattr(validate, "refuse_repeated_or_fenced", lambda *_: None)
     found = explore(world(2, 1), steps())
     print(found)
     assert found.story

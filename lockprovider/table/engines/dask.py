@@ -236,7 +236,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
     """Run tasks and return their results; local schedulers report progress per task, a cluster only at the end."""
     keys, done = {task.key for task in tasks}, count(1)
-    report = partial(txn.table.tell, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
+    report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
     def ended(key: Any, *_: Any) -> None:
         if key in keys:

@@ -20,7 +20,7 @@ from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, given_columns, plan_scan, read_slice
 from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, unless_stale
-from lockprovider.table.state.parallel import look_again
+from lockprovider.table.state.parallel import repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import (
     OPERATION,
@@ -130,7 +130,7 @@ def changes_since(
         found = partial(_changes, table, now, given, continues=bool(start), columns=columns, only=only)
         return unless_stale(table, now, found)
 
-    return look_again(look)
+    return repeat_while_stale(look)
 
 
 def _time(table: TableContext, now: Timeline, given: TableVersion | None, order: Order) -> str:

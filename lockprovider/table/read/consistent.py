@@ -19,8 +19,8 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.html import grid
 from lockprovider.table.read import scan
 from lockprovider.table.state.as_of import snapshot_of_version, unless_stale
-from lockprovider.table.state.events import counted
-from lockprovider.table.state.parallel import Stale, look_again
+from lockprovider.table.state.events import with_progress
+from lockprovider.table.state.parallel import Stale, repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion
 from lockprovider.table.timeline.view import Snapshot
@@ -91,7 +91,7 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
     """Return the snapshot of a moment, and start again if it becomes stale."""
-    return look_again(partial(_snapshot, table, as_of))
+    return repeat_while_stale(partial(_snapshot, table, as_of))
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
@@ -100,7 +100,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
         return known
     now = table.current.visible(noted=as_of is None)
     seen = unless_stale(table, now, partial(snapshot_by, table, now, as_of))
-    return seen if as_of is not None else table.knowledge.found(seen)
+    return seen if as_of is not None else table.knowledge.cache_files(seen)
 
 
 def snapshot_by(
@@ -147,11 +147,11 @@ def rows(
                 raise
             raise Stale(error) from error  # The present rows are in other files now.
 
-    return look_again(look)
+    return repeat_while_stale(look)
 
 
 def _told(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_Part]:
-    return counted(table, "", "read file groups", parts, total)
+    return with_progress(table, "", "read file groups", parts, total)
 
 
 def commits(table: TableContext) -> CommitHistory:
@@ -166,4 +166,4 @@ def commits(table: TableContext) -> CommitHistory:
         except HistoryGone as error:
             raise Stale(error) from error  # The commit was archived during the read.
 
-    return look_again(look)
+    return repeat_while_stale(look)

@@ -138,7 +138,7 @@ def run_clustering(
             check=lambda lease, now: _give_way(table, lease, begin, table.snapshot_of(now), planned),
             ended=sorted(planned.file_groups),
         )
-    table.tell("clustered", begin, file_groups=len(planned.slices), files=len(stats))
+    table.report("clustered", begin, file_groups=len(planned.slices), files=len(stats))
     return _result(begin, completion, planned, [stat.group for stat in stats])
 
 
@@ -262,7 +262,7 @@ def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot,
             lost_to, touched = overlap.lost_to.file_name, {*overlap.file_groups}
     if lost_to:
         plans.take_back(table, lease, begin, Action.CLUSTERING)
-        table.tell("clustering_unscheduled", begin)
+        table.report("clustering_unscheduled", begin)
         raise WriteConflict(begin, lost_to, tuple(sorted(touched)))
 
 

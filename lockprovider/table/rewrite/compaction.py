@@ -87,7 +87,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         stats = _execute(table, begin, execution, run)
         completion = executor.complete(table, begin, Action.COMPACTION, execution, stats)
-    table.tell("compacted", begin, file_groups=len(execution.planned))
+    table.report("compacted", begin, file_groups=len(execution.planned))
     return _result(begin, completion, execution.planned)
 
 

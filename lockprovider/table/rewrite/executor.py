@@ -80,7 +80,7 @@ def schedule(
         finally:
             if not (owned and is_there):
                 table.store.delete(heartbeat_path(begin))  # no executor runs it yet
-    table.tell(cast("EventKind", f"{action.value}_scheduled"), begin)
+    table.report(cast("EventKind", f"{action.value}_scheduled"), begin)
     return begin
 
 
@@ -261,7 +261,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
         for plan in begins:
             plans.take_back(table, lease, plan, action)
     for plan in begins:
-        table.tell(cast("EventKind", f"{action.value}_unscheduled"), plan)
+        table.report(cast("EventKind", f"{action.value}_unscheduled"), plan)
     return tuple(begins)
 
 

@@ -49,7 +49,7 @@ def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
     except UnsupportedTable:
         return  # the table has nothing to rewrite
     except Exception as error:  # noqa: BLE001 - of a full disk, for example: the commit stands
-        table.tell("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
+        table.report("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
 
 
 def _commits_since(timeline: Timeline, action: Action) -> int:

@@ -79,4 +79,4 @@ def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Buck
         said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name), stated)
         plans.complete_write(table, lease, begin, Action.DELTACOMMIT, said)
         table.store.delete_all(here.markers)
-    table.tell("anchored", begin, file_groups=len(bare))
+    table.report("anchored", begin, file_groups=len(bare))

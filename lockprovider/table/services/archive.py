@@ -69,7 +69,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
         names += [one.done.file_name for one in done.actions]
         if is_last:
             if names:
-                table.tell("archived", "", instants=len(names))
+                table.report("archived", "", instants=len(names))
             return ArchiveResult(tuple(names), done.held)
 
 

@@ -192,7 +192,7 @@ def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
 
 # Pending states go first: without its completed file an instant would look pending, and readers lose its rows.
 # Completed files go one by one, oldest first. A concurrent listing can still miss a later one and show an earlier one;
-# `as_of.has_gone_stale` detects that.
+# `as_of.may_lack_files` detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
     """Remove archived instants that a dead archiver left on the timeline."""

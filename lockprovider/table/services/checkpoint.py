@@ -17,7 +17,7 @@ from lockprovider.table.format.instant import format_ms
 from lockprovider.table.format.layout import data_file_at
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
-from lockprovider.table.state.as_of import has_gone_stale
+from lockprovider.table.state.as_of import may_lack_files
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.state.knowledge import TableView
 from lockprovider.table.timeline.view import FileSlice
@@ -70,7 +70,7 @@ def _write(table: TableContext, number: int) -> None:
     seen = _seen(table, table.lock.look())
     if seen is None:
         return
-    made = Checkpoint.of(seen.log, seen.place, seen.timeline, (seen.slices or {}).values())
+    made = Checkpoint.of(seen.log, seen.position, seen.timeline, (seen.slices or {}).values())
     table.store.put_if_absent(checkpoint.checkpoint_path(seen.log, number), made.encode(), create_once=True)
     if number > checkpoint.KEPT:
         table.store.delete(checkpoint.checkpoint_path(seen.log, number - checkpoint.KEPT))
@@ -81,11 +81,11 @@ def _write(table: TableContext, number: int) -> None:
 
 def _seen(table: TableContext, record: LockRecord | None) -> TableView | None:
     """Return the table at this record with all files; None if the log does not cover it."""
-    seen = table.current.known(record)
+    seen = table.current.view_by_log(record)
     if seen is None or seen.slices is not None:
         return seen
     snapshot = table.snapshot_of(seen.timeline)
     now = table.lock.look()  # A removal of files during the listing has ended the log.
-    if now is None or now.log is None or now.log.name != seen.log or has_gone_stale(table, seen.timeline):
+    if now is None or now.log is None or now.log.name != seen.log or may_lack_files(table, seen.timeline):
         return None
-    return replace(seen, slices={one.group: one for one in table.knowledge.found(snapshot).slices})
+    return replace(seen, slices={one.group: one for one in table.knowledge.cache_files(snapshot).slices})

@@ -124,5 +124,5 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
         data = encode_clean(begin, plan, took_ms)
         completion = plans.complete(table, lease, begin, Action.CLEAN, data, listed=listed)
     table.store.delete(heartbeat_path(begin))
-    table.tell("cleaned", begin, files=len(plan.paths))
+    table.report("cleaned", begin, files=len(plan.paths))
     return CleanResult(begin, completion, plan.policy, plan.files)

@@ -16,7 +16,7 @@ from lockprovider.table.errors import Aborted
 from lockprovider.table.format.instant import InstantState, after
 from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
 from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit
-from lockprovider.table.state.knowledge import SeenListing
+from lockprovider.table.state.knowledge import ListingState
 from lockprovider.table.state.metadata_table import compacted_at, own_schema, own_slices, own_timeline, uncompacted
 from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.timeline import Timeline
@@ -49,7 +49,7 @@ def begin_listing(
         compacted = compacted_at(own)
         schema = seen.schema if seen.compacted == compacted else ""
         schema = schema or own_schema(table.store, own_slices(table.store, own))
-        seen = SeenListing("" if log is None else log.name, compacted, schema, uncompacted(own))
+        seen = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
     commit = ListingCommit.of(begin, records, seen.schema)
     table.knowledge.listing = replace(seen, logs=seen.logs + 1)
     latest = "" if own is None else own.latest_time  # Instants added to the listing since then are older than `now`.

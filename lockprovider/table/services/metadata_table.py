@@ -17,11 +17,11 @@ from lockprovider.table.services import plans
 from lockprovider.table.state.metadata_table import (
     is_valid,
     merged_listing,
-    outlived,
     own_schema,
     own_slices,
     own_timeline,
     uncompacted,
+    unneeded_instants,
 )
 from lockprovider.table.timeline.rewrite_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
@@ -95,7 +95,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
             completion = both.next_time(table.clock.now_ms(), begin)
             lease.publish(done.path(InstantState.COMPLETED, completion), done.completed)
     table.knowledge.listing = replace(table.knowledge.listing, logs=0)
-    table.tell("listing_compacted", begin, log_files=len(slices[0].logs))
+    table.report("listing_compacted", begin, log_files=len(slices[0].logs))
     _remove_old(table, own)
     return begin
 
@@ -119,7 +119,7 @@ def _remove_old(table: TableContext, own: Timeline) -> None:
         return found.begin if isinstance(found, BaseFile) else own.completions.get(found.begin, first)
 
     table.store.delete_all([path for path, found in files if since(found) < first])
-    gone = outlived(own, {found.begin for _, found in files if since(found) >= first}, first)
+    gone = unneeded_instants(own, {found.begin for _, found in files if since(found) >= first}, first)
     for is_completed in (False, True):  # A JVM writer would roll back an instant that looks pending.
         table.store.delete_all([OWN_TIMELINE + i.file_name for i in gone if i.is_completed is is_completed])
 

@@ -142,7 +142,7 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
     data = encode_restore(begin, plan.victims, files, took_ms)
     plans.complete(table, lease, begin, Action.RESTORE, data)
     table.store.delete(heartbeat_path(begin))
-    table.tell("restored", begin, target=plan.target, taken_back=len(plan.victims))
+    table.report("restored", begin, target=plan.target, taken_back=len(plan.victims))
     completion = now.completions.get(plan.target, "")
     return RestoreResult(begin, plan.target, completion, tuple(victim for victim, _ in plan.victims))
 
@@ -181,7 +181,7 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
         inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
         complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(made))
-    table.tell("savepoint", target.begin)
+    table.report("savepoint", target.begin)
     return target.begin, made
 
 

@@ -49,7 +49,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
                 plans.remove_files(table, begin, files_of(table, begin))  # Their plan lacks files written after it.
             return
         execute(table, lease, now, begin, fenced=not own)
-    table.tell("rolled_back", begin)
+    table.report("rolled_back", begin)
 
 
 def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bool:
@@ -63,7 +63,7 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
         return False
     table.store.delete_all(files)
     plans.remove_pending(table, now, begin)
-    table.tell("rolled_back", begin)
+    table.report("rolled_back", begin)
     return True
 
 
@@ -162,7 +162,7 @@ def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
         if planned not in dead_among(table, [planned]) or not _is_owned(table, planned):
             return False
         plans.take_back(table, lease, planned, Action.CLUSTERING)
-    table.tell("clustering_unscheduled", planned)
+    table.report("clustering_unscheduled", planned)
     return True
 
 

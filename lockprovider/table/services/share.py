@@ -19,7 +19,7 @@ from lockprovider.table.format.writer_settings import SettingChange, alone, shar
 from lockprovider.table.services import plans
 from lockprovider.table.spec import named_columns
 from lockprovider.table.state.context import keeps_listing
-from lockprovider.table.state.key_spelling import spelled
+from lockprovider.table.state.key_spelling import with_key_spelling
 from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.timeline import Timeline, drifts_ms, of_other_zones
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
     """Write the properties by which JVM writers share the table; see `Table.share`."""
     if dry_run:
-        return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
+        return _changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
     def change(config: TableConfig) -> TableConfig:
         nonlocal done, keeps
-        config = spelled(table, config)
+        config = with_key_spelling(table, config)
         done, keeps = _changes(table, config, all_in_utc=all_in_utc), _keeps(table, config)
         if any(one.key == PARTITIONS_KEY for one in done):
             plans.check_no_write(table)

@@ -30,7 +30,7 @@ from lockprovider.table.format.lsm import (
 )
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
 from lockprovider.table.state.knowledge import History, TableKnowledge
-from lockprovider.table.state.parallel import Stale, look_again
+from lockprovider.table.state.parallel import Stale, repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ _BATCH_ROWS = 16
 
 def read_history(table: TableKnowledge) -> History:
     """Read the list of the archive's files and cache it."""
-    return look_again(partial(_look, table))
+    return repeat_while_stale(partial(_look, table))
 
 
 def _look(table: TableKnowledge) -> History:
@@ -87,7 +87,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
     return sorted(by_commit.items(), key=lambda item: item[0].completion or "", reverse=True)
 
 
-def tells_of_all(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
+def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
     """Return whether `before` has, completed, every write that was archived since its listing."""
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
@@ -139,7 +139,7 @@ def _of_files(
                 raise
             raise Stale(error) from error
 
-    return look_again(look)
+    return repeat_while_stale(look)
 
 
 def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:

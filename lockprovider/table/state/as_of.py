@@ -20,7 +20,7 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import Stale, concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, Reached, TableVersion, moment_of_version
-from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound
+from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rewound
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -52,7 +52,7 @@ def refuse_gone(
 ) -> None:
     """Raise `HistoryGone` if a needed file of a past snapshot was cleaned."""
     shown = snapshot.timeline.written
-    lost_groups = lost(
+    lost_groups = cleaned_groups(
         snapshot,
         with_logs(table, snapshot.timeline),
         [(i, table.metadata_of(i)) for i in timeline.writes if i.file_name not in shown],
@@ -99,7 +99,7 @@ def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T])
         if not is_stale(table, lambda: timeline, error):
             raise
     else:
-        if not has_gone_stale(table, timeline):
+        if not may_lack_files(table, timeline):
             return result
     message = f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits"
     raise Stale(HistoryGone(message))
@@ -112,10 +112,10 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
     if not misses_file(error):
         return False
     timeline = snapshot()
-    return has_gone_stale(table, timeline) or not timeline.written <= table.listed_timeline().written
+    return may_lack_files(table, timeline) or not timeline.written <= table.listed_timeline().written
 
 
-def has_gone_stale(table: TableContext, timeline: Timeline) -> bool:
+def may_lack_files(table: TableContext, timeline: Timeline) -> bool:
     """Return whether files of `timeline` may have been removed since; lists the timeline.
 
     A clean planned earlier removes no latest file of `timeline`. Archival removes the oldest writes first.

@@ -44,7 +44,7 @@ def find(store: Store, log: Log) -> Checkpoint | None:
     for number in range(last, max(0, last - KEPT), -1):
         content = store.read_or_none(checkpoint_path(log.name, number))
         checkpoint = None if content is None else Checkpoint.decode(content.data)
-        if checkpoint is not None and checkpoint.log == log.name and log.since(checkpoint.place) is not None:
+        if checkpoint is not None and checkpoint.log == log.name and log.since(checkpoint.position) is not None:
             return checkpoint
     return None
 
@@ -73,13 +73,13 @@ _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file or empty, it
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at position `place` of the log `log`; `timeline` includes instants pending then.
+    """The table at position `position` of the log `log`; `timeline` includes instants pending then.
 
     `files`: the latest slices by partition.
     """
 
     log: str
-    place: int
+    position: int
     timeline: Timeline
     files: Mapping[str, tuple[_Slice, ...]]
 
@@ -103,7 +103,7 @@ class Checkpoint:
         fields = {
             "version": _VERSION,
             "log": self.log,
-            "place": self.place,
+            "place": self.position,
             "done": {action: _differences(times) for action, times in done.items()},
             "instants": names,
             "files": dict(self.files),

@@ -24,8 +24,8 @@ from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.clock import TimelineClock
 from lockprovider.table.state.current import CurrentState
-from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, nobody
-from lockprovider.table.state.fence import Fence, batches_back, refuse_noted
+from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, ignore_event
+from lockprovider.table.state.fence import Fence, batches_newest_first, refuse_repeated_or_fenced
 from lockprovider.table.state.knowledge import TableKnowledge, TableView
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
@@ -49,7 +49,7 @@ class TableContext:
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
-        watcher: Watcher = nobody,
+        watcher: Watcher = ignore_event,
         world: World | None = None,
         audit: AuditLog | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class TableContext:
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
-        watcher: Watcher = nobody,
+        watcher: Watcher = ignore_event,
     ) -> _Context:
         """Open the table at `url`; reads its properties.
 
@@ -242,25 +242,27 @@ class TableContext:
         """
         with self._lock.acquire() as lease:
             if self.fence is not None:
-                refuse_noted((self.fence,), None, partial(batches_back, self, self.listed_timeline()))
+                refuse_repeated_or_fenced(
+                    (self.fence,), None, partial(batches_newest_first, self, self.listed_timeline())
+                )
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """Read the table by the lock's log, or list it if needed or `listed`."""
         return self.current.now(record, listed=listed)
 
-    def may_look_for_dead(self) -> bool:
+    def begin_dead_check_if_due(self) -> bool:
         """Return whether a check for dead writers is due; if so, record it as done."""
-        now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_looked_s
+        now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_checked_s
         if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
             return False
-        self.knowledge.dead_looked_s = now_s
+        self.knowledge.dead_checked_s = now_s
         return True
 
     def run_inline_services(self) -> None:
         """Run the services due after a commit: none here; `Table` overrides it."""
 
-    def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
+    def report(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Report an event to the watcher and the log."""
         level = logging.WARNING if kind in WARNED else logging.INFO if kind in LOGGED else logging.DEBUG
         if _LOG.isEnabledFor(level):

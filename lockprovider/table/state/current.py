@@ -37,10 +37,10 @@ from lockprovider.table.format.writer_settings import is_unordered
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import completions, reach
 from lockprovider.table.state.checkpoint import Checkpoint
-from lockprovider.table.state.knowledge import SeenProperties, TableKnowledge, TableView
+from lockprovider.table.state.knowledge import CachedProperties, TableKnowledge, TableView
 from lockprovider.table.state.metadata_table import listed_files
-from lockprovider.table.state.parallel import Stale, concurrently, files_below, look_again
-from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
+from lockprovider.table.state.parallel import Stale, concurrently, files_below, repeat_while_stale
+from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
 _LOG = logging.getLogger("lockprovider.table")
@@ -98,15 +98,15 @@ class CurrentState:
             content = self._store.read_if_changed(PROPERTIES, properties.version)
         if content is not None:
             before, config = None if properties is None else properties.config.version, parse_properties(content.data)
-            properties = SeenProperties(content.version, config, began_s)
-            self._tell_version(before, config.version)
+            properties = CachedProperties(content.version, config, began_s)
+            self._log_version(before, config.version)
         assert properties is not None  # noqa: S101 - only a known version is unchanged
         newest = self._knowledge.properties
         if newest is None or newest.asked_s <= began_s:  # else another thread has read since
             self._knowledge.properties = replace(properties, asked_s=began_s)
         return properties.config
 
-    def _tell_version(self, before: int | None, after: int) -> None:
+    def _log_version(self, before: int | None, after: int) -> None:
         if before is not None and after > before:
             _LOG.warning(
                 "%s: upgraded from version %d to %d: Hudi 1.0 cannot open it any more", self._url, before, after
@@ -117,11 +117,11 @@ class CurrentState:
     # -- the timeline --------------------------------------------------------------------------------------------------
 
     def visible(self, *, noted: bool = False) -> Timeline:
-        """Return the timeline for readers: each commit with all decided before it (see `taken`).
+        """Return the timeline for readers: each commit with all decided before it (see `visible_part`).
 
         `noted`: also read the properties, and cache the view.
         """
-        return look_again(partial(self._visible, noted=noted))
+        return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
         """Read the lock record and list the timeline; read the record again if commits are in doubt."""
@@ -130,10 +130,10 @@ class CurrentState:
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
         if not listed.writes:
             check_readable(self.config())  # a downgrade leaves an empty folder
-        timeline = taken(listed, before)
+        timeline = visible_part(listed, before)
         if timeline is None and not before.log and self._appears_in_order():
             return listed
-        timeline = taken(listed, before, _decisions(self._record())) if timeline is None else timeline
+        timeline = visible_part(listed, before, _decisions(self._record())) if timeline is None else timeline
         if timeline is None:
             raise Stale(HistoryGone(f"the log of the table at {self._url!r} begins again and again; try again"))
         return timeline
@@ -161,16 +161,16 @@ class CurrentState:
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
         """Raise `TableReplaced` if `listed` is of another table than `before`, or of an older copy."""
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
-        if not late or _tells_of(listed, late):
+        if not late or _has_one_of(listed, late):
             return
         check_readable(self.config())  # a downgrade moves the timeline
         record = self._record()
-        if record is not None and self._knowledge.at(record.log) is not None:
+        if record is not None and self._knowledge.view_at(record.log) is not None:
             return  # the write is decided, but not stored yet
         with suppress(Corrupt):
             if reach(self._knowledge).begin >= late[0].begin:
                 return
-        if not _tells_of(self._list(before), late):  # else it was just being stored
+        if not _has_one_of(self._list(before), late):  # else it was just being stored
             raise TableReplaced(
                 f"the table at {self._url!r} was removed and created anew, or put back from a copy: "
                 f"{late[-1].file_name}, which was there before, is neither on its timeline nor in its archive; "
@@ -184,16 +184,16 @@ class CurrentState:
         """
         decided = record is not None
         record = record or self._record()
-        view = None if listed else self.known(record)
+        view = None if listed else self.view_by_log(record)
         is_combined = record is not None and record.combiner_ms > 0
-        has_guests = record is not None and (record.foreign_seen_ms > 0 or not record.nonce)
+        has_jvm_writers = record is not None and (record.foreign_seen_ms > 0 or not record.nonce)
         if view is None:
             view = self._listed_now(record, decided=decided)
         else:
             # An upgrade may be made without the lock, so a commit always reads the properties.
             config = self.config() if decided else view.config
             view = replace(view, config=config, latest_begin=view.timeline.latest_completed_begin)
-        return replace(view, is_combined=is_combined, has_guests=has_guests)
+        return replace(view, is_combined=is_combined, has_jvm_writers=has_jvm_writers)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
@@ -222,10 +222,10 @@ class CurrentState:
         check_readable(config)  # before the timeline of another version is cached
         return self._knowledge.learn(record, timelines[0], config, decided=decided)
 
-    def known(self, record: LockRecord | None) -> TableView | None:
+    def view_by_log(self, record: LockRecord | None) -> TableView | None:
         """Return the table by the lock's current `record` and the cache or a checkpoint; None: list it."""
         log = record.log if record is not None and record.log_has_pending else None
-        view = self._knowledge.at(log)
+        view = self._knowledge.view_at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
             return view
         checkpoints: list[Checkpoint | None] = []
@@ -236,7 +236,7 @@ class CurrentState:
         if config is None or (newest := checkpoints[0]) is None:
             return None
         slices = {slice_.group: slice_ for slice_ in newest.slices}
-        return self._knowledge.adopt(log, TableView(newest.timeline, config, newest.log, newest.place, slices))
+        return self._knowledge.adopt(log, TableView(newest.timeline, config, newest.log, newest.position, slices))
 
     def has(self, instant: Instant) -> bool:
         """Return whether that timeline file exists now; one request."""
@@ -366,7 +366,7 @@ class CurrentState:
 
     def current_files(self, timeline: Timeline) -> Snapshot:
         """Return the snapshot of a timeline read just now; lists and caches unknown files."""
-        return self._knowledge.snapshot(timeline) or self._knowledge.found(self.snapshot(timeline))
+        return self._knowledge.snapshot(timeline) or self._knowledge.cache_files(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
         """Return the snapshot for readers, if the lock's log is enough; None: list the files.
@@ -374,7 +374,7 @@ class CurrentState:
         None also if a decided commit is not stored yet. It looks for commits made without the lock.
         """
         record = self._record()
-        view = self.known(record)
+        view = self.view_by_log(record)
         snapshot = None if view is None else self._knowledge.snapshot(view.timeline)
         if record is None or view is None or snapshot is None:
             return None
@@ -384,7 +384,7 @@ class CurrentState:
         begins = [_name(path)[:-1] for path in unapplied[at:] if _is_on_timeline(path)]
         last = max(view.timeline.writes, key=lambda instant: instant.begin, default=None)
         begins.append(f"{view.timeline.latest_time}~" if last is None else last.begin)
-        looked_s = self._knowledge.late_looked_s
+        looked_s = self._knowledge.late_checked_s
         is_due = looked_s is None or self._world.monotonic_s() - looked_s >= _LOOKED_S
         since = _begin_of_recent(view.timeline) if is_due else min(begins)
         newest = self._timeline(after=min(since, *begins))
@@ -397,7 +397,7 @@ class CurrentState:
         if not Timeline.of(newest).written <= view.timeline.written:
             return None
         if is_due:
-            self._knowledge.late_looked_s = self._world.monotonic_s()
+            self._knowledge.late_checked_s = self._world.monotonic_s()
         return snapshot
 
 
@@ -407,7 +407,7 @@ def _begin_of_recent(timeline: Timeline) -> str:
     return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
 
 
-def _tells_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
+def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
     """Return whether `listed` has one of the writes, or a later rollback or restore."""
     if any(listed.written_at(write.begin) is not None for write in reversed(writes)):
         return True

@@ -76,7 +76,7 @@ class TableEvent:
 Watcher = Callable[[TableEvent], None]
 
 
-def nobody(event: TableEvent) -> None:
+def ignore_event(event: TableEvent) -> None:
     """Ignore an event."""
     del event
 
@@ -88,10 +88,10 @@ _WIDTH = 24
 _TENTHS = 10
 
 
-def counted(table: TableContext, begin: str, step: str, results: Iterable[T], total: int) -> Iterator[T]:
+def with_progress(table: TableContext, begin: str, step: str, results: Iterable[T], total: int) -> Iterator[T]:
     """Yield the results of a single-step read or write, and report progress after each."""
     for done, result in enumerate(results, start=1):
-        table.tell("progress", begin, step=step, number=1, of=1, done=done, total=total)
+        table.report("progress", begin, step=step, number=1, of=1, done=done, total=total)
         yield result
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STREAM = "lockprovider.fence/"
 
 
-def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
+def batches_newest_first(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
     """Iterate over commits and their batches, newest first, then over last archived batches."""
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
@@ -76,7 +76,7 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
     return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in batches if name.startswith(_STREAM))
 
 
-def refuse_noted(
+def refuse_repeated_or_fenced(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
     """Raise if this batch or these fences may not follow the noted commits, newest first.
@@ -84,7 +84,7 @@ def refuse_noted(
     Raises `AlreadyCommitted`, `WrongCheckpoint` or `Fenced`.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
-        raise batch_id.found_in(done)
+        raise batch_id.duplicate_error(done)
     for fence in fences:
         fence.must_be_newest(next((batches[fence.stream] for _, batches in notes() if fence.stream in batches), 0))
 
@@ -171,7 +171,7 @@ class BatchId:
             f"is an older copy, or was edited; nothing was written; {_WAYS_OUT}"
         )
 
-    def found_in(self, done: Instant) -> AlreadyCommitted:
+    def duplicate_error(self, done: Instant) -> AlreadyCommitted:
         """Return the error for a batch that the commit `done` has."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 

@@ -14,7 +14,7 @@ from fsspec_cas.waiting import Worker
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
 from lockprovider.table.state.knowledge import TableKnowledge
 from lockprovider.table.state.parallel import files_below
-from lockprovider.table.timeline.liveness import HeartbeatSettings, SeenBeat
+from lockprovider.table.timeline.liveness import HeartbeatSettings, LocalBeat
 
 _LOCAL = "local"
 _FOR_EVER_S = 1e9
@@ -47,7 +47,7 @@ def last_beats(
     for begin in entries if suspects is None else {*suspects} & {*entries}:
         seen_s = unchanged_s[begin]
         content = store.read_or_none(heartbeat_path(begin))
-        beat = None if content is None else SeenBeat.decode(content.data)
+        beat = None if content is None else LocalBeat.decode(content.data)
         if beat is not None:
             silent_s = beat.silent_s(*_machine(), Machine().uptime_s(), seen_s)
             beats_ms[begin] = now_ms - round(silent_s * 1000) if silent_s < _FOR_EVER_S else 0
@@ -57,7 +57,7 @@ def last_beats(
 
 
 def _beat(store: Store) -> bytes:
-    return SeenBeat(*_machine(), Machine().uptime_s()).encode() if store.kind == _LOCAL else b""
+    return LocalBeat(*_machine(), Machine().uptime_s()).encode() if store.kind == _LOCAL else b""
 
 
 @lru_cache(maxsize=1)

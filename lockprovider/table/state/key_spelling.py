@@ -32,7 +32,7 @@ MOST = 4  # files
 _ROWS, _BYTES = 1024, 1 << 20  # of a file, searched for a row without null times
 
 
-def spelled(table: TableContext, config: TableConfig) -> TableConfig:
+def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     """Return `config` with the key spelling of the table's files; caches what it compared.
 
     Raises `UnsupportedSchema` for a timestamp as partition column, `UnsupportedTable` for an unknown or mixed spelling.
@@ -44,7 +44,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
     if not config.has_complex_single_key and not any(types.is_timestamp(kinds.field(name).type) for name in keys):
         return config
     spellings = table.knowledge.key_spellings
-    samples, compared = dict(spellings.found), spellings.compared
+    samples, compared = dict(spellings.samples), spellings.compared
     for slice_ in _to_compare(table, spellings):
         with contextlib.suppress(HistoryGone):  # a clean removed the file
             samples.update(_spelling(table, config, slice_))

@@ -36,22 +36,22 @@ class TableView:
         listed: whether the timeline was listed; otherwise it lacks others' pending instants.
         latest_begin: the latest begin time of all completed instants, even if not in `timeline` yet.
         is_combined: whether another client leads the batch, and decides others' commits.
-        has_guests: whether JVM writers were seen recently.
+        has_jvm_writers: whether JVM writers were seen recently.
     """
 
     timeline: Timeline
     config: TableConfig
     log: str = ""
-    place: int = 0
+    position: int = 0
     slices: Mapping[FileGroup, FileSlice] | None = None
     listed: bool = False
     latest_begin: str = ""
     is_combined: bool = False
-    has_guests: bool = False
+    has_jvm_writers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class SeenProperties:
+class CachedProperties:
     """The properties at one version of their file; `asked_s`: when the last request for them began."""
 
     version: Version
@@ -72,7 +72,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenListing:
+class ListingState:
     """The metadata table's state while the lock has one log: only clients of that log write it.
 
     Attributes:
@@ -93,7 +93,7 @@ class KeySpellings:
     """Key spellings of files up to begin time `compared`, with samples (True: it names its column)."""
 
     compared: str = ""
-    found: Mapping[bool, str] = field(default_factory=dict)
+    samples: Mapping[bool, str] = field(default_factory=dict)
 
 
 class TableKnowledge:
@@ -121,32 +121,32 @@ class TableKnowledge:
 
         self._view: TableView | None = None
         self.applied = ""  # a publish found in the store, with all before it
-        self.listing = SeenListing()
+        self.listing = ListingState()
 
-        self.properties: SeenProperties | None = None
+        self.properties: CachedProperties | None = None
         self.history = History()
 
         self.latest = Timeline()
         self.schema: pa.Schema | None = None  # of the last commit that was read
         self.key_spellings = KeySpellings()
         self.committed_s: dict[str, float] = {}  # when this handle's commits completed, by the monotonic clock
-        self.late_looked_s: float | None = None  # when late commits were last searched for
-        self.dead_looked_s: float | None = None  # when dead writers were
+        self.late_checked_s: float | None = None  # when late commits were last searched for
+        self.dead_checked_s: float | None = None  # when dead writers were
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
     # -- facts of a position of a log ----------------------------------------------------------------------------------
 
-    def at(self, log: Log | None) -> TableView | None:
+    def view_at(self, log: Log | None) -> TableView | None:
         """Return the cached view, advanced to the end of the lock's current `log`; None if that does not reach it."""
         view = self._view
-        if view is None or log is None or log.name != view.log or (since := log.since(view.place)) is None:
+        if view is None or log is None or log.name != view.log or (since := log.since(view.position)) is None:
             return None
         if since:
             written = view.timeline.written  # a listing may contain later commits
             instants = tuple(i for i in self._learn_contents(since) if i.file_name not in written)
             slices, timeline = self._advanced(view, instants), view.timeline.plus(instants)
-            view = self._view = replace(view, place=log.next, timeline=timeline, slices=slices)
+            view = self._view = replace(view, position=log.next, timeline=timeline, slices=slices)
             self.latest = timeline
         return view
 
@@ -157,7 +157,7 @@ class TableKnowledge:
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
-        before = self.at(log)
+        before = self.view_at(log)
         entries = () if log is None else log.since(log.first) or ()
         # A listing may lack a publish and have a later one.
         last = entries[len(entries) - unapplied :] if unapplied else ()
@@ -175,12 +175,12 @@ class TableKnowledge:
         )
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
-        """Cache a checkpoint's view at a position of the current log; return it as `at`."""
+        """Cache a checkpoint's view at a position of the current log; return it as `view_at`."""
         self._learn_contents(log.since(log.first) or ())
         self._view, self.latest = view, view.timeline
-        return self.at(log)
+        return self.view_at(log)
 
-    def found(self, snapshot: Snapshot) -> Snapshot:
+    def cache_files(self, snapshot: Snapshot) -> Snapshot:
         """Cache the files of this snapshot, and return it."""
         view = self._view
         if view is not None and view.timeline.written == snapshot.timeline.written:

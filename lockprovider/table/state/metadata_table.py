@@ -136,7 +136,7 @@ def uncompacted(own: Timeline) -> int:
     return sum(not i.begin.startswith(_FIRST) for i in since)
 
 
-def outlived(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
+def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
     """Return the metadata table's oldest instants that no reader needs: completed before `first`.
 
     `remaining`: begin times of its files. Those within the timeline now must stay within it, or readers take them

@@ -61,7 +61,7 @@ class Stale(Exception):
         self.error = error
 
 
-def look_again(look: Callable[[], T]) -> T:
+def repeat_while_stale(look: Callable[[], T]) -> T:
     """Return the result of `look`, repeated while it raises `Stale`; the last time its `error` is raised."""
     for _ in range(_LOOKS - 1):
         try:

@@ -172,7 +172,7 @@ def _first_overlap(groups: frozenset[FileGroup], concurrent: Iterable[Concurrent
 Bucket = tuple[str, int]  # partition and number
 
 
-def missing(config: TableConfig) -> tuple[str, ...]:
+def lacks_for_non_blocking(config: TableConfig) -> tuple[str, ...]:
     """Return what a table lacks for non-blocking writes; empty if they are possible."""
     conditions = {
         "table_type='merge_on_read'": config.is_merge_on_read,
@@ -185,7 +185,7 @@ def missing(config: TableConfig) -> tuple[str, ...]:
 
 def refuse_unless_possible(config: TableConfig) -> None:
     """Raise `InvalidSettings` if the table lacks something for non-blocking writes."""
-    if lacks := missing(config):
+    if lacks := lacks_for_non_blocking(config):
         raise InvalidSettings(
             f"{MODE_KEY}={NON_BLOCKING} cannot be had for table {config.name!r}, it lacks {', '.join(lacks)}: "
             f"use {OPTIMISTIC}, or make a table that has it"

@@ -39,7 +39,7 @@ class HeartbeatSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenBeat:
+class LocalBeat:
     """A heartbeat in a local folder: machine, boot and uptime, which no clock change affects."""
 
     boot: str
@@ -51,7 +51,7 @@ class SeenBeat:
         return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> SeenBeat | None:
+    def decode(cls, data: bytes) -> LocalBeat | None:
         """Decode a heartbeat; None for other content, such as a JVM writer's empty file."""
         try:
             fields = parse_object(data, most=_LARGEST_BEAT)

@@ -304,7 +304,7 @@ class Decisions:
         return self.entries[len(self.entries) - count :] if is_known else None
 
 
-def taken(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
+def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
     """Return the part of `listed` for readers, in which no commit lacks those decided before it.
 
     With unordered visibility (`VISIBILITY_KEY`), a listing may show a commit and lack an earlier one. So a reader reads

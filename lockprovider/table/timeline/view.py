@@ -289,7 +289,7 @@ def ended_groups(timeline: Timeline, metadata_of: Callable[[Instant], CommitMeta
     return frozenset[FileGroup]().union(*replaced_groups(timeline, metadata_of).values())
 
 
-def lost(
+def cleaned_groups(
     snapshot: Snapshot,
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],

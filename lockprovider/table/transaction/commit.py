@@ -51,7 +51,7 @@ _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Undecided:
     """A try that did not decide the commit; `hold`: hold the lock from now on."""
 
     hold: bool = False
@@ -77,39 +77,39 @@ class Committing:
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
         self._txn.enter(Step.ASK)
         try:
-            return self._in_some_try(staged), self._waited_s
+            return self._try_until_decided(staged), self._waited_s
         except _REFUSED:
             self._txn.enter(Step.REFUSE)
             with contextlib.suppress(CasError, LockError):
                 lock.unstage(staged)
             raise
 
-    def _in_some_try(self, staged: Pending) -> str:
+    def _try_until_decided(self, staged: Pending) -> str:
         """Try until the commit is decided; finishes a dead restore if needed."""
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
         alone = bool(staged.staged) or self._listing is not None or carries
-        unknown, may_travel = None, proposal.may_travel and not alone
+        unknown, others_can_judge = None, proposal.others_can_judge and not alone
         for tried in count():
-            act = next_try(tried, may_travel=may_travel, is_unknown=unknown is not None)
+            act = next_try(tried, others_can_judge=others_can_judge, is_unknown=unknown is not None)
             if act is Try.GIVE_UP:
                 break
             try:
-                outcome = self._grouped() if act is Try.GROUP else self._held(staged, unknown)
+                outcome = self._try_group() if act is Try.GROUP else self._try_held(staged, unknown)
             except WriteConflict as conflict:
-                if not self._heals(conflict):
+                if not self._roll_back_dead_clustering(conflict):
                     raise
-                outcome = _Again()
+                outcome = _Undecided()
             if isinstance(outcome, str):
                 return outcome
-            unknown, may_travel = outcome.unknown or unknown, may_travel and not outcome.hold
+            unknown, others_can_judge = outcome.unknown or unknown, others_can_judge and not outcome.hold
             if outcome.restoring is not None and not restore.finish_left(table, outcome.restoring):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         if unknown is not None:
             raise unknown
         raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")
 
-    def _heals(self, conflict: WriteConflict) -> bool:
+    def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
         """Take back a dead maker's clustering that caused this conflict; return whether that was done."""
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
@@ -120,7 +120,7 @@ class Committing:
 
     # -- decided together with others ----------------------------------------------------------------------------------
 
-    def _grouped(self) -> str | _Again:
+    def _try_group(self) -> str | _Undecided:
         """Try a group commit; return the completion time if it is decided."""
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # Another try must look again: a withdrawn intent has used up its name.
@@ -129,25 +129,25 @@ class Committing:
         if not view.listed and view.timeline.written_at(begin) is not None:
             view = table.now(listed=True)  # the log may not have it any more
         if not view.log:
-            return _Again(hold=True)
+            return _Undecided(hold=True)
         done = view.timeline.written_at(begin)
         if done is not None and done.completion is not None:
-            return self._ended(done.completion, "")  # decided before the log ended
+            return self._report_and_finish(done.completion, "")  # decided before the log ended
         if view.timeline.pending(Action.RESTORE):
-            return _Again(restoring=view.timeline)
+            return _Undecided(restoring=view.timeline)
         if done is None:
             validate.validate(table, proposal, self._basis, self._started.heartbeat, view)
         asked_s = table.world.monotonic_s()
-        table.tell("lock_wait", begin)
+        table.report("lock_wait", begin)
         try:
-            intent = Intent(view.log, view.place, proposal.stem, encode(proposal))
+            intent = Intent(view.log, view.position, proposal.stem, encode(proposal))
             latest = view.timeline.latest_time
             outcome = table.lock.commit(intent, TableDecider(table, latest, self._basis.config, sample_of(proposal)))
         except WriteConflict as conflict:
-            table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
+            table.report("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise
         except PublishUnknown as error:
-            return _Again(hold=True, unknown=error)  # the next holder finds the outcome
+            return _Undecided(hold=True, unknown=error)  # the next holder finds the outcome
         finally:
             self._waited_s += table.world.monotonic_s() - asked_s
         if isinstance(outcome, Decided):
@@ -155,64 +155,64 @@ class Committing:
             table.knowledge.remember(name, proposal.data)
             table.knowledge.committed_s[name] = table.world.monotonic_s()
             checkpoint.write_if_due(table, outcome.position)
-            return self._ended(name.partition("_")[2].partition(".")[0], outcome.posted)
-        return _Again(hold=isinstance(outcome, Hold))
+            return self._report_and_finish(name.partition("_")[2].partition(".")[0], outcome.posted)
+        return _Undecided(hold=isinstance(outcome, Hold))
 
-    def _ended(self, completion: str, posted: str) -> str:
-        self._table.tell("committed", self._proposal.begin, completion=completion)
-        return self._end(completion, posted)
+    def _report_and_finish(self, completion: str, posted: str) -> str:
+        self._table.report("committed", self._proposal.begin, completion=completion)
+        return self._finish(completion, posted)
 
-    def _end(self, completion: str, leftover: str) -> str:
+    def _finish(self, completion: str, leftover: str) -> str:
         self._txn.enter(Step.END)
         self._started.end(self._table, [*self._txn.markers, *filter(None, [leftover])])
         return completion
 
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
-    def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
+    def _try_held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Undecided:
         """Try under the lock; if it fails, an `unknown` earlier try stays unknown."""
         try:
             if unknown is not None:
-                return self._held_where_posted(staged)
-            return self._under(self._acquire(), staged)
+                return self._try_held_after_post(staged)
+            return self._commit_under(self._acquire(), staged)
         except (CasError, NotAcquired) as error:
             if unknown is not None:
                 raise unknown from error
             raise
 
-    def _held_where_posted(self, staged: Pending) -> str | _Again:
+    def _try_held_after_post(self, staged: Pending) -> str | _Undecided:
         """Try under the lock; if refused, try again with the log ended, which ends posted intents."""
         try:
-            return self._under(self._acquire(), staged)
+            return self._commit_under(self._acquire(), staged)
         except _REFUSED:
-            return self._under(self._acquire(keeps_log=False), staged)  # all intents end with the log
+            return self._commit_under(self._acquire(keeps_log=False), staged)  # all intents end with the log
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
         table = self._table
         asked_s = table.world.monotonic_s()
-        table.tell("lock_wait", self._proposal.begin)
+        table.report("lock_wait", self._proposal.begin)
         lease = table.lock.acquire(keeps_log=keeps_log)
         self._waited_s += table.world.monotonic_s() - asked_s
         return lease
 
-    def _under(self, lease: Lease, staged: Pending) -> str | _Again:
+    def _commit_under(self, lease: Lease, staged: Pending) -> str | _Undecided:
         """Judge and publish under this lease, then release it; return the completion time if published."""
         table, begin = self._table, self._proposal.begin
         try:
-            table.tell("lock_held", begin, epoch=lease.epoch)
+            table.report("lock_held", begin, epoch=lease.epoch)
             view = self._look(lease.record)
             if view.timeline.pending(Action.RESTORE):
-                return _Again(restoring=view.timeline)
+                return _Undecided(restoring=view.timeline)
             completion = self._publish(lease, staged, view)
         except LeaseLost:
-            return _Again()
+            return _Undecided()
         except PublishUnknown as error:
-            return _Again(hold=True, unknown=error)
+            return _Undecided(hold=True, unknown=error)
         finally:
             with contextlib.suppress(CasError):  # an unreleased lock expires, and the commit stands
                 lease.release()
-            table.tell("lock_released", begin)
-        return self._end(completion, staged.staged)
+            table.report("lock_released", begin)
+        return self._finish(completion, staged.staged)
 
     def _publish(self, lease: Lease, staged: Pending, view: TableView) -> str:
         """Judge the commit and publish its completed file, unless it was decided before; return the completion time."""
@@ -226,7 +226,7 @@ class Committing:
             self._txn.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, timeline)
         name = proposal.completed(completion).file_name
-        data, leftover = self._carrying(timeline), ""
+        data, leftover = self._with_carried_keys(timeline), ""
         if data is not proposal.data:
             staged = table.lock.stage(staged.path, data, unshared=True)
             leftover = staged.staged
@@ -235,10 +235,10 @@ class Committing:
         table.lock.discard(*filter(None, [leftover]))
         table.knowledge.remember(name, data)
         table.knowledge.committed_s[name] = table.world.monotonic_s()
-        table.tell("committed", proposal.begin, completion=completion)
+        table.report("committed", proposal.begin, completion=completion)
         return completion
 
-    def _carrying(self, timeline: Timeline) -> bytes:
+    def _with_carried_keys(self, timeline: Timeline) -> bytes:
         """Return the commit with the carried keys of the last commit that has some."""
         prefixes, metadata = self._table.settings.carried_keys, self._proposal.metadata
         for instant in reversed(timeline.writes[-_LOOKED_AT:]) if prefixes else ():
@@ -257,6 +257,6 @@ class Committing:
         view = table.now(record)
         if not view.listed and view.log != self._started.view.log:
             view = table.now(record, listed=True)
-        needed = validate.needed(self._proposal, self._basis, view.timeline)
+        needed = validate.commits_to_read(self._proposal, self._basis, view.timeline)
         concurrently(table.store, [partial(table.metadata_of, other) for other in needed])
         return view

@@ -23,7 +23,7 @@ from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import time_after
 from lockprovider.table.transaction.proposal import RULES, Proposal
-from lockprovider.table.transaction.validate import Since, decide, short_digest
+from lockprovider.table.transaction.validate import LaterCommits, decide, short_digest
 
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
@@ -94,7 +94,7 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
         return
     if proposal.compares_keys:
         raise JudgeAnew
-    since = Since(
+    since = LaterCommits(
         notes=lambda: ((instant, batches_by_stream(metadata.extra)) for instant, metadata in reversed(done)),
         latest_first=lambda: reversed(done),
         others=lambda: [ConcurrentOperation.of(instant, metadata) for instant, metadata in done],

@@ -116,7 +116,7 @@ class Proposal:
     metadata: CommitMetadata = field(compare=False)
 
     @property
-    def may_travel(self) -> bool:
+    def others_can_judge(self) -> bool:
         """Whether other writers have its rule, and so can judge it."""
         return self.rule != ""
 

@@ -22,7 +22,7 @@ from lockprovider.table.format.writer_settings import as_non_blocking, shared
 from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.events import Watcher, nobody
+from lockprovider.table.state.events import Watcher, ignore_event
 from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Face, Transaction
 
@@ -60,7 +60,7 @@ def transact(
             txn.rollback()
             if conflicts > retries or not txn.lost_to_others(error):
                 raise
-            table.tell("retry", txn.begin, conflicts=conflicts)
+            table.report("retry", txn.begin, conflicts=conflicts)
             table.world.sleep(delay_s(conflicts, table.world.random()))
         except BaseException:
             txn.rollback()
@@ -94,7 +94,7 @@ def create_table(
     *,
     storage_options: dict[str, Any] | None = None,
     settings: TableSettings | None = None,
-    watcher: Watcher = nobody,
+    watcher: Watcher = ignore_event,
     exist_ok: bool = False,
 ) -> _Table:
     """Create a table, as `Table.create` does."""

@@ -68,7 +68,7 @@ class Started:
         if self.creating is not None:
             self.creating.result()
 
-    def look_around(self, table: TableContext, snapshot: Timeline) -> None:
+    def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, clean up after dead writers if due, and read the properties in the background.
 
         An error stops the heartbeat.
@@ -77,10 +77,10 @@ class Started:
             # After the read of the record, so that the commit need not wait for it.
             table.store.in_background(table.config)
         try:
-            table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
+            table.report("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.pending is not None:
                 rollback.clean_dead(table, self.pending, self.begin)
-                if self.view.has_guests:
+                if self.view.has_jvm_writers:
                     rollback.remove_ended_beats(table, self.pending)
         except BaseException:
             self.heartbeat.leave()  # a cleaner then removes the instant
@@ -92,7 +92,7 @@ class Started:
         If JVM writers were seen, the heartbeat file stays (see `rollback.remove_ended_beats`).
         """
         self.heartbeat.leave()
-        table.lock.discard(*leftovers, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
+        table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
         """Remove everything that was written; the next writer removes what is left.
@@ -146,7 +146,7 @@ class EarlyStart:
 def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started:
     """Take an instant later than all of `timeline`; raises `PropertiesChanged` if `kind` has old properties.
 
-    The caller gives it to its transaction, then calls `look_around`.
+    The caller gives it to its transaction, then calls `announce_and_clean`.
     """
     while not isinstance(tried := _take(table, kind, _claim(table, timeline)), Started):
         timeline = tried
@@ -224,7 +224,7 @@ def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
     if table.settings.is_eager:
         view = table.now(listed=True)
         return view, view.timeline
-    return table.current.now_and_pending() if table.may_look_for_dead() else (table.now(), None)
+    return table.current.now_and_pending() if table.begin_dead_check_if_due() else (table.now(), None)
 
 
 def _create(table: TableContext, instant: Instant, content: bytes, *, timeout_s: float) -> bool:

@@ -88,13 +88,13 @@ TRIES = 8  # of a commit that loses its lease, or whose log ends
 _LOGS = 4  # group commits among these tries
 
 
-def next_try(tried: int, *, may_travel: bool, is_unknown: bool) -> Try:
+def next_try(tried: int, *, others_can_judge: bool, is_unknown: bool) -> Try:
     """Choose how to try a commit that was tried `tried` times before.
 
-    `may_travel`: other writers can judge it. `is_unknown`: an earlier try may still be decided.
+    `others_can_judge`: other writers can judge it. `is_unknown`: an earlier try may still be decided.
     """
     if tried >= TRIES:
         return Try.GIVE_UP
-    if may_travel and tried < _LOGS:
+    if others_can_judge and tried < _LOGS:
         return Try.GROUP
     return Try.HOLD_WHERE_POSTED if is_unknown else Try.HOLD

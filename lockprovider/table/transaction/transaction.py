@@ -25,13 +25,13 @@ from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.as_of import is_stale
 from lockprovider.table.state.context import config_to_begin_with, view_to_begin_with, writable_config
-from lockprovider.table.state.fence import BatchId, batches_back, with_fence
-from lockprovider.table.state.key_spelling import spelled
+from lockprovider.table.state.fence import BatchId, batches_newest_first, with_fence
+from lockprovider.table.state.key_spelling import with_key_spelling
 from lockprovider.table.timeline.conflict import (
     bare_buckets,
     completed_since,
+    lacks_for_non_blocking,
     left_bare,
-    missing,
     non_blocking,
     refuse_replacing,
 )
@@ -61,7 +61,7 @@ class Transaction:
         self.table = table
         view = view_to_begin_with(table) if pinned else None
         config = config_to_begin_with(table) if view is None else writable_config(table, view.config)
-        self.config: TableConfig = spelled(table, config)
+        self.config: TableConfig = with_key_spelling(table, config)
         self._timeline: Timeline | None = None if view is None else view.timeline
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
@@ -156,10 +156,10 @@ class Transaction:
         """
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
-        done = batch_id.committed_by(batches_back(self.table, self.timeline))
+        done = batch_id.committed_by(batches_newest_first(self.table, self.timeline))
         # A decided commit may never be stored: then `commit` checks under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
-            raise batch_id.found_in(done)
+            raise batch_id.duplicate_error(done)
 
     # -- its start: see `start` ----------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Transaction:
         def accept(started: Started) -> None:
             after(self.state, Step.BEGIN)  # refuses a late thread
             if self.started is None:
-                self._look_around(started)
+                self._adopt(started)
             if not planned.equals(self.table.schema(self.timeline)):
                 raise Passed
             started.wait_in_flight()
@@ -215,13 +215,13 @@ class Transaction:
             return self.started
         started = start(self.table, self._kind, self._timeline or self.table.knowledge.latest)
         self.enter(Step.BEGIN)
-        return self._look_around(started)
+        return self._adopt(started)
 
-    def _look_around(self, started: Started) -> Started:
+    def _adopt(self, started: Started) -> Started:
         """Own this instant, pin its timeline, report the start, and clean up after dead writers."""
         self._own(started)
         self._timeline = self._timeline or started.view.timeline
-        started.look_around(self.table, self._timeline)
+        started.announce_and_clean(self.table, self._timeline)
         return started
 
     def _own(self, started: Started) -> None:
@@ -266,7 +266,7 @@ class Transaction:
         if self._target is None:
             snapshot = self.table.knowledge.files_seen_last  # a group replaced since conflicts
             if snapshot is None or not self.timeline.written <= snapshot.timeline.written:
-                snapshot = self.table.knowledge.found(self.table.snapshot_of(self.timeline))
+                snapshot = self.table.knowledge.cache_files(self.table.snapshot_of(self.timeline))
             self._target = snapshot
         named = None if partitions is None else tuple(partitions)
         if bare_buckets(self._target, named or (), index_of(self.config).buckets):
@@ -331,7 +331,7 @@ class Transaction:
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
         """Write anchors for buckets whose hidden file group JVM writers would write into."""
-        if not self._replaced or missing(self.config):
+        if not self._replaced or lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
         index, written = index_of(self.config), [stat.group for stat in stats]
@@ -355,7 +355,7 @@ class Transaction:
         stats = self._stats
         self.started.wait_in_flight()
         self._remove_strays(stats)
-        self.table.tell("written", self.begin, files=len(stats))
+        self.table.report("written", self.begin, files=len(stats))
         checkpoint.note_files(self.table, self.begin, stats)
         proposal, basis = self._propose(stats)
         completion, waited_s = Committing(self, self.started, proposal, basis).run()

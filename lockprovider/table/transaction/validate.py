@@ -38,7 +38,7 @@ from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.fence import batches_back, fences_in, refuse_noted
+from lockprovider.table.state.fence import batches_newest_first, fences_in, refuse_repeated_or_fenced
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,
@@ -48,7 +48,7 @@ from lockprovider.table.timeline.conflict import (
     undone_since,
 )
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot, lost
+from lockprovider.table.timeline.view import Snapshot, cleaned_groups
 
 if TYPE_CHECKING:
     from lockprovider.table.format.metadata import WriteStat
@@ -63,7 +63,7 @@ LOOKED_AT_MS = 1000
 _Done = tuple[Instant, CommitMetadata]  # a completed write
 
 
-def needed(proposal: Proposal, basis: Basis, timeline: Timeline) -> tuple[Instant, ...]:
+def commits_to_read(proposal: Proposal, basis: Basis, timeline: Timeline) -> tuple[Instant, ...]:
     """Return the commits whose metadata the validation will read, so that the caller reads them before."""
     done = completed_since(basis.timeline, timeline)
     return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
@@ -83,8 +83,8 @@ def validate(
     def compared() -> list[_Done]:
         return [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
 
-    since = Since(
-        notes=partial(batches_back, table, timeline),
+    since = LaterCommits(
+        notes=partial(batches_newest_first, table, timeline),
         latest_first=lambda: ((i, table.metadata_of(i)) for i in reversed(done)),
         others=lambda: _others(table, proposal, basis, timeline, compared()),
         refuse_broken=partial(_check_snapshot, table, proposal.begin, basis.timeline, timeline),
@@ -93,7 +93,7 @@ def validate(
         decide(proposal, basis.resolution, since)
     except WriteConflict as conflict:
         if conflict.file_groups:
-            table.tell("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
+            table.report("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
         raise
     if basis.keys is not None:
         basis.keys.refuse_shared(basis.compared(proposal, done))
@@ -135,7 +135,7 @@ def _unseen(table: TableContext, snapshot: Snapshot, later: list[_Done]) -> froz
     Log files are cleaned only after a compaction.
     """
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
-    return lost(snapshot, with_logs(table, snapshot.timeline) if is_compacted else [], later)
+    return cleaned_groups(snapshot, with_logs(table, snapshot.timeline) if is_compacted else [], later)
 
 
 def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline: Timeline) -> None:
@@ -149,7 +149,7 @@ def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline:
 def _may_have_missed(table: TableContext, before: Timeline, timeline: Timeline) -> bool:
     """Return whether a write unknown to this snapshot may be archived."""
     suspect = timeline.first_active > before.first_active > "" or archived_since(before, timeline)
-    return suspect and not archive_index.tells_of_all(table.knowledge, before, timeline)
+    return suspect and not archive_index.has_all_archived(table.knowledge, before, timeline)
 
 
 def _others(
@@ -217,7 +217,7 @@ def _content(table: TableContext, instant: Instant) -> bytes:
 
 # Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 @dataclass(frozen=True, slots=True)
-class Since:
+class LaterCommits:
     """The commits since a write's snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
 
     Attributes:
@@ -233,12 +233,12 @@ class Since:
     refuse_broken: Callable[[], None] = lambda: None
 
 
-def decide(proposal: Proposal, rule: Resolution, since: Since) -> None:
+def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
     """Raise if a write may not follow the commits since its snapshot. Pure, but for the functions of `since`.
 
     All commits pass here. Raises `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
-    refuse_noted(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
+    refuse_repeated_or_fenced(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
     _refuse_columns(proposal, since.latest_first())
     operation = ConcurrentOperation.of(proposal.inflight, proposal.metadata)
@@ -291,7 +291,7 @@ class KeyCheck:
             if instant.file_name in self._compared:
                 continue
             for keys in self._shared(self._table.metadata_of(instant).stats):
-                self._table.tell("conflict", self._begin, lost_to=instant.begin, keys=len(keys))
+                self._table.report("conflict", self._begin, lost_to=instant.begin, keys=len(keys))
                 raise WriteConflict(self._begin, instant.file_name, (), keys)
             self._compared.add(instant.file_name)
 

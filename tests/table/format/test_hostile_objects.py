@@ -27,7 +27,7 @@ from lockprovider.table.format.properties import parse_properties
 from lockprovider.table.format.service_metadata import decode_clustering_plan
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.archive_index import digest_of_file
-from lockprovider.table.timeline.liveness import SeenBeat
+from lockprovider.table.timeline.liveness import LocalBeat
 
 MB = 1 << 20
 Case = tuple[Callable[[], Any], bool]  # what is done, and whether it has to fail
@@ -139,7 +139,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         )
     yield "archive digest: deep", (lambda: digest_of({b"lockprovider.digest": b"[" * 1_000_000}), False)
     yield "stream batches: deep", (lambda: batches_by_stream({SINK_KEY: '{"a":' * 100_000}), False)
-    yield "heartbeat: deep", (lambda: SeenBeat.decode(b"[" * 1_000_000), False)
+    yield "heartbeat: deep", (lambda: LocalBeat.decode(b"[" * 1_000_000), False)
     yield "properties: 5 MB of nothing", (lambda: parse_properties(b"\\\n" * (5 * MB // 2)), True)
     yield "properties: a million keys", (lambda: parse_properties(b"a=b\n" * 1_000_000), True)
 

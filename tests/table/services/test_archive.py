@@ -167,7 +167,7 @@ def test_archival_rolls_back_a_dead_writer_first(table: Table) -> None:
     (Path(table.url) / ".hoodie" / ".heartbeat" / dead.begin).unlink()
     for number in range(8):
         upsert(Table(table.store, table.url, settings=FEW), (1, "a", number)) if number else None
-    table.may_look_for_dead = lambda: False  # type: ignore[method-assign]
+    table.begin_dead_check_if_due = lambda: False  # type: ignore[method-assign]
     assert table.archive().held == ""
     assert content(Table.open(table.url)) == by_hudi_rs(table.url) == {(1, "a", 7)}
     with pytest.raises(Aborted):

@@ -16,7 +16,7 @@ from fsspec_cas.clock import time_ns
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.state.heartbeat import last_beats
-from lockprovider.table.timeline.liveness import SeenBeat
+from lockprovider.table.timeline.liveness import LocalBeat
 from lockprovider.table.transaction.transaction import Transaction
 
 HOUR_S = 3600
@@ -65,7 +65,7 @@ def test_only_dead_writer_with_future_heartbeat_is_rolled_back(table: Table) -> 
     dead = begun(table, (2, "a", 2))
     dead.leave()
     ahead_s = time_ns() // 10**9 + 10 * HOUR_S
-    beat_of(table, dead.begin).write_bytes(SeenBeat(*Machine().boot(), Machine().uptime_s() - HOUR_S).encode())
+    beat_of(table, dead.begin).write_bytes(LocalBeat(*Machine().boot(), Machine().uptime_s() - HOUR_S).encode())
     os.utime(beat_of(table, dead.begin), (ahead_s, ahead_s))
     slow = begun(table, (4, "a", 4))
     assert Table.open(table.url, settings=SETTINGS).sweep() == (dead.begin,)
@@ -76,13 +76,13 @@ def test_only_dead_writer_with_future_heartbeat_is_rolled_back(table: Table) -> 
 def test_writer_of_a_machine_that_was_restarted_is_dead(table: Table) -> None:
     dead = begun(table, (2, "a", 2))
     dead.leave()
-    beat_of(table, dead.begin).write_bytes(SeenBeat("a boot before", Machine().boot()[1], 10.0).encode())
+    beat_of(table, dead.begin).write_bytes(LocalBeat("a boot before", Machine().boot()[1], 10.0).encode())
     assert Table.open(table.url, settings=SETTINGS).sweep() == (dead.begin,)
 
 
 def test_writer_on_another_machine_is_judged_by_observed_heartbeats(table: Table) -> None:
     beat = beat_of(table, "20200101000000000")
-    beat.write_bytes(SeenBeat("another boot", "another host", 5.0).encode())
+    beat.write_bytes(LocalBeat("another boot", "another host", 5.0).encode())
     os.utime(beat, (1, 1))  # its clock is wrong
     now_s = 0.0
 
@@ -98,7 +98,7 @@ def test_writer_on_another_machine_is_judged_by_observed_heartbeats(table: Table
     assert silent_s() == 0
     now_s = 50.0
     assert silent_s() == 50
-    beat.write_bytes(SeenBeat("another boot", "another host", 6.0).encode())
+    beat.write_bytes(LocalBeat("another boot", "another host", 6.0).encode())
     assert silent_s() == 0
     now_s = 200.0
     assert silent_s() == 150
@@ -106,7 +106,7 @@ def test_writer_on_another_machine_is_judged_by_observed_heartbeats(table: Table
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"boot": "b"}', b'{"boot":"b","host":"h","s":NaN}', b"\xff"])
 def test_empty_heartbeat_is_judged_by_its_file_time(data: bytes) -> None:
-    assert SeenBeat.decode(data) is None
+    assert LocalBeat.decode(data) is None
 
 
 def test_heartbeat_outlives_its_instant_for_jvm_writers(table: Table) -> None:

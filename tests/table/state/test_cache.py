@@ -221,7 +221,7 @@ def test_snapshot_by_the_log_that_was_archived_since_is_a_conflict(table: Table)
     """What others had pending is not in a log, so that nobody can tell which of them was among the archived."""
     mine, other = another(table), Transaction(another(table))
     mine.now()
-    mine.may_look_for_dead()
+    mine.begin_dead_check_if_due()
     engine.write(other, upserts=rows((1, "a", 100)))
     for number in range(3):
         upsert(table, (50 + number, "q", number))
@@ -291,7 +291,7 @@ def test_older_record_restores_no_replaced_slice(table: Table) -> None:
     transact(table, empty)
     mine = another(table)
     listed = mine.now(first)
-    expected = slices(mine.knowledge.found(mine.snapshot(listed.timeline)))
+    expected = slices(mine.knowledge.cache_files(mine.snapshot(listed.timeline)))
     assert {partition for partition, *_ in expected} == {"a"}
     for found in (second, record(table.store)):
         now = mine.now(found)

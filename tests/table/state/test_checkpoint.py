@@ -116,7 +116,7 @@ def test_commit_without_the_lock_is_seen_after_a_minute(
     commit_without_the_lock(table, (50, "a", 50))
     stranger = table.listed_timeline().writes[-1].file_name
     other = another(table)
-    other.knowledge.late_looked_s = math.inf  # it looked just now
+    other.knowledge.late_checked_s = math.inf  # it looked just now
     upsert(other, (51, "b", 51))
     clock.advance(61)
     fresh, asked = counted(table, SELDOM)
@@ -241,7 +241,7 @@ def test_checkpoint_equals_a_listing_in_random_histories(
         except AssertionError:
             continue  # nothing to clean
         fresh, asked = counted(table, SELDOM)
-        fresh.knowledge.late_looked_s = math.inf  # else that look would show what the twin does wrong
+        fresh.knowledge.late_checked_s = math.inf  # else that look would show what the twin does wrong
         with monkeypatch.context() as twin:
             if is_wrong:
                 twin.setattr(checkpoint, "find", any_log)

@@ -74,7 +74,7 @@ def test_dead_writer_without_heartbeat_is_found_among_the_last_commits(table: Ta
     grown(table)
     dead = left(another(table))
     Path(table.url, ".hoodie", ".heartbeat", dead.begin).unlink()
-    table.may_look_for_dead = lambda: False  # type: ignore[method-assign]
+    table.begin_dead_check_if_due = lambda: False  # type: ignore[method-assign]
     if is_old:
         grown(table, 5)
     upsert(another(table), (5, "b", 5))

@@ -10,7 +10,7 @@ import pytest
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata_table import FileListing
-from lockprovider.table.state.metadata_table import ListingDifferences, differences, is_valid, outlived
+from lockprovider.table.state.metadata_table import ListingDifferences, differences, is_valid, unneeded_instants
 from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C = "20261122000000001", "20261122000000002", "20261122000000003"
@@ -92,18 +92,18 @@ def is_harmless(rule: Rule) -> bool:
 
 
 def test_instants_go_once_none_of_their_files_is_left() -> None:
-    assert is_harmless(outlived)
+    assert is_harmless(unneeded_instants)
     own = Timeline.of(
         [f"{begin}_{AT_ONCE[begin]}.deltacommit" for begin in TIMES] + [f"{TIMES[0]}.deltacommit.requested"]
     )
-    assert [i.begin for i in outlived(own, TIMES[3:], TIMES[3])] == [TIMES[0], TIMES[0], TIMES[1]]
-    assert [i.begin for i in outlived(own, TIMES[2:], TIMES[3])] == [TIMES[0], TIMES[0]]
-    assert outlived(own, TIMES[1:], TIMES[3]) == (), "it is where the timeline begins"
+    assert [i.begin for i in unneeded_instants(own, TIMES[3:], TIMES[3])] == [TIMES[0], TIMES[0], TIMES[1]]
+    assert [i.begin for i in unneeded_instants(own, TIMES[2:], TIMES[3])] == [TIMES[0], TIMES[0]]
+    assert unneeded_instants(own, TIMES[1:], TIMES[3]) == (), "it is where the timeline begins"
 
 
 def _whatever_is_left(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
     del left
-    return outlived(own, (), first)
+    return unneeded_instants(own, (), first)
 
 
 def _not_from_the_oldest_on(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
@@ -111,7 +111,7 @@ def _not_from_the_oldest_on(own: Timeline, left: Collection[str], first: str) ->
 
 
 def _completed_ones_alone(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
-    return tuple(instant for instant in outlived(own, left, first) if instant.is_completed)
+    return tuple(instant for instant in unneeded_instants(own, left, first) if instant.is_completed)
 
 
 @pytest.mark.parametrize("twin", [_whatever_is_left, _not_from_the_oldest_on, _completed_ones_alone])

@@ -9,7 +9,7 @@ from lockprovider.table.format.instant import Instant, format_ms, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.state import knowledge
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileSlice, Snapshot, archived_logs, lost, snapshot_of
+from lockprovider.table.timeline.view import FileSlice, Snapshot, archived_logs, cleaned_groups, snapshot_of
 
 A, B, C, D, E, F, G = (format_ms(1_000 * number) for number in range(1, 8))
 
@@ -117,21 +117,21 @@ def wrote(
 def test_past_slice_without_one_of_its_logs_is_lost() -> None:
     writes = [wrote(A, A, (base(A), None)), wrote(B, C, (log(B), B))]
     then = [i.file_name for i, _ in writes]
-    assert lost(seen(then, base(A), log(B)), writes, []) == frozenset()
-    assert lost(seen(then, base(A)), writes, []) == {("p", "f-0")}
+    assert cleaned_groups(seen(then, base(A), log(B)), writes, []) == frozenset()
+    assert cleaned_groups(seen(then, base(A)), writes, []) == {("p", "f-0")}
     compaction = wrote(D, E, (base(D), A), operation="COMPACT")
     later = [*then, compaction[0].file_name]
-    assert lost(seen(later, base(D)), [*writes, compaction], []) == frozenset()
-    assert lost(seen(then, base(A), log(B)), writes, [compaction]) == frozenset()
-    assert lost(seen(then), writes, [compaction]) == {("p", "f-0")}
+    assert cleaned_groups(seen(later, base(D)), [*writes, compaction], []) == frozenset()
+    assert cleaned_groups(seen(then, base(A), log(B)), writes, [compaction]) == frozenset()
+    assert cleaned_groups(seen(then), writes, [compaction]) == {("p", "f-0")}
 
 
 def test_past_group_of_only_logs_is_lost_once_its_compaction_is_cleaned() -> None:
     writes = [wrote(A, B, (log(A), A))]
     compaction = wrote(C, D, (base(C), None), operation="COMPACT")
     then = [i.file_name for i, _ in writes]
-    assert lost(seen(then, log(A)), writes, [compaction]) == frozenset()
-    assert lost(seen(then), writes, [compaction]) == {("p", "f-0")}
+    assert cleaned_groups(seen(then, log(A)), writes, [compaction]) == frozenset()
+    assert cleaned_groups(seen(then), writes, [compaction]) == {("p", "f-0")}
 
 
 # -- what one process remembers ----------------------------------------------------------------------------------------

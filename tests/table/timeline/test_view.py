@@ -8,7 +8,7 @@ from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.format.instant import Instant, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, lost, rewound, snapshot_of
+from lockprovider.table.timeline.view import AsOf, cleaned_groups, rewound, snapshot_of
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 
@@ -103,12 +103,14 @@ def wrote(begin: str, *stats: tuple[str, str | None], replaced: tuple[str, ...] 
 
 def test_slice_that_a_later_write_replaced_must_exist() -> None:
     seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
-    assert lost(seen, [], [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
-    assert lost(seen, [], [wrote(B, ("g-0", A))]) == {("p", "g-0")}
-    assert lost(seen, [], [wrote(C, ("f-0", B))]) == {("p", "f-0")}, "the slice there is older than the one replaced"
+    assert cleaned_groups(seen, [], [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
+    assert cleaned_groups(seen, [], [wrote(B, ("g-0", A))]) == {("p", "g-0")}
+    assert cleaned_groups(seen, [], [wrote(C, ("f-0", B))]) == {("p", "f-0")}, (
+        "the slice there is older than the one replaced"
+    )
 
 
 def test_group_that_a_later_write_ended_must_exist() -> None:
     seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
-    assert lost(seen, [], [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
-    assert lost(seen, [], [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}
+    assert cleaned_groups(seen, [], [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
+    assert cleaned_groups(seen, [], [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}

@@ -22,7 +22,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.decider import decode, encode
 from lockprovider.table.transaction.proposal import Basis, Proposal, operation_name
-from lockprovider.table.transaction.validate import Since, decide
+from lockprovider.table.transaction.validate import LaterCommits, decide
 
 A, B = format_ms(1_000), format_ms(2_000)
 NEW = WriteStat("new", "p/new", "p", num_inserts=3)
@@ -81,7 +81,7 @@ def test_first_file_groups_of_one_bucket_overlap_only_with_buckets() -> None:
     mine, theirs = (WriteStat(file_id(2, f"{n}" * 24), "p/x", "p") for n in (1, 2))
     done = Instant(A, Action.COMMIT, InstantState.COMPLETED, A)
     others = [ConcurrentOperation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
-    since = Since(notes=lambda: (), latest_first=lambda: (), others=lambda: others)
+    since = LaterCommits(notes=lambda: (), latest_first=lambda: (), others=lambda: others)
     with pytest.raises(WriteConflict) as found:
         decide(proposal(mine, config=BUCKETED), by_file_group, since)
     assert (found.value.lost_to, found.value.file_groups) == (done.file_name, (("p", theirs.file_id),))
@@ -123,7 +123,7 @@ def test_decider_reads_a_proposal_as_it_was_written(batch: BatchId | None) -> No
 
 
 def test_proposal_is_posted_only_with_a_rule_that_other_writers_have() -> None:
-    assert proposal(OLD).may_travel
-    assert not proposal(OLD, rule=lambda mine, others: None).may_travel
+    assert proposal(OLD).others_can_judge
+    assert not proposal(OLD, rule=lambda mine, others: None).others_can_judge
     with pytest.raises(KeyError):
         decode(encode(replace(proposal(OLD), rule="of a later version")))

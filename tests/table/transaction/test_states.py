@@ -57,11 +57,11 @@ def test_only_requested_or_resumed_commits_are_decided_by_other_writers() -> Non
 
 
 def test_commit_is_grouped_until_its_writer_has_to_hold_the_lock() -> None:
-    grouped = [next_try(tried, may_travel=True, is_unknown=False) for tried in range(TRIES + 1)]
+    grouped = [next_try(tried, others_can_judge=True, is_unknown=False) for tried in range(TRIES + 1)]
     assert grouped == [Try.GROUP] * 4 + [Try.HOLD] * 4 + [Try.GIVE_UP]
-    assert next_try(0, may_travel=False, is_unknown=False) is Try.HOLD
+    assert next_try(0, others_can_judge=False, is_unknown=False) is Try.HOLD
 
 
 def test_commit_of_unknown_outcome_is_held_where_its_intent_may_be_posted() -> None:
-    assert next_try(1, may_travel=False, is_unknown=True) is Try.HOLD_WHERE_POSTED
-    assert next_try(TRIES, may_travel=False, is_unknown=True) is Try.GIVE_UP
+    assert next_try(1, others_can_judge=False, is_unknown=True) is Try.HOLD_WHERE_POSTED
+    assert next_try(TRIES, others_can_judge=False, is_unknown=True) is Try.GIVE_UP

@@ -385,7 +385,7 @@ def test_write_begins_once_by_properties_that_changed_within_a_log(
     properties.write_text(before)
     record = mine.lock.look()
     assert record is not None
-    assert mine.knowledge.at(record.log) is not None
+    assert mine.knowledge.view_at(record.log) is not None
     takes, real = list[object](), start._take
 
     def take(*given: Any) -> Any:

@@ -162,7 +162,7 @@ class Steps:
     def at(self, number: int, action: str) -> str:
         """Report that a step begins, and return its name."""
         done: dict[str, object] = {"done": None, "total": None}
-        self.txn.table.tell("progress", self.txn.begin, step=action, number=number, of=self.of, **done)
+        self.txn.table.report("progress", self.txn.begin, step=action, number=number, of=self.of, **done)
         return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {action}"
 
 

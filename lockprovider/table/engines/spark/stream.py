@@ -96,9 +96,9 @@ class _Batches:
             except AlreadyCommitted as error:  # by a run that died before Spark recorded it
                 if batch_id.run == _CONNECT and batch == 0:
                     raise WrongCheckpoint(f"{error}; {_UNTOLD}") from error
-                self.table.tell("left_out", "", batch=str(batch_id), why=str(error))
+                self.table.report("left_out", "", batch=str(batch_id), why=str(error))
             except _Nothing:
-                self.table.tell("left_out", "", batch=str(batch_id), why="it has no rows")
+                self.table.report("left_out", "", batch=str(batch_id), why="it has no rows")
             return None
 
 

@@ -281,7 +281,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         else:
             why = "it has no rows"
         if done is None and not self.job.is_ignored:
-            self.job.options.open().tell("left_out", "", batch=str(batch_id), why=why)
+            self.job.options.open().report("left_out", "", batch=str(batch_id), why=why)
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -198,7 +198,7 @@ CALLED: list[Case] = [
     ("compaction: none", lambda p: merged(p).run_compaction("x"), HistoryGone, ["x", "scheduled"]),
     ("compaction: hours", lambda p: merged(p).unschedule_compaction(hours="x"), InvalidInput, ["hours='x'"]),
     ("compaction: both", lambda p: merged(p).unschedule_compaction("x", hours=1), InvalidInput, ["instant", "hours"]),
-    ("non-blocking", lambda p: mode(p, TABLE, NON_BLOCKING), InvalidSettings, ["non_blocking", "cannot be had"]),
+    ("non-blocking", lambda p: mode(p, TABLE, NON_BLOCKING), InvalidSettings, ["non_blocking", "is not possible"]),
     ("add: schema", lambda p: to(p).add_columns(["n"]), InvalidRecords, ["list", "pyarrow.schema"]),
 ]
 

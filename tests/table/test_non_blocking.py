@@ -108,7 +108,7 @@ def seen(table: Table) -> list[Row]:
 )
 def test_n1_mode_is_refused_naming_the_missing_property(tmp_path: Path, change: dict[str, Any], lacks: str) -> None:
     url, spec = str(tmp_path / "t"), replace(SPEC, **change)
-    said = re.escape(f"{MODE_KEY}={Mode.NON_BLOCKING.value} cannot be had for table 't', it lacks {lacks}: use")
+    said = re.escape(f"{MODE_KEY}={Mode.NON_BLOCKING.value} is not possible for table 't', it lacks {lacks}: use")
     with pytest.raises(InvalidSettings, match=said):
         Table.create(url, spec, settings=BLIND)
     assert not Path(url).exists()

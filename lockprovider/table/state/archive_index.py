@@ -69,7 +69,7 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
     path = manifest_path(number)
     content = table.place.store.read_or_none(path)
     if content is None:  # a later archival removed it, or it is lost
-        raise Stale(Corrupt(f"{VERSION_FILE} says {number}, and there is no {path}; restore the file"))
+        raise Stale(Corrupt(f"{VERSION_FILE} names {path}, which is missing; restore that file from a copy"))
     return decode_manifest(content.data, path)
 
 
@@ -154,11 +154,11 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
         file, filesystem = table.place.source(path, size)
         parquet = pq.ParquetFile(file, filesystem=filesystem)
     except (ObjectNotFound, FileNotFoundError) as error:
-        raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
+        raise Corrupt(f"archive file {path} is missing; restore it from a copy") from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
     if parquet.metadata.num_rows > _MOST_ROWS:
-        problem = f"{path} says that it holds {parquet.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
+        problem = f"archive file {path} states {parquet.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
         raise Corrupt(f"{problem}; restore the file")
     return parquet
 

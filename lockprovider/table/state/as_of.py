@@ -61,7 +61,7 @@ def refuse_gone(
     if missing:
         partition, file_id = missing[0]
         raise HistoryGone(
-            f"the table {which} cannot be read any more: of {len(missing)} file groups the files were cleaned, one is "
+            f"the table {which} cannot be read any more: a clean removed files of {len(missing)} file groups, such as "
             f"{file_id} in partition {partition!r}; ask for a later time, or read the whole table again"
         )
 
@@ -80,7 +80,9 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
     digest = reach(table.knowledge)
     reached = digest.completion if order is Order.COMPLETION else digest.begin
     if start < reached:
-        raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")
+        raise HistoryGone(
+            f"commits up to {reached} were archived, and {start} is before that; ask for {reached} or later"
+        )
     return reached
 
 
@@ -101,7 +103,7 @@ def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T])
     else:
         if not may_lack_files(table, timeline):
             return result
-    message = f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits"
+    message = f"the table at {table.url!r} is cleaned faster than its files are listed; set a longer retention"
     raise Stale(HistoryGone(message))
 
 

@@ -135,7 +135,11 @@ class CurrentState:
             return listed
         timeline = visible_part(listed, before, _decisions(self._record())) if timeline is None else timeline
         if timeline is None:
-            raise Stale(HistoryGone(f"the log of the table at {self._url!r} begins again and again; try again"))
+            raise Stale(
+                HistoryGone(
+                    f"the commit log of the table at {self._url!r} ended during each of several reads; try again"
+                )
+            )
         return timeline
 
     def _appears_in_order(self) -> bool:
@@ -172,9 +176,8 @@ class CurrentState:
                 return
         if not _has_one_of(self._list(before), late):  # else it was just being stored
             raise TableReplaced(
-                f"the table at {self._url!r} was removed and created anew, or put back from a copy: "
-                f"{late[-1].file_name}, which was there before, is neither on its timeline nor in its archive; "
-                "open it again"
+                f"the table at {self._url!r} was removed and created anew, or restored from a copy: "
+                f"its earlier commit {late[-1].file_name} is neither on its timeline nor in its archive; open it again"
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
@@ -269,7 +272,9 @@ class CurrentState:
             try:
                 self._knowledge.remember(name, self._store.read(f"{TIMELINE}/{name}").data)
             except ObjectNotFound as error:
-                raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
+                raise HistoryGone(
+                    f"commit {name} was archived or taken back since it was listed; read the table again"
+                ) from error
             metadata = self._knowledge.metadata(name)
         return metadata
 

@@ -46,7 +46,9 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
     slices = own_slices(store, own)
     if not slices:
         root = f"{METADATA_TABLE}/"
-        raise HistoryGone(f"there is no listing of the files below {root}: the metadata table was removed; look again")
+        raise HistoryGone(
+            f"{root} has no listing of the files any more: the metadata table was removed; read the table again"
+        )
     return merged_listing(store, slices, is_valid(timeline, own))
 
 

@@ -51,7 +51,7 @@ class KeepActive:
         if whole and 1 <= self.least < self.most:
             return ""
         return (
-            f"hoodie.keep.min.commits={self.least!r} and hoodie.keep.max.commits={self.most!r} cannot be: "
+            f"hoodie.keep.min.commits={self.least!r} and hoodie.keep.max.commits={self.most!r} are not possible: "
             "give whole numbers, keep at least one commit, and let the second be greater than the first"
         )
 
@@ -142,7 +142,10 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
     savepoints = [instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT]
     if savepoints:
-        yield min(savepoints), f"{min(savepoints)} has a savepoint: delete it when nobody is going to restore to it"
+        yield (
+            min(savepoints),
+            f"{min(savepoints)} has a savepoint: delete the savepoint once no restore to it is needed",
+        )
     if facts.listed is not None:
         state = f"was compacted at {facts.listed}" if facts.listed else "was never compacted"
         yield facts.listed, f"the metadata table {state}: writers do that every ten commits; or retire it"

@@ -187,8 +187,8 @@ def refuse_unless_possible(config: TableConfig) -> None:
     """Raise `InvalidSettings` if the table lacks something for non-blocking writes."""
     if lacks := lacks_for_non_blocking(config):
         raise InvalidSettings(
-            f"{MODE_KEY}={NON_BLOCKING} cannot be had for table {config.name!r}, it lacks {', '.join(lacks)}: "
-            f"use {OPTIMISTIC}, or make a table that has it"
+            f"{MODE_KEY}={NON_BLOCKING} is not possible for table {config.name!r}, it lacks {', '.join(lacks)}: "
+            f"use {OPTIMISTIC}, or create a table with it"
         )
 
 

@@ -61,7 +61,9 @@ def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, reach
     """Return the time, in this order, up to which commits belong to a version; raises as `moment_of_version`."""
     if isinstance(version, AsOf):
         if version.by != ("completion" if order is Order.COMPLETION else "begin"):
-            raise InvalidInput(f"{version} is no time in the order {order.value!r}; give a version, or a time alone")
+            raise InvalidInput(
+                f"{version} cannot be compared with the times of order={order.value!r}; give a version, or a time alone"
+            )
         return time_text(version.time)
     if isinstance(version, (str, datetime)):
         time = time_text(version)
@@ -89,7 +91,9 @@ def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached
         return timeline.writes[-1]
     moment = moment_of_version(timeline, version, reached)
     if moment.by == "begin":
-        raise InvalidInput(f"{moment} is no state after a commit; give a version, or a time of completion")
+        raise InvalidInput(
+            f"{moment} counts by begin, which names no state after a commit; give a version, or a time of completion"
+        )
     commits = [instant for instant in timeline.writes if moment.includes(instant)]
     is_named = any(version in (i.begin, i.completion) for i in timeline.writes)
     if commits and (is_named or not _is_instant(version)):
@@ -100,8 +104,8 @@ def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached
         else f"no commit completed by {moment.time}"
     )
     if archived := reached():
-        problem += f", and those up to {archived} are archived, which can neither be restored nor kept"
-    raise HistoryGone(f"{problem}; `history()` has those that can be chosen, or give ISO text for what a time had")
+        problem += f", and those up to {archived} are archived: no restore or savepoint can use them"
+    raise HistoryGone(f"{problem}; choose a commit of `history()`, or give the time as ISO text for the state at it")
 
 
 def _is_instant(version: TableVersion) -> bool:

@@ -104,7 +104,9 @@ class Committing:
                 return outcome
             unknown, others_can_judge = outcome.unknown or unknown, others_can_judge and not outcome.hold
             if outcome.restoring is not None and not restore.finish_left(table, outcome.restoring):
-                raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
+                raise Aborted(
+                    "a restore of the table is not finished; wait for it, or repeat the restore, then begin again"
+                )
         if unknown is not None:
             raise unknown
         raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")

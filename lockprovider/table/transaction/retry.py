@@ -111,7 +111,7 @@ def create_table(
     table.lock.require_safe_store()
     if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
         if not exist_ok:
-            raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or create it exist_ok")
+            raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or pass exist_ok=True")
         existing = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
         _check_same(existing, config)
         return existing

@@ -418,7 +418,9 @@ class Transaction:
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """Check new keys against the table; return the check to repeat at the commit, None with buckets."""
         if self.config.is_merge_on_read:
-            raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
+            raise InvalidRecords(
+                "check_keys needs a copy-on-write table: merge-on-read has keys in log files, too; upsert instead"
+            )
         if self.config.bucket_index is None:
             keys = KeyCheck(self.table, self.begin, stats)  # before others have to wait for it
             if self.operation == "INSERT":

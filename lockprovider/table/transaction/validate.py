@@ -302,7 +302,9 @@ class KeyCheck:
             if pc.count_distinct(keys).as_py() < len(keys):
                 counts = pc.value_counts(keys)
                 twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-                raise InvalidRecords(f"record key {twice!r} comes more than once for partition {partition!r}")
+                raise InvalidRecords(
+                    f"record key {twice!r} comes more than once in partition {partition!r}; upsert the rows instead"
+                )
             for slice_ in snapshot.within([partition]):
                 self._refuse(partition, KeyFile(self._table.place, slice_.path, slice_.size))
 

@@ -266,7 +266,7 @@ def test_time_whose_files_were_cleaned_is_refused(table: Table) -> None:
     second = upsert(table, (1, "a", 10))
     (cleaned,) = Path(table.url).glob(f"a/*_{first.instant}.parquet")
     cleaned.unlink()
-    with pytest.raises(HistoryGone, match="1 file groups the files were cleaned.*ask for a later time"):
+    with pytest.raises(HistoryGone, match="removed files of 1 file groups.*ask for a later time"):
         table.to_arrow(as_of=first.completion)
     assert triples(table.to_arrow(as_of=second.completion)) == content(table) == by_hudi_rs(table.url)
 

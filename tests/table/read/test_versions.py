@@ -106,7 +106,7 @@ def test_invalid_version_of_a_table_is_refused(table: Table, tmp_path: Path) -> 
         table.restore("2020-01-01T00:00:00Z")
     with pytest.raises(InvalidInput, match="no state after a commit"):
         table.restore(AsOf(table.version, "begin"))
-    with pytest.raises(InvalidInput, match="is no time in the order"):
+    with pytest.raises(InvalidInput, match="cannot be compared with the times of order"):
         table.changes(AsOf(table.version, "begin"))
 
 

@@ -73,10 +73,7 @@ def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, Co
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Raise `HistoryGone` if `start` precedes the last archived write, else return that write's time, or "".
-
-    Archived writes are only known as completed, so no snapshot between them can be built.
-    """
+    """Raise `HistoryGone` if `start` precedes the last archived write, else return that write's time, or ""."""
     digest = reach(table.knowledge)
     reached = digest.completion if order is Order.COMPLETION else digest.begin
     if start < reached:

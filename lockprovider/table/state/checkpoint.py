@@ -73,10 +73,7 @@ _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file or empty, it
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at position `position` of the log `log`; `timeline` includes instants pending then.
-
-    `files`: the latest slices by partition.
-    """
+    """The table at position `position` of the log `log`; `files`: the latest slices by partition."""
 
     log: str
     position: int

@@ -98,8 +98,8 @@ def with_progress(table: TableContext, begin: str, step: str, results: Iterable[
 class ShowProgress:
     """A watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
 
-    The logger `lockprovider.table` gets each step and tenth of a step at INFO. pyarrow, pandas and polars report each
-    file or partition, Dask's local schedulers each task. Spark and a Dask cluster report only each step.
+    The logger `lockprovider.table` gets each tenth of a step at INFO. pyarrow, pandas and polars report each file or
+    partition, Dask's local schedulers each task. Spark and a Dask cluster report only each step.
 
     Not promised: one line for each of several threads that write concurrently.
 

@@ -35,7 +35,7 @@ _ROWS, _BYTES = 1024, 1 << 20  # of a file, searched for a row without null time
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     """Return `config` with the key spelling of the table's files; caches what it compared.
 
-    Raises `UnsupportedSchema` for a timestamp as partition column, `UnsupportedTable` for an unknown or mixed spelling.
+    Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()

@@ -1,8 +1,7 @@
 """The instants that an archiver may remove from the active timeline. Pure.
 
-It archives a contiguous beginning of the writes, by begin, with the cleans and rollbacks between them. All that began
-before the first remaining write then counts as completed for every reader: so `_barriers` limit it. Restores and
-savepoints stay for ever, so readers see that something was taken back.
+It archives a contiguous beginning of the writes, by begin. All that began before the first remaining write then counts
+as completed for every reader: so `_barriers` limit it. Restores and savepoints stay for ever, so readers see them.
 
 Source: Hudi `TimelineArchiverV2`, `ArchivalUtils`, `ClusteringUtils.getEarliestInstantToRetainForClustering`.
 """

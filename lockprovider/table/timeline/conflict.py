@@ -111,7 +111,10 @@ def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[Concurren
 
 
 def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in partitions, so that two inserts of the same new key conflict."""
+    """Return the first overlap in partitions with a completed write or a planned table service.
+
+    So two inserts of the same new key conflict.
+    """
     partitions = {partition for partition, _ in operation.file_groups}
     for other in concurrent:
         shared = {group for group in other.file_groups if group[0] in partitions}

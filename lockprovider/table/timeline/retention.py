@@ -94,7 +94,8 @@ def earliest_retained(
 ) -> Instant | None:
     """Return the retained commit that began first, else the last commit; None by versions.
 
-    `written_ms`: when completed files were written, by a better clock than in their names; the later time counts.
+    Files that a late commit replaced are still needed. `written_ms`: when completed files were written, by a better
+    clock than in their names; the later time counts.
     """
     match policy:
         case KeepVersions():

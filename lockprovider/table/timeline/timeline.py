@@ -65,7 +65,10 @@ class Timeline:
         return _knowing(Timeline(tuple(merged)), self, added) if added else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
-        """Return begin times that split the file names into parts of about this size."""
+        """Return begin times that split the file names into parts of about this size.
+
+        No file name is a begin time alone, so the parts are complete.
+        """
         begins = [instant.begin for instant in self.instants[size::size]]
         return tuple(dict.fromkeys(begins))
 

@@ -296,7 +296,7 @@ def cleaned_groups(
 ) -> frozenset[FileGroup]:
     """Return the file groups whose slice in the past `snapshot` was cleaned.
 
-    Writes in `later` name the base file or group that they replaced; those in `earlier` the log files of `snapshot`.
+    Writes in `later` name what they replaced, those in `earlier` the log files of `snapshot`.
     """
     slices = {s.group: s for s in snapshot.slices}
     bases = {group: slice_.base for group, slice_ in slices.items()}

@@ -1,6 +1,6 @@
 """The table's judge for group commits: whether a commit may follow those decided since, and its file name.
 
-It judges by the intent and the log alone, or returns the commit to its own writer (`JudgeAnew`).
+It judges by the intent and the log alone, or raises `JudgeAnew`: then the commit's own writer judges it.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """

@@ -468,7 +468,7 @@ class TransactionHandle:
     def exactly_once(self, stream: str, batch: int) -> None:
         """Name the stream batch that this transaction writes, before it writes; a batch is committed only once.
 
-        Number the batches of a stream upwards, and commit them in that order.
+        Number a stream's batches upwards, and commit them in that order.
 
         Raises:
             AlreadyCommitted: this batch, or a later one of the stream, is in the table; `commit` raises it, too.

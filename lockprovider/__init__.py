@@ -93,17 +93,17 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
         return version("fsspec-cas")
-    found: Any = None
+    module: Any = None
     if name == "state":
-        import lockprovider.state as found  # noqa: PLC0415 - imported on first use
+        import lockprovider.state as module  # noqa: PLC0415 - imported on first use
     elif name == "queue":
-        import lockprovider.queue as found  # noqa: PLC0415
+        import lockprovider.queue as module  # noqa: PLC0415
     elif name == "wal":
-        import lockprovider.wal as found  # noqa: PLC0415
+        import lockprovider.wal as module  # noqa: PLC0415
     elif name == "election":
-        import lockprovider.election as found  # noqa: PLC0415
-    if found is not None:
-        return found
+        import lockprovider.election as module  # noqa: PLC0415
+    if module is not None:
+        return module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -177,8 +177,8 @@ def async_lock(
     """
 
     async def take() -> AsyncLease:
-        found = await on_thread(lambda: locate(url, on=on, settings=settings, storage_options=storage_options))
-        place = found.over(timeout=timeout, validity=validity, max_hold=max_hold)
+        located = await on_thread(lambda: locate(url, on=on, settings=settings, storage_options=storage_options))
+        place = located.over(timeout=timeout, validity=validity, max_hold=max_hold)
         return await place.open(AsyncLock, on_lost=on_lost, on_metric=on_metric).acquire()
 
     return Acquiring(take)

@@ -49,12 +49,12 @@ class Undecodable(ValueError):
 
 
 class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppress`
-    """Raise a block's decoding errors as `kind`: text `said`, start of bytes `shown`, reason, next step."""
+    """Raise a block's decoding errors as `kind`: text `message`, start of bytes `shown`, reason, next step."""
 
-    __slots__ = ("_kind", "_said", "_shown", "_step")
+    __slots__ = ("_kind", "_message", "_shown", "_step")
 
-    def __init__(self, kind: type[Exception], said: str, step: str = "", *, shown: bytes | None = None) -> None:
-        self._kind, self._said, self._step, self._shown = kind, said, step, shown
+    def __init__(self, kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None) -> None:
+        self._kind, self._message, self._step, self._shown = kind, message, step, shown
 
     def __enter__(self) -> None:
         pass
@@ -66,7 +66,7 @@ class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppre
             return
         why = str(error) if isinstance(error, Undecodable) else _short(repr(error))
         start = "" if self._shown is None else f", but {self._shown[:_START]!r}"
-        raise self._kind(f"{self._said}{start}: {why}{self._step and '; '}{self._step}") from error
+        raise self._kind(f"{self._message}{start}: {why}{self._step and '; '}{self._step}") from error
 
 
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
@@ -80,26 +80,26 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
     try:
         text = data.decode()
         try:
-            found, end = _SCAN(text, 0)
+            value, end = _SCAN(text, 0)
         except StopIteration:
             end = -1
         if end != len(text):
-            found = _DECODER.decode(text)
+            value = _DECODER.decode(text)
     except Undecodable:
         raise
     except (ValueError, RecursionError) as error:  # RecursionError: unclosed brackets
         raise Undecodable(f"it is no JSON ({_short(str(error))})") from error
     if b"\\u" in data:
-        _check_storable(found)
-    return found
+        _check_storable(value)
+    return value
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
     """Parse a JSON object within bounds; may raise `Undecodable`."""
-    found = parse_json(data, most=most, deepest=deepest)
-    if not isinstance(found, dict):
-        raise Undecodable(f"it holds a {type(found).__name__}, where a JSON object is expected")
-    return found
+    value = parse_json(data, most=most, deepest=deepest)
+    if not isinstance(value, dict):
+        raise Undecodable(f"it holds a {type(value).__name__}, where a JSON object is expected")
+    return value
 
 
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
@@ -148,11 +148,11 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
     return data
 
 
-def unbase64(said: Any, what: str) -> bytes:
+def unbase64(text: Any, name: str) -> bytes:
     """Decode base64 text; may raise `Undecodable` or `ValueError`."""
-    if type(said) is not str:
-        raise _no(what, "base64 text", said)
-    return base64.b64decode(said, validate=True)
+    if type(text) is not str:
+        raise _no(name, "base64 text", text)
+    return base64.b64decode(text, validate=True)
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
@@ -198,8 +198,8 @@ def as_flag(value: Any, name: str) -> bool:
     return value
 
 
-def _no(name: str, wanted: str, value: Any) -> Undecodable:
-    return Undecodable(f"{name} must be {wanted}, and is {_short(_shown(value))}")
+def _no(name: str, expected: str, value: Any) -> Undecodable:
+    return Undecodable(f"{name} must be {expected}, and is {_short(_shown(value))}")
 
 
 def _shown(value: Any) -> str:
@@ -208,23 +208,23 @@ def _shown(value: Any) -> str:
     return repr(value[:_SHORT] if isinstance(value, str) else value)
 
 
-def _short(said: str) -> str:
-    return said if len(said) <= _SHORT else f"{said[:_SHORT]}..."
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
 
 
-def _check_storable(found: Any) -> None:
-    json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded again
+def _check_storable(value: Any) -> None:
+    json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded again
 
 
-def _finite(said: str) -> float:
-    value = float(said)
+def _finite(text: str) -> float:
+    value = float(text)
     if value - value != 0.0:
-        raise Undecodable(f"the number {_short(said)} is too large")
+        raise Undecodable(f"the number {_short(text)} is too large")
     return value
 
 
-def _not_finite(said: str) -> float:
-    raise Undecodable(f"{said} is no number of JSON")
+def _not_finite(text: str) -> float:
+    raise Undecodable(f"{text} is no number of JSON")
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_not_finite)

@@ -54,18 +54,18 @@ _EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ahead = list(takewhile(lambda word: word.startswith("-"), given))
-    words, command = _split(given[len(ahead) :])
+    all_words = list(sys.argv[1:] if arguments is None else arguments)
+    options = list(takewhile(lambda word: word.startswith("-"), all_words))
+    words, command = _split(all_words[len(options) :])
     try:
-        chosen = parser(words[:1]).parse_args([*ahead, *words])
+        parsed = parser(words[:1]).parse_args([*options, *words])
     except SystemExit as end:
         if not words or words[0] not in _RUN_ONE or end.code != BAD_INPUT:
             raise
         complain("lockprovider", running.form(words[0]))  # argparse rejected the program's words
         return running.FAILED  # 2 may be the program's own exit code
-    chosen.words = command
-    return run("lockprovider", chosen, chosen.run, _code)
+    parsed.words = command
+    return run("lockprovider", parsed, parsed.run, _code)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

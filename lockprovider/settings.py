@@ -66,19 +66,19 @@ class LockSettings:
         max_hold: float | None = None,
     ) -> None:
         times = {"validity": validity, "renew": renew, "timeout": timeout, "poll": poll, "max_hold": max_hold}
-        said = ", ".join(f"{name}={value!r}" for name, value in times.items() if value is not None or name in _NEEDED)
-        given: list[Any] = [value for name, value in times.items() if value is not None or name in _NEEDED]
-        if not all(map(_is_number, given)):
-            raise InvalidSettings(f"all times must be numbers of seconds: {said}")
+        shown = ", ".join(f"{name}={value!r}" for name, value in times.items() if value is not None or name in _NEEDED)
+        values: list[Any] = [value for name, value in times.items() if value is not None or name in _NEEDED]
+        if not all(map(_is_number, values)):
+            raise InvalidSettings(f"all times must be numbers of seconds: {shown}")
         if not isinstance(check_store, bool):
             raise InvalidSettings(f"check_store={check_store!r} must be True or False")
-        if not all(map(math.isfinite, given)):
-            raise InvalidSettings(f"all times must be finite numbers of seconds: {said}")
+        if not all(map(math.isfinite, values)):
+            raise InvalidSettings(f"all times must be finite numbers of seconds: {shown}")
         every = validity / _RENEWALS_PER_VALIDITY if renew is None else renew
         if validity <= 0 or every <= 0 or poll <= 0 or (max_hold is not None and max_hold <= 0):
-            raise InvalidSettings(f"validity, renew, poll and max_hold must be above zero: {said}")
+            raise InvalidSettings(f"validity, renew, poll and max_hold must be above zero: {shown}")
         if timeout < 0:
-            raise InvalidSettings(f"timeout must not be below zero: {said}")
+            raise InvalidSettings(f"timeout must not be below zero: {shown}")
         if validity < _RENEWALS_PER_VALIDITY * every * (1 - _ROUNDING):
             raise InvalidSettings(
                 f"validity={validity:g} must be at least {_RENEWALS_PER_VALIDITY} x renew={every:g}: "
@@ -129,9 +129,9 @@ def wait_s(timeout: Any, default_s: float) -> float:
     return float(timeout)
 
 
-def check_functions(**given: object) -> None:
+def check_functions(**functions: object) -> None:
     """Check that each argument is callable or None; may raise `InvalidSettings`."""
-    for name, function in given.items():
+    for name, function in functions.items():
         if function is not None and not callable(function):
             raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
 
@@ -198,18 +198,18 @@ def from_url(url: str) -> Options:
     if not question or "://" not in plain:
         return Options(url)
     pairs = parse_qsl(query, keep_blank_values=True)
-    given = dict(pairs)
+    options = dict(pairs)
     allowed = sorted((*_FIELDS, "check_store", "max_hold", "on"))
-    for name in given:
+    for name in options:
         if name not in allowed:
             raise InvalidSettings(f"{name!r} in {url!r} is no option of a lock; those are {', '.join(allowed)}")
-    if len(given) < len(pairs):
+    if len(options) < len(pairs):
         raise InvalidSettings(f"{url!r} gives an option twice: {query!r}")
-    on = given.pop("on", None)
-    if not given:
+    on = options.pop("on", None)
+    if not options:
         return Options(plain, None, on)
-    check, most = given.pop("check_store", None), given.pop("max_hold", None)
-    settings = _settings(given, _IN_URL)
+    check, most = options.pop("check_store", None), options.pop("max_hold", None)
+    settings = _settings(options, _IN_URL)
     if check is not None:
         settings = replace(settings, check_store=_truth(check))
     if most is not None:
@@ -230,31 +230,31 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
     return {**_IN_CONFIG, "renew": older}
 
 
-def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
+def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
     """Build settings with Hudi's bounds; errors name the user's words."""
-    found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
-    validity, renew, timeout, poll = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
-    if words is _IN_URL and "renew" not in found:
+    seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
+    validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)
+    if words is _IN_URL and "renew" not in seconds:
         renew = validity / _RENEWALS_PER_VALIDITY  # Hudi's key has its own default
     if validity < _RENEWALS_PER_VALIDITY * renew:
-        longer, shorter = (_said(field, words[field], given) for field in ("validity", "renew"))
+        longer, shorter = (_shown(field, words[field], values) for field in ("validity", "renew"))
         raise InvalidSettings(f"{longer} must be at least {_RENEWALS_PER_VALIDITY} x {shorter}")
     for field, least_s in _LEAST_S.items():
-        if found.get(field, least_s) < least_s:
-            raise InvalidSettings(f"{_said(field, words[field], given)} must be at least {least_s:g} seconds")
+        if seconds.get(field, least_s) < least_s:
+            raise InvalidSettings(f"{_shown(field, words[field], values)} must be at least {least_s:g} seconds")
     try:
         return LockSettings(validity, renew, timeout, poll)
     except InvalidSettings as error:
-        written = ", ".join(_said(field, words[field], given) for field in found)
+        written = ", ".join(_shown(field, words[field], values) for field in seconds)
         raise InvalidSettings(f"{written}: {error}") from None
 
 
 _DEFAULTS = {field: float(getattr(LockSettings(), field)) for field in _FIELDS}
 
 
-def _said(field: str, word: _Word, given: Mapping[str, object]) -> str:
-    if word.name in given:
-        return f"{word.name}={given[word.name]}"
+def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
+    if word.name in values:
+        return f"{word.name}={values[word.name]}"
     return f"{word.name}={_DEFAULTS[field] * word.per_s:g} (the default)"
 
 
@@ -265,11 +265,11 @@ def _truth(text: str) -> bool:
 
 
 def _seconds(word: _Word, value: object) -> float:
-    what = f"a {'whole ' if word.whole else ''}number of {word.unit}"
+    expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:
         number = float(str(value).strip())
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or (word.whole and not number.is_integer()):
-        raise InvalidSettings(f"{word.name}={value!r} must be {what}")
+        raise InvalidSettings(f"{word.name}={value!r} must be {expected}")
     return number / word.per_s

@@ -151,32 +151,32 @@ class ProcessQueue:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
-    def note_current(self, known: KnownRecord | None) -> None:
+    def note_current(self, record: KnownRecord | None) -> None:
         """Note the current record; forget a released one that was overwritten."""
         with self._guard:
-            self._known = known
+            self._known = record
             released = self._idle.released
-            if released is not None and (known is None or known.version != released[1]):
+            if released is not None and (record is None or record.version != released[1]):
                 self._idle = Idle()
 
-    def note_unchanged(self, known: KnownRecord | None) -> None:
+    def note_unchanged(self, record: KnownRecord | None) -> None:
         """Note a record read in vain, whose next read, if unchanged, has no body."""
         with self._guard:
-            self._known = known
+            self._known = record
 
-    def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
+    def note_held(self, holds: Callable[[], Held | None], record: KnownRecord | None, waited_s: float) -> None:
         """Note that a client of this process holds the lock, after `waited_s`."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
-            self._holds, self._known, self._idle = holds, known, Idle()
+            self._holds, self._known, self._idle = holds, record, Idle()
 
-    def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
+    def note_freed(self, holds: Callable[[], Held | None], idle: Idle, record: KnownRecord | None) -> None:
         """Note that the holder has no lock now, and wake the next client."""
         with self._guard:
             if self._holds != holds:
                 return
-            self._holds, self._known, self._idle = None, known, idle
+            self._holds, self._known, self._idle = None, record, idle
             self._released_s = self._world.monotonic_s()
             self._freed.set()
 
@@ -225,10 +225,10 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
-    """Record that was read, or None; `asked`: by a request."""
+    """Record that was read, or None; `requested`: by a request."""
 
     known: KnownRecord | None
-    asked: bool
+    requested: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +260,10 @@ class Acquirer(Protocol):
     def look(self, wish: Wish) -> RecordRead:
         """Read the record."""
 
-    def take(self, seen: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
+    def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock as read, leaving these waiters; False if another client was faster."""
 
-    def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
+    def adopt(self, idle: Idle, record: KnownRecord | None) -> None:
         """Adopt what another client of the queue released and read."""
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
@@ -303,11 +303,11 @@ class _Acquisition:
                 if self._client.take(None, (), self._wish):
                     return
                 continue
-            waiter, action = self._next(waiter, self._observed(look.known, began_s, asked=look.asked))
+            waiter, action = self._next(waiter, self._observed(look.known, began_s, requested=look.requested))
             if isinstance(action, TakeTurn):
                 if self._client.take(look.known, action.waiters, self._wish):
                     return
-                lost = replace(self._observed(look.known, began_s, asked=look.asked), lost_race=True)
+                lost = replace(self._observed(look.known, began_s, requested=look.requested), lost_race=True)
                 waiter, action = next_poll(waiter, lost, self._world.random())
             pause_s = max(0.0, min(action.seconds, self._left_s()))  # the last read is at the deadline
             self._queue.wait(pause_s, end_of_hold)
@@ -323,33 +323,33 @@ class _Acquisition:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
             # Without a lease it is about to free the queue, unless it lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
-        idle, known = self._queue.take_news()
-        self._client.adopt(idle, known)
+        idle, record = self._queue.take_news()
+        self._client.adopt(idle, record)
         return None if idle.released is not None else end_of_hold
 
-    def _observed(self, known: KnownRecord, began_s: float, *, asked: bool) -> Observation:
+    def _observed(self, known: KnownRecord, began_s: float, *, requested: bool) -> Observation:
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
         self._queue.note_unchanged(known)
         self._queue.busy = _holds(record)
-        took_s = now_s - began_s if asked else 0.0
+        took_s = now_s - began_s if requested else 0.0
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
-    def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
+    def _next(self, waiter: Waiter, observation: Observation) -> tuple[Waiter, TakeTurn | Pause]:
         """Choose the next action, and join the waiters if that is it."""
         if self._left_s() <= 0:
-            take = at_last(waiter, seen) if self._last_tries < _LAST_TRIES else None
+            take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1
             if take is None:
-                raise _not_acquired(self._client.where, _holds(seen.record), self._world)
+                raise _not_acquired(self._client.where, _holds(observation.record), self._world)
             return waiter, take
-        waiter, action = next_action(waiter, seen, self._world.random())
+        waiter, action = next_action(waiter, observation, self._world.random())
         if not isinstance(action, Join):
             return waiter, action
-        record = with_waiter(seen.record, self._queue.name)
-        if not self._client.join(record, seen.version, self._wish):
-            return join_failed(waiter, seen, self._world.random())
+        record = with_waiter(observation.record, self._queue.name)
+        if not self._client.join(record, observation.version, self._wish):
+            return join_failed(waiter, observation, self._world.random())
         self._queue.note_unchanged(self._client.known)
-        return next_poll(waiter, replace(seen, record=record), self._world.random())
+        return next_poll(waiter, replace(observation, record=record), self._world.random())
 
 
 _LAST_TRIES = 3  # refused takes of a free lock after the deadline

@@ -102,11 +102,11 @@ def _retrieved(done: asyncio.Future[Any]) -> None:
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
     """Return a callback that makes the call on the loop, unless that is closed."""
 
-    def told(loss: LeaseLost) -> None:
+    def notify(lost: LeaseLost) -> None:
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(call, loss)
+            loop.call_soon_threadsafe(call, lost)
 
-    return told
+    return notify
 
 
 class Attempt:
@@ -228,9 +228,9 @@ class AsyncLock(ForTasks[Lock]):
 
     async def _take(self, timeout: float | None) -> AsyncLease:
         """Wait for this task's turn, then acquire; an inner call returns the held lease."""
-        mine, task = self._lease, asyncio.current_task()
-        if mine is not None and mine.task is task and not mine.released:
-            return mine.again()
+        held, task = self._lease, asyncio.current_task()
+        if held is not None and held.task is task and not held.released:
+            return held.again()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s(timeout, self._sync.settings.timeout)
         queue = TaskQueue.of(self._same)
@@ -344,8 +344,8 @@ class AsyncLease:
         """
         self._inner.check()
         if self._depth < 1:
-            said = f"the lease of epoch {self.epoch} is lost: it was released"
-            raise LeaseLost(f"{said}; {LeaseLost.next_step}", reason=LossReason.RELEASED, why="it was released")
+            message = f"the lease of epoch {self.epoch} is lost: it was released"
+            raise LeaseLost(f"{message}; {LeaseLost.next_step}", reason=LossReason.RELEASED, why="it was released")
 
     @overload
     async def publish(self, path: str, data: bytes, *, new: bool = False) -> None: ...

@@ -59,14 +59,14 @@ class AuditRecord:
     def decode(cls, line: bytes) -> AuditRecord:
         """Decode a line, also of JVM Hudi; may raise `ValueError`."""
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
-            found = parse_object(line, most=_LARGEST)
+            fields = parse_object(line, most=_LARGEST)
             return cls(
-                owner=text_in(found, "ownerId"),
-                began_ms=whole_in(found, "transactionStartTime", most=LATEST_MS),
-                at_ms=whole_in(found, "timestamp", most=LATEST_MS),
-                step=_STEPS[text_in(found, "state")],
-                valid_until_ms=whole_in(found, "lockExpiration", most=LATEST_MS),
-                held=as_flag(found["lockHeld"], "lockHeld"),
+                owner=text_in(fields, "ownerId"),
+                began_ms=whole_in(fields, "transactionStartTime", most=LATEST_MS),
+                at_ms=whole_in(fields, "timestamp", most=LATEST_MS),
+                step=_STEPS[text_in(fields, "state")],
+                valid_until_ms=whole_in(fields, "lockExpiration", most=LATEST_MS),
+                held=as_flag(fields["lockHeld"], "lockHeld"),
             )
 
 

@@ -220,8 +220,8 @@ def _at_exit() -> None:
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
     """Read whether the table's audit is switched on."""
-    found = store.read_or_none(switch, timeout=timeout_s)
-    return found is not None and decode_switch(found.data)
+    content = store.read_or_none(switch, timeout=timeout_s)
+    return content is not None and decode_switch(content.data)
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
@@ -237,4 +237,8 @@ def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s:
     with ThreadPoolExecutor(_READERS) as pool:
         read = pool.map(lambda path: store.read_or_none(path, timeout=timeout_s), chosen)
         # A file removed after the listing reads as None.
-        return {path.rpartition("/")[2]: one.data for path, one in zip(chosen, read, strict=True) if one is not None}
+        return {
+            path.rpartition("/")[2]: content.data
+            for path, content in zip(chosen, read, strict=True)
+            if content is not None
+        }

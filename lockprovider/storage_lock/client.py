@@ -147,14 +147,14 @@ class Client:
 
     # -- acquiring the lock (`acquire`)
 
-    def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
+    def adopt(self, idle: Idle, record: KnownRecord | None) -> None:
         """Adopt what another client of this process released and read."""
-        self._file.known = known or self._file.known
+        self._file.known = record or self._file.known
         state = self._driver.state
         if idle.released is not None:
             self._driver.state = idle
-        elif isinstance(state, Idle) and state.released is not None and known is not None:
-            self._driver.state = state if known.version == state.released[1] else Idle()
+        elif isinstance(state, Idle) and state.released is not None and record is not None:
+            self._driver.state = state if record.version == state.released[1] else Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
         """Write the record, read at `version`, with this process among the waiters; False on failure."""
@@ -170,16 +170,18 @@ class Client:
             # An earlier failure may have left another state.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
-                return RecordRead(KnownRecord(*state.released, understood=True), asked=False)
+                return RecordRead(KnownRecord(*state.released, understood=True), requested=False)
             driver.read()
-            return RecordRead(self.known, asked=True)
+            return RecordRead(self.known, requested=True)
 
-    def take(self, seen: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
+    def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock as read, and apply what is pending; False if another client was faster."""
         driver = self._driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             at = driver.moment()
-            seen_record = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
+            seen_record = (
+                RecordSeen(None, None, at) if latest is None else RecordSeen(latest.record, latest.version, at)
+            )
             try:
                 answer = driver.feed(TakeLock(seen_record, waiters, wish.keeps_log, self._file.highest_epoch))
                 if isinstance(answer, Apply):  # no heartbeat runs yet
@@ -236,11 +238,13 @@ class Client:
         """Release what an interrupted acquisition may have taken, so that nothing must lapse."""
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
-                seen = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
-                if seen is None or seen.record.owner != self.owner or seen.record.is_free:
+                latest = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
+                if latest is None or latest.record.owner != self.owner or latest.record.is_free:
                     return
                 self.take(
-                    seen, seen.record.waiters, Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
+                    latest,
+                    latest.record.waiters,
+                    Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S),
                 )
             self.give_back()
 

@@ -170,7 +170,7 @@ def choose(
     """Choose, by stem, the intents that can follow the log, while there is room after `all_pending`."""
     chosen: list[Pending] = []
     begun = log
-    for intent in sorted(set(intents), key=lambda one: (one.stem, one.position)):
+    for intent in sorted(set(intents), key=lambda posted: (posted.stem, posted.position)):
         if len(all_pending) + len(chosen) >= MOST_PENDING:
             break
         if not isinstance(verdict(begun, intent, decider), Undecided) or not intent.body:
@@ -199,7 +199,7 @@ def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending
 
 def combine(
     me: Me,
-    seen: LockRecord,
+    record: LockRecord,
     batch: Sequence[Pending],
     at: Moment,
     *,
@@ -208,29 +208,29 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record that decides `batch`, for the version at which `seen` was read.
+    """Build the record that decides `batch`, for the version at which `record` was read.
 
     `last_applied`: the last publish known to be applied, with all before it. `epoch`: the highest that was read.
     """
-    all_pending = (*pending_after(seen, last_applied), *batch)
+    all_pending = (*pending_after(record, last_applied), *batch)
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + round(hand_over_s(me.settings) * 1000),
         expired=not all_pending,
         released_pending=bool(all_pending),
-        epoch=max(seen.epoch + 1, epoch + 1, at.now_ms),
+        epoch=max(record.epoch + 1, epoch + 1, at.now_ms),
         nonce=at.nonce,
         holder=me.holds_since(at.now_ms),
-        waiters=() if free_for_s(seen, at.now_ms) > waiters_first_s(seen) else seen.waiters,
-        turn_ms=seen.turn_ms,
+        waiters=() if free_for_s(record, at.now_ms) > waiters_first_s(record) else record.waiters,
+        turn_ms=record.turn_ms,
         freed_ms=at.now_ms,
-        pending_until_ms=pending_until_ms(seen, at.now_ms, me.owner),
-        log=seen.log and seen.log.plus(*(pending for pending in batch if not seen.log.has(pending))),
+        pending_until_ms=pending_until_ms(record, at.now_ms, me.owner),
+        log=record.log and record.log.plus(*(pending for pending in batch if not record.log.has(pending))),
         pending=all_pending[-1] if all_pending else None,
         pending_before=all_pending[:-1],
-        foreign_seen_ms=foreign_seen_ms(seen, at.now_ms),
+        foreign_seen_ms=foreign_seen_ms(record, at.now_ms),
         yield_until_ms=yield_until_ms
-        or last_yield_until_ms(seen, at.now_ms, lies_free=not all_pending and not combiner_ms),
+        or last_yield_until_ms(record, at.now_ms, lies_free=not all_pending and not combiner_ms),
         combiner_ms=combiner_ms,
     )
 
@@ -274,7 +274,7 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
     """Return what the record's log says about one intent."""
     if log is None or log.name != intent.log:
         return Void()
-    index = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
+    index = next((number for number, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
     if index is not None:
         return Decided(log.entries[index].path, position=log.first + index)
     since = log.since(intent.position)
@@ -392,64 +392,66 @@ class Situation:
     wrote: bool = False
 
 
-def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) -> Act:
+def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
     """Choose a group commit client's next act; ask again after a `StepDown`."""
-    if mine.leads:
-        cannot_go_on = mine.is_waited_for or (mine.fails and mine.all_pending)
+    if situation.leads:
+        cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
-    if mine.waiting is None:
-        if mine.applies:
+    if situation.waiting is None:
+        if situation.applies:
             return Wait()
-        all_there = mine.wrote and record.released_pending and not mine.all_pending
-        return Free() if all_there and not mine.is_waited_for else Rest()
-    if not mine.undecided and mine.applies:
+        all_there = situation.wrote and record.released_pending and not situation.all_pending
+        return Free() if all_there and not situation.is_waited_for else Rest()
+    if not situation.undecided and situation.applies:
         return Wait()
-    if not mine.undecided and mine.others_apply:
+    if not situation.undecided and situation.others_apply:
         return AwaitOthers()
-    act = next_step(record, mine.waiting, now_ms, poll_s)
-    return Hold() if isinstance(act, WriteRecord) and mine.is_stuck else act
+    act = next_step(record, situation.waiting, now_ms, poll_s)
+    return Hold() if isinstance(act, WriteRecord) and situation.is_stuck else act
 
 
 def after_listing(
-    record: LockRecord, mine: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
+    record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
     """Choose the leader's act after listing; `batch` is what its next write can decide.
 
     `yields`: a yield window is due, so nothing was listed. `is_due`: the record was not written for a round's time.
     `empty_rounds`: earlier rounds without work, in a row.
     """
-    news = len(mine.all_pending) < len(record.all_pending)
-    if yields and not mine.all_pending:
+    news = len(situation.all_pending) < len(record.all_pending)
+    if yields and not situation.all_pending:
         return StepDown(frees=True)
     if not (batch or news or is_due):
         return Wait()
-    if not (batch or mine.all_pending or news) and empty_rounds + 1 >= _EMPTY_ROUNDS:
-        return StepDown(frees=not mine.is_waited_for)
+    if not (batch or situation.all_pending or news) and empty_rounds + 1 >= _EMPTY_ROUNDS:
+        return StepDown(frees=not situation.is_waited_for)
     return WriteRecord(leads=True)
 
 
-def next_step(record: LockRecord, mine: Waiting, now_ms: int, poll_s: float) -> Act:
+def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) -> Act:
     """Choose the act of a waiting client that does not lead; the caller adds jitter."""
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
-        return PollAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
+        return PollAgain(min(_pause_s(waiting, poll_s), max(_SOONEST_S, lapses_s)))
     if not may_write(record):
         return Hold()
     if yield_s := yield_left_s(record, now_ms):
         return PollAgain(yield_s)
     leading_s = min(record.combiner_ms / 1000, LONGEST_S)
-    if mine.age_s < leading_s:
-        pause_s = max(_until_decided_s(record, mine, now_ms, leading_s / LEADER_ROUNDS), mine.waits_s / _SLOWER)
-        return PollAgain(min(pause_s, leading_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
-    if others_wait(record, mine.name) and max(free_for_s(record, now_ms), mine.waits_s) <= waiters_first_s(record):
-        return PollAgain(_pause_s(mine, poll_s))  # waiters go first
-    return WriteRecord(leads=mine.posted or mine.refused > 0)
+    if waiting.age_s < leading_s:
+        pause_s = max(_until_decided_s(record, waiting, now_ms, leading_s / LEADER_ROUNDS), waiting.waits_s / _SLOWER)
+        return PollAgain(min(pause_s, leading_s - waiting.age_s + _SOONEST_S)) if waiting.posted else Post()
+    if others_wait(record, waiting.name) and max(free_for_s(record, now_ms), waiting.waits_s) <= waiters_first_s(
+        record
+    ):
+        return PollAgain(_pause_s(waiting, poll_s))  # waiters go first
+    return WriteRecord(leads=waiting.posted or waiting.refused > 0)
 
 
-def _until_decided_s(record: LockRecord, mine: Waiting, now_ms: int, round_s: float) -> float:
+def _until_decided_s(record: LockRecord, waiting: Waiting, now_ms: int, round_s: float) -> float:
     """Return the seconds until the write that shows more, if rounds keep their length."""
-    due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
-    return min(max(due_s, round_s / 2), mine.writes * round_s)
+    due_s = waiting.writes * round_s - (now_ms - record.freed_ms) / 1000
+    return min(max(due_s, round_s / 2), waiting.writes * round_s)
 
 
 def latest_first_poll_s(record: LockRecord) -> float:
@@ -459,8 +461,8 @@ def latest_first_poll_s(record: LockRecord) -> float:
     return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)
 
 
-def _pause_s(mine: Waiting, poll_s: float) -> float:
-    return min(poll_s, max(_FIRST_S, mine.waits_s / 4))
+def _pause_s(waiting: Waiting, poll_s: float) -> float:
+    return min(poll_s, max(_FIRST_S, waiting.waits_s / 4))
 
 
 _FIRST_S = 0.05

@@ -141,17 +141,17 @@ class Committer:
     def sweep(self) -> int:
         """Remove dead writers' intents; returns their number. May be repeated."""
         # Listed before the read: an intent of another log is over.
-        left = self._intents.left()
+        intents = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
         log = None if known is None else known.record.log
-        over = [intent for intent in left if is_over(intent, log)]
+        over = [intent for intent in intents if is_over(intent, log)]
         self._intents.remove(*over)
         return len(over)
 
     def _remove_left(self) -> None:
         with self._guard:
-            left, self._left = self._left, []
-        self._store.delete_all([path for paths in left for path in paths])
+            leftovers, self._left = self._left, []
+        self._store.delete_all([path for paths in leftovers for path in paths])
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -164,9 +164,9 @@ class Committer:
                     self._wake.clear()
         except BaseException as error:
             with self._guard:
-                self._thread, new, self._new = None, self._new, []
+                self._thread, requests, self._new = None, self._new, []
                 self._rest.set()
-                self._member.take(new)
+                self._member.take(requests)
                 for request in self._requests:
                     message = f"{request.intent.stem!r} may have been published: {error!r}"
                     self._requests.end(request, PublishUnknown(message))
@@ -174,8 +174,8 @@ class Committer:
 
     def _turn(self) -> float | None:
         with self._guard:
-            new, self._new = self._new, []
-        self._member.take(new)
+            requests, self._new = self._new, []
+        self._member.take(requests)
         return self._member.turn()
 
     def _ends(self) -> bool:

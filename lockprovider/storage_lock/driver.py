@@ -50,9 +50,9 @@ class KnownRecord:
     seen_s: float = field(default=0.0, compare=False)
 
 
-def newest(*seen: KnownRecord | None) -> KnownRecord | None:
+def newest(*records: KnownRecord | None) -> KnownRecord | None:
     """Return the record with the highest epoch."""
-    return max(filter(None, seen), key=lambda known: known.record.epoch, default=None)
+    return max(filter(None, records), key=lambda known: known.record.epoch, default=None)
 
 
 class RecordFile:

@@ -141,26 +141,26 @@ class Pulse:
         finally:
             end.set()
 
-    def _beat_until(self, end: Signal, known: Heartbeat | None) -> None:
+    def _beat_until(self, end: Signal, last: Heartbeat | None) -> None:
         """Beat for the current heartbeat, until the thread is to end."""
-        slice_s = 0.0 if known is None else known.interval_s / _LOOKS
+        slice_s = 0.0 if last is None else last.interval_s / _LOOKS
         pause_s, looks = slice_s, 0
         while not end.wait(pause_s):
             pause_s = slice_s
-            now = self._wanted(end, known)
-            looks = looks + 1 if now is known else 1
-            known = now
-            if now is not None and looks >= _LOOKS:
-                next_s = now.beat()
+            current = self._wanted(end, last)
+            looks = looks + 1 if current is last else 1
+            last = current
+            if current is not None and looks >= _LOOKS:
+                next_s = current.beat()
                 looks = 0
                 if next_s is None:
-                    self.leave(now)
-                elif next_s < now.interval_s:
+                    self.leave(current)
+                elif next_s < current.interval_s:
                     pause_s, looks = next_s, _LOOKS - 1
 
-    def _wanted(self, end: Signal, known: Heartbeat | None) -> Heartbeat | None:
+    def _wanted(self, end: Signal, last: Heartbeat | None) -> Heartbeat | None:
         """Return the current heartbeat; two looks in vain end the thread."""
         with self._guard:
-            if self._now is None and known is None:
+            if self._now is None and last is None:
                 end.set()
             return self._now

@@ -20,13 +20,13 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
     """Read the lock record and the store's time; may raise `MalformedRecord`."""
     try:
         content = store.read(path, timeout=timeout_s)
-        said_ms = store.head(path, timeout=timeout_s).answered_ms
+        store_ms = store.head(path, timeout=timeout_s).answered_ms
     except ObjectNotFound:
         return LockStatus(None, None, world.now_ms(), by_store=False, own_ms=world.now_ms())
     own_ms = world.now_ms()
-    now_ms = own_ms if said_ms is None else said_ms
+    now_ms = own_ms if store_ms is None else store_ms
     record = LockRecord.decode(content.data, path)
-    return LockStatus(record, content.version, now_ms, by_store=said_ms is not None, own_ms=own_ms)
+    return LockStatus(record, content.version, now_ms, by_store=store_ms is not None, own_ms=own_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +44,47 @@ class Broken:
     set_aside: Mapping[str, str] = field(default_factory=dict)
 
 
-def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
-    """Release the lock in `seen`, if its record is unchanged except for its waiters.
+def break_lock(store: Store, path: str, status: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
+    """Release the lock in `status`, if its record is unchanged except for its waiters.
 
     The holder works on until its next renewal, but its publishes are refused from now on. Decided publishes are applied
     first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside;
     not promised then: that it never appears, as a live publisher may have its bytes.
 
     Raises:
-        ValueError: `seen` has no record.
+        ValueError: `status` has no record.
         CasError: the store failed; decided publishes are still pending.
     """
-    if seen.record is None or seen.version is None:
+    if status.record is None or status.version is None:
         raise ValueError(f"no lock record exists at {path!r}, so there is no lock to break")
-    record, version, nonce = seen.record, seen.version, world.new_id()
+    record, version, nonce = status.record, status.version, world.new_id()
     for _ in range(_TRIES):
         if record.all_pending:
-            done = _finished(store, path, record, version, world)
+            result = _finished(store, path, record, version, world)
         else:
-            data = _broken(record, nonce, seen.own_ms)
-            done = Broken(store.put_if_match(path, data, version, timeout=timeout_s))
-        now = _read(store, path, timeout_s) if isinstance(done.outcome, Lost) else None
-        if now is None:
+            data = _broken(record, nonce, status.own_ms)
+            result = Broken(store.put_if_match(path, data, version, timeout=timeout_s))
+        content = _read(store, path, timeout_s) if isinstance(result.outcome, Lost) else None
+        if content is None:
             break
-        there = LockRecord.decode(now.data, path)
-        if there.nonce == nonce:  # a proxy sent it twice, and answered for the refused copy
-            return Broken(Won(now.version))
-        # Released since `seen`: apply pending publishes all the same.
-        handed_over = there.is_free and there.all_pending
-        if there.without_waiters() != record.without_waiters() and not handed_over:
+        current = LockRecord.decode(content.data, path)
+        if current.nonce == nonce:  # a proxy sent it twice, and answered for the refused copy
+            return Broken(Won(content.version))
+        # Released since `status`: apply pending publishes all the same.
+        handed_over = current.is_free and current.all_pending
+        if current.without_waiters() != record.without_waiters() and not handed_over:
             break
-        record, version = there, now.version
-    return done
+        record, version = current, content.version
+    return result
 
 
 def _finished(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     if not client.take_from(record, version) or client.known is None:
         return Broken(Lost(path, version, ABSENT))
-    kept = client.publisher.set_aside
-    finished = tuple(pending.path for pending in record.all_pending if pending.path not in kept)
-    return Broken(Won(client.known.version), finished, kept)
+    set_aside = client.publisher.set_aside
+    finished = tuple(pending.path for pending in record.all_pending if pending.path not in set_aside)
+    return Broken(Won(client.known.version), finished, set_aside)
 
 
 def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:

@@ -373,8 +373,8 @@ class Lease:
         message = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"
         error = LeaseLost(message, reason=ended.reason, why=ended.why)
         known = self._client.known
-        others = None if known is None or known.record.owner == self.owner else known.record
-        add_details(error, self._client.where, others, self._client.world.now_ms())
+        other = None if known is None or known.record.owner == self.owner else known.record
+        add_details(error, self._client.where, other, self._client.world.now_ms())
         return error
 
     def _learn(self, ended: Ended | None) -> None:

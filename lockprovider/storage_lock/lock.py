@@ -152,9 +152,9 @@ class Lock:
         A failure releases what was taken.
         """
         client = self._of_this_process()
-        mine = client.lease
-        if mine is not None and mine.thread is threading.current_thread() and not mine.released:
-            return mine.again(keeps_log=keeps_log)
+        held = client.lease
+        if held is not None and held.thread is threading.current_thread() and not held.released:
+            return held.again(keeps_log=keeps_log)
         with client.detailed_errors(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
             turn = FifoTurn(client.turn)

@@ -78,7 +78,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     """Handle an event of a holder without a write under way."""
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
-    kept = held.record if isinstance(state, Rolling) else settled(held.record)
+    record = held.record if isinstance(state, Rolling) else settled(held.record)
     match state, event:
         case Rolling(then=then), AppliedPending(set_aside):
             # Readers of the log would take it for published.
@@ -86,10 +86,10 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
-            return _write("renew", state, _prolonged(me, replace(held, record=kept), at), at)
+            return _write("renew", state, _prolonged(me, replace(held, record=record), at), at)
         case _, Release(at, again):
-            waiters = with_waiter(kept, me.waiter_name).waiters if again else kept.waiters
-            released = replace(kept, nonce=at.nonce, waiters=waiters, freed_ms=at.now_ms if waiters else 0)
+            waiters = with_waiter(record, me.waiter_name).waiters if again else record.waiters
+            released = replace(record, nonce=at.nonce, waiters=waiters, freed_ms=at.now_ms if waiters else 0)
             return _write("release", state, _given_back(me, released, held, at), at)
         case Held(), Commit(pending, at):
             return _write("commit", state, decided(_prolonged(me, held, at), pending), at)
@@ -155,23 +155,23 @@ def refused(write: State) -> PutFailed | LostRace:
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
-def _taken(me: Me, seen: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
+def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
     """Build the record of a take from the one that was read."""
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
         expired=False,
-        epoch=max((seen.epoch if seen else 0) + 1, take.epoch + 1, at.now_ms),
+        epoch=max((record.epoch if record else 0) + 1, take.epoch + 1, at.now_ms),
         nonce=at.nonce,
-        pending=seen.pending if seen else None,
+        pending=record.pending if record else None,
         holder=me.holds_since(at.now_ms),
         waiters=take.waiters,
-        turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
-        pending_until_ms=pending_until_ms(seen, at.now_ms) if seen else 0,
-        log=_log(seen, at) if take.keeps_log else None,
-        pending_before=seen.pending_before if seen else (),
-        foreign_seen_ms=foreign_seen_ms(seen, at.now_ms) if seen else 0,
-        yield_until_ms=seen.yield_until_ms if seen else 0,
+        turn_ms=turn_ms(record, at.now_ms) if record else 0,
+        pending_until_ms=pending_until_ms(record, at.now_ms) if record else 0,
+        log=_log(record, at) if take.keeps_log else None,
+        pending_before=record.pending_before if record else (),
+        foreign_seen_ms=foreign_seen_ms(record, at.now_ms) if record else 0,
+        yield_until_ms=record.yield_until_ms if record else 0,
     )
 
 
@@ -186,19 +186,19 @@ def settled(record: LockRecord) -> LockRecord:
     return replace(record, pending=None, pending_before=())
 
 
-def _log(seen: LockRecord | None, at: Moment) -> Log:
-    if seen is not None and seen.log is not None:
-        return seen.log
-    return Log(at.nonce).plus(*(() if seen is None else seen.all_pending))
+def _log(record: LockRecord | None, at: Moment) -> Log:
+    if record is not None and record.log is not None:
+        return record.log
+    return Log(at.nonce).plus(*(() if record is None else record.all_pending))
 
 
-def pending_until_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
+def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
     """Return until when a publish released as pending may still be applied; 0 if long past.
 
     A release by the next writer itself (`by`) does not count, as its next record names what is pending.
     """
     pending_until_ms = max(
-        seen.pending_until_ms, seen.valid_until_ms if seen.released_pending and seen.owner != by else 0
+        record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
     )
     return pending_until_ms if now_ms <= pending_until_ms + _PAST_MS else 0
 
@@ -270,9 +270,9 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    mine = _still_mine(me, write, seen)
-    if mine is not None:
-        return mine
+    still_held = _still_mine(me, write, seen)
+    if still_held is not None:
+        return still_held
     if write.purpose == "take":
         return Idle(), _busy(seen.record)
     if write.purpose == "release":
@@ -400,21 +400,21 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
 
 
 def settle_commit(
-    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, stored_digest: str | None
+    pending: Pending, owner: str, epoch: int, record: LockRecord | None, stored_digest: str | None
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `seen` is the record after all tries, `stored_digest` that of the object at the path, read after `seen`, or None.
+    `record` is the one after all tries, `stored_digest` that of the object at the path, read after it, or None.
     Each taker applies `pending` first, so the object exists, or the record names it, or the commit never happens. While
     the record is that lease's (`owner`, `epoch`), a copy may be under way: unknown.
     """
     if stored_digest == pending.digest:
         return "committed"
-    if seen is None:
+    if record is None:
         return "not_committed"
-    if pending in seen.all_pending:
+    if pending in record.all_pending:
         return "apply"
-    if seen.log is not None and seen.log.has(pending):
+    if record.log is not None and record.log.has(pending):
         return "committed"
-    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.is_free
+    still = (record.owner, record.epoch) == (owner, epoch) and not record.is_free
     return "unknown" if still else "not_committed"

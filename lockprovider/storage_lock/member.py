@@ -76,14 +76,14 @@ class Member:
         self._decider: Decider | None = None
         self._leading: _Leading | None = None
 
-    def take(self, new: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
+    def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
         """Add requests, each with the record that its caller read."""
-        for request, known in new:
+        for request, known in requests:
             self._requests.add(request)
             if known is not None:
                 self._writer.learn(known)
-            mine = self._writer.known
-            log = None if mine is None else mine.record.log
+            current = self._writer.known
+            log = None if current is None else current.record.log
             if log is None or log.name != request.intent.log or request.intent.position > log.next:
                 self._writer.stale = True
 
@@ -122,17 +122,19 @@ class Member:
         """Do the act of `next_act`; returns the pause in seconds, or None."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
-        mine = self._situation(known, undecided)
-        at = self._applied_by_others(known) if mine.waiting and not (undecided or mine.applies) else None
-        mine = replace(mine, others_apply=at is not None)
+        situation = self._situation(known, undecided)
+        position = (
+            self._applied_by_others(known) if situation.waiting and not (undecided or situation.applies) else None
+        )
+        situation = replace(situation, others_apply=position is not None)
         pause_s: float | None = 0.0
-        match combine.next_act(record, mine, self._world.now_ms(), self._me.settings.poll):
+        match combine.next_act(record, situation, self._world.now_ms(), self._me.settings.poll):
             case Combine() if leading is not None:
-                pause_s = self._round(known, leading, mine)
+                pause_s = self._round(known, leading, situation)
             case StepDown():
                 self._leading = None
-            case AwaitOthers() if at is not None:
-                pause_s = self._until_applied_s(known, at)
+            case AwaitOthers() if position is not None:
+                pause_s = self._until_applied_s(known, position)
             case Wait():
                 pause_s = _RETRY_S
             case WriteRecord(leads=announced):
@@ -182,19 +184,19 @@ class Member:
             return None
         stems = tuple(request.intent.stem for request in self._requests)
         all_pending = self._writer.all_pending(record)
-        return next((n for n, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
+        return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
-    def _until_applied_s(self, known: KnownRecord, at: int) -> float:
-        """Read whether all publishes up to `at` are applied; returns the seconds until the next read."""
+    def _until_applied_s(self, known: KnownRecord, position: int) -> float:
+        """Read whether all publishes up to `position` are applied; returns the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
         ago_s = max(now_s - known.seen_s, (self._world.now_ms() - record.freed_ms) / 1000)
-        due_s = put_s * (1 if unordered else at + 1) - ago_s
+        due_s = put_s * (1 if unordered else position + 1) - ago_s
         if due_s > 0:
             return due_s
-        before = all_pending[:at] if unordered else ()
-        return 0.0 if self._applying.check_applied(all_pending[at], before) else max(_LEAST_ROUND_S, put_s / 2)
+        before = all_pending[:position] if unordered else ()
+        return 0.0 if self._applying.check_applied(all_pending[position], before) else max(_LEAST_ROUND_S, put_s / 2)
 
     def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> Waiting:
         now_s = self._world.monotonic_s()
@@ -245,14 +247,14 @@ class Member:
         """
         if request.posted:
             self._requests.intents.withdraw(request.intent)
-        asked = request.posted or self._writer.in_doubt
-        if asked:
+        may_be_decided = request.posted or self._writer.in_doubt
+        if may_be_decided:
             self._writer.move_on()
         known = self._writer.known
         outcome = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
         if isinstance(outcome, Decided):
             raise PublishUnknown(f"the publish of {outcome.path!r} was decided; the next writer of the lock applies it")
-        return asked and isinstance(outcome, Void)
+        return may_be_decided and isinstance(outcome, Void)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class Member:
             return 0.0 if self._applying.failed is None else _RETRY_S
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
-    def _round(self, known: KnownRecord, leading: _Leading, mine: Situation) -> float:
+    def _round(self, known: KnownRecord, leading: _Leading, situation: Situation) -> float:
         """Lead one round: list intents, then write or step down; returns the pause."""
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
@@ -279,7 +281,7 @@ class Member:
             return pause_s
         batch: tuple[Pending, ...] = ()
         yield_until_ms = due_yield_until_ms(record, self._world.now_ms())
-        if len(mine.all_pending) < combine.MOST_PENDING and not yield_until_ms:
+        if len(situation.all_pending) < combine.MOST_PENDING and not yield_until_ms:
             sample = b"" if self._decider is None else self._decider.sample
             listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
             listing_s = self._world.monotonic_s()
@@ -288,7 +290,7 @@ class Member:
         now_s = self._world.monotonic_s()
         is_due = now_s - known.seen_s > leading.round_s
         match combine.after_listing(
-            record, mine, batch, yields=bool(yield_until_ms), is_due=is_due, empty_rounds=leading.empty_rounds
+            record, situation, batch, yields=bool(yield_until_ms), is_due=is_due, empty_rounds=leading.empty_rounds
         ):
             case StepDown(frees):
                 self._leading = None
@@ -330,12 +332,12 @@ class Member:
         """Choose what the next write decides; gives up own requests that cannot be decided."""
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
-        wanted = [request.intent for request in self._requests]
+        own = [request.intent for request in self._requests]
         decider = self._decider = next((request.decider for request in self._requests), self._decider)
         assert decider is not None  # noqa: S101 - leaders had a request
         decider.refresh(known.seen_s)
         self._applying.unordered = decider.unordered
-        intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
+        intents = [*own, *(intent for intent in listed() if intent not in own)]
         now_ms = self._world.now_ms()
         batch = combine.choose(record.log, self._writer.all_pending(record), intents, decider, now_ms)
         for request in self._requests.undecided(record.log):

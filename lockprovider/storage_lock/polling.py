@@ -79,61 +79,61 @@ class Join:
     """Action: add this client to the waiters, at the version read, then poll."""
 
 
-def next_action(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
+def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
     """Choose the action after a read of the record; `jitter` is in [0, 1)."""
-    outside = seen.record.waiters and waiter.name not in seen.record.waiters
-    known = replace(_noted(waiter, seen), round_s=_round_s(seen) if outside else None)
-    take = None if known.free_since_s is None else _take(waiter, seen)
-    if take is not None or _should_join(known, seen):
-        return known, take or Join()
-    return known, _pause(known, seen, jitter)
+    outside = observation.record.waiters and waiter.name not in observation.record.waiters
+    noted = replace(_noted(waiter, observation), round_s=_round_s(observation) if outside else None)
+    take = None if noted.free_since_s is None else _take(waiter, observation)
+    if take is not None or _should_join(noted, observation):
+        return noted, take or Join()
+    return noted, _pause(noted, observation, jitter)
 
 
-def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
+def at_last(waiter: Waiter, observation: Observation) -> TakeTurn | None:
     """Take a free lock at the deadline, regardless of waiters and yield window."""
-    if not seen.free:
+    if not observation.free:
         return None
-    return TakeTurn(() if _was_left(seen) else without_waiter(seen.record.waiters, waiter.name))
+    return TakeTurn(() if _was_left(observation) else without_waiter(observation.record.waiters, waiter.name))
 
 
-def next_poll(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, Pause]:
+def next_poll(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, Pause]:
     """Choose the pause after joining, or a refused take (`Observation.lost_race`)."""
-    known = _noted(waiter, seen)
-    return known, _pause(known, seen, jitter)
+    noted = _noted(waiter, observation)
+    return noted, _pause(noted, observation, jitter)
 
 
-def join_failed(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, Pause]:
+def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, Pause]:
     """Choose the pause after an attempt to join that lost to another write."""
     after = replace(waiter, refused=waiter.refused + 1)
-    return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, seen, jitter))
+    return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, observation, jitter))
 
 
-def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
+def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
     """Take the lock if this client is first, without the waiters that missed their turns.
 
     A client that has waited for a whole round outside the waiters goes before all, once.
     """
-    waiters, name = seen.record.waiters, waiter.name
+    waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
-    if seen.mine or _was_left(seen):
-        return at_last(waiter, seen)
-    if ahead <= _skipped_waiters(waiter, seen):
+    if observation.mine or _was_left(observation):
+        return at_last(waiter, observation)
+    if ahead <= _skipped_waiters(waiter, observation):
         return TakeTurn(without_waiter(waiters[ahead:], name))
-    waited_s = seen.monotonic_s - seen.took_s - waiter.began_s
+    waited_s = observation.monotonic_s - observation.took_s - waiter.began_s
     return TakeTurn(without_waiter(waiters, name)) if waiter.round_s is not None and waited_s > waiter.round_s else None
 
 
-def _was_left(seen: Observation) -> bool:
+def _was_left(observation: Observation) -> bool:
     """Return whether the lock lay free too long for any waiter to be alive."""
-    return not seen.mine and free_for_s(seen.record, seen.now_ms) > LONGEST_S
+    return not observation.mine and free_for_s(observation.record, observation.now_ms) > LONGEST_S
 
 
-def _skipped_waiters(waiter: Waiter, seen: Observation) -> int:
+def _skipped_waiters(waiter: Waiter, observation: Observation) -> int:
     """Count the first waiters whose turns have passed in this version."""
-    if waiter.free_since_s is None or waiter.version != seen.version:
+    if waiter.free_since_s is None or waiter.version != observation.version:
         return 0
-    free_s = seen.monotonic_s - seen.took_s - waiter.free_since_s
-    return max(0, int(free_s / _patience_s(waiter, seen)))
+    free_s = observation.monotonic_s - observation.took_s - waiter.free_since_s
+    return max(0, int(free_s / _patience_s(waiter, observation)))
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
@@ -144,79 +144,79 @@ def comes_again(gap_s: float, waited_s: float) -> bool:
     return gap_s < max(FIRST_S, waited_s)
 
 
-def _noted(waiter: Waiter, seen: Observation) -> Waiter:
+def _noted(waiter: Waiter, observation: Observation) -> Waiter:
     """Note this read: version, latency, and since when the lock is free."""
     # The yield window belongs to foreign clients.
-    free = seen.free and not yield_left_s(seen.record, seen.now_ms)
-    since_s = waiter.free_since_s if waiter.version == seen.version else None
-    since_s = seen.monotonic_s if since_s is None else since_s
-    latency_s = max(seen.took_s, waiter.latency_s / 2)
-    return replace(waiter, latency_s=latency_s, version=seen.version, free_since_s=since_s if free else None)
+    free = observation.free and not yield_left_s(observation.record, observation.now_ms)
+    since_s = waiter.free_since_s if waiter.version == observation.version else None
+    since_s = observation.monotonic_s if since_s is None else since_s
+    latency_s = max(observation.took_s, waiter.latency_s / 2)
+    return replace(waiter, latency_s=latency_s, version=observation.version, free_since_s=since_s if free else None)
 
 
-def _should_join(waiter: Waiter, seen: Observation) -> bool:
+def _should_join(waiter: Waiter, observation: Observation) -> bool:
     """Return whether to join: after a round in vain, or first in a long turn."""
-    record = seen.record
-    if not seen.understood or not waiter.name or waiter.name in record.waiters or seen.lost_race:
+    record = observation.record
+    if not observation.understood or not waiter.name or waiter.name in record.waiters or observation.lost_race:
         return False
-    waited_s = seen.monotonic_s - waiter.began_s
+    waited_s = observation.monotonic_s - waiter.began_s
     if not record.waiters and not record.turn_ms:
-        return min(waited_s, _lasts_s(seen)) > _UNKNOWN_TURN_S
-    return waited_s > _round_s(seen)
+        return min(waited_s, _lasts_s(observation)) > _UNKNOWN_TURN_S
+    return waited_s > _round_s(observation)
 
 
-def _pause(waiter: Waiter, seen: Observation, jitter: float) -> Pause:
-    if yield_s := yield_left_s(seen.record, seen.now_ms):
+def _pause(waiter: Waiter, observation: Observation, jitter: float) -> Pause:
+    if yield_s := yield_left_s(observation.record, observation.now_ms):
         return Pause(yield_s * (1 + jitter / 10))
-    pause_s = max(_expected_s(waiter, seen, jitter), _slowing_s(waiter, seen, jitter))
-    return Pause(max(0.0, min(pause_s, _until_takeable_s(waiter, seen, jitter), max(LONGEST_S, waiter.poll_s))))
+    pause_s = max(_expected_s(waiter, observation, jitter), _slowing_s(waiter, observation, jitter))
+    return Pause(max(0.0, min(pause_s, _until_takeable_s(waiter, observation, jitter), max(LONGEST_S, waiter.poll_s))))
 
 
-def _expected_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
+def _expected_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
     """Return the seconds until this client's expected turn, with `jitter` outside the waiters."""
-    waiters, turn_s = seen.record.waiters, _turn_s(seen)
+    waiters, turn_s = observation.record.waiters, _turn_s(observation)
     if waiter.name in waiters:
-        left_s = 0.0 if seen.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
+        left_s = 0.0 if observation.free else min(turn_s, max(0.0, turn_s - _lasts_s(observation)))
         return ahead_of(waiter.name, waiters) * turn_s + left_s - _LATENCIES * waiter.latency_s
-    return 0.0 if seen.lost_race else len(waiters) * turn_s * (1 + jitter) / 2
+    return 0.0 if observation.lost_race else len(waiters) * turn_s * (1 + jitter) / 2
 
 
-def _slowing_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
+def _slowing_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
     """Return the seconds between polls of a client whose turn is due."""
-    if waiter.name in seen.record.waiters:
-        least_s, in_vain_s = _turn_s(seen) / _POLLS, _lasts_s(seen) - _turn_s(seen)
+    if waiter.name in observation.record.waiters:
+        least_s, in_vain_s = _turn_s(observation) / _POLLS, _lasts_s(observation) - _turn_s(observation)
     else:
-        least_s, in_vain_s = FIRST_S, seen.monotonic_s - waiter.began_s
+        least_s, in_vain_s = FIRST_S, observation.monotonic_s - waiter.began_s
     return min(waiter.poll_s, max(least_s, in_vain_s * _SHARE)) * (1 + jitter) / 2
 
 
-def _until_takeable_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
+def _until_takeable_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
     """Return the seconds until this client may take the lock, with jitter."""
     if waiter.free_since_s is None:
-        takeable_s = (seen.record.lapses_ms - seen.now_ms) / 1000
+        takeable_s = (observation.record.lapses_ms - observation.now_ms) / 1000
     else:
-        patience_s = ahead_of(waiter.name, seen.record.waiters) * _patience_s(waiter, seen)
-        passed_s = waiter.free_since_s + patience_s - seen.monotonic_s
-        takeable_s = min(passed_s, LONGEST_S - free_for_s(seen.record, seen.now_ms))
+        patience_s = ahead_of(waiter.name, observation.record.waiters) * _patience_s(waiter, observation)
+        passed_s = waiter.free_since_s + patience_s - observation.monotonic_s
+        takeable_s = min(passed_s, LONGEST_S - free_for_s(observation.record, observation.now_ms))
     return max(0.0, takeable_s) + jitter * FIRST_S
 
 
-def _round_s(seen: Observation) -> float:
-    return (len(seen.record.waiters) + 1) * _turn_s(seen)
+def _round_s(observation: Observation) -> float:
+    return (len(observation.record.waiters) + 1) * _turn_s(observation)
 
 
-def _turn_s(seen: Observation) -> float:
-    return min(LONGEST_S, seen.record.turn_ms / 1000 or max(_UNKNOWN_TURN_S, _lasts_s(seen)))
+def _turn_s(observation: Observation) -> float:
+    return min(LONGEST_S, observation.record.turn_ms / 1000 or max(_UNKNOWN_TURN_S, _lasts_s(observation)))
 
 
-def _lasts_s(seen: Observation) -> float:
+def _lasts_s(observation: Observation) -> float:
     """Return the seconds since the turn began; clocks may differ."""
-    holder = seen.record.holder
-    if holder is None or seen.free or seen.lost_race:
+    holder = observation.record.holder
+    if holder is None or observation.free or observation.lost_race:
         return 0.0
-    return (seen.now_ms - holder.since_ms) / 1000
+    return (observation.now_ms - holder.since_ms) / 1000
 
 
-def _patience_s(waiter: Waiter, seen: Observation) -> float:
+def _patience_s(waiter: Waiter, observation: Observation) -> float:
     """Return the seconds that the first waiter has to take a free lock."""
-    return FIRST_S + _turn_s(seen) / _POLLS + _LATENCIES * waiter.latency_s
+    return FIRST_S + _turn_s(observation) / _POLLS + _LATENCIES * waiter.latency_s

@@ -41,8 +41,8 @@ class LockPlace:
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
         """Return a copy with the times that are not None; may raise `InvalidSettings`."""
-        given = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
-        named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        times = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
+        named: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
         settings = self.settings or LockSettings()
         wait_s(timeout, settings.timeout)
         if validity is not None and settings.renew == LockSettings().renew:
@@ -234,18 +234,18 @@ def _place(
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
     """Merge the options of a URL or config with the arguments; rejects contradictions."""
-    asked = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
-    path = HUDI_LOCK_PATH if asked is None else asked
+    path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
+    path = HUDI_LOCK_PATH if path_given is None else path_given
     _check_path(path)
     chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
-    given = {**_with_credential(options.storage_options), **(storage_options or {})} or None
-    return LockPlace(options.url, Store.from_url(options.url, given), path, chosen)
+    options_given = {**_with_credential(options.storage_options), **(storage_options or {})} or None
+    return LockPlace(options.url, Store.from_url(options.url, options_given), path, chosen)
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
     """Replace a managed identity's client id by a credential object of `azure-identity`."""
-    found = dict(options)
-    identity = found.pop(MANAGED_IDENTITY, None)
+    credentials = dict(options)
+    identity = credentials.pop(MANAGED_IDENTITY, None)
     if identity is not None:
         try:
             from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
@@ -253,8 +253,8 @@ def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidSettings(
                 "a managed identity needs a package that is not installed: run `pip install azure-identity`"
             ) from error
-        found["credential"] = ManagedIdentityCredential(client_id=identity)
-    return found
+        credentials["credential"] = ManagedIdentityCredential(client_id=identity)
+    return credentials
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:

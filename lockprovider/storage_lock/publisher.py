@@ -135,11 +135,11 @@ class Publisher:
                 return step, driver.feed(Commit(pending, at))
             return step, None
 
-    def _apply_own(self, what: Apply, data: bytes | None) -> None:
+    def _apply_own(self, decision: Apply, data: bytes | None) -> None:
         """Apply what this client has just decided; may raise `PublishUnknown`, or as `_never`."""
-        pending, began_s = what.pending, self._world.monotonic_s()
+        pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
-        self._apply(what, data)
+        self._apply(decision, data)
         if self.left_s() <= 0:
             self._must_not_be_too_late(pending, began_s)
         self._commits.pop(pending, None)
@@ -151,12 +151,12 @@ class Publisher:
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
             with self._driver.step_guard:
-                seen = self._driver.read().record
+                record = self._driver.read().record
         except (CasError, MalformedRecord) as error:
             message = f"{pending.path!r} was written after the lease had ended, and the lock record could not be read"
             raise PublishUnknown(message) from error
-        logged = seen is not None and seen.log is not None and seen.log.has(pending)
-        if not (logged or (seen is not None and pending in seen.all_pending) or only_ours_since(seen, since_ms)):
+        logged = record is not None and record.log is not None and record.log.has(pending)
+        if not (logged or (record is not None and pending in record.all_pending) or only_ours_since(record, since_ms)):
             raise PublishUnknown(
                 f"{pending.path!r} was written after the lease had ended; a JVM writer may have held the lock before"
             )
@@ -168,8 +168,8 @@ class Publisher:
             AlreadyExists: the record no longer names it, so it never will be applied.
             Unappliable, CasError: the record may name it, and its path become free.
         """
-        kept = self.set_aside[pending.path]
-        message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {kept!r}"
+        details_path = self.set_aside[pending.path]
+        message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
         with self._driver.step_guard:
             held = isinstance(self._driver.state, Held)
             if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
@@ -214,14 +214,14 @@ class Publisher:
         if isinstance(state, Rolling) and state.held.record.pending is not None:
             self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
-    def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
+    def _apply(self, decision: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
         """Apply a publish and those before it, under the lease; then notify the machine."""
         left_s = left_s or self.left_s
-        are_applied = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
-        self._sent.add(what.pending)
-        are_applied.append(self._is_applied(what.pending, data, left_s))
-        self._sent.discard(what.pending)
-        self._note_applied(what.pending, set_aside=not all(are_applied))
+        are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
+        self._sent.add(decision.pending)
+        are_applied.append(self._is_applied(decision.pending, data, left_s))
+        self._sent.discard(decision.pending)
+        self._note_applied(decision.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
         try:
@@ -232,26 +232,26 @@ class Publisher:
             return False
         return True
 
-    def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
+    def _sets_aside(self, pending: Pending, error: Unappliable) -> bool:
         """Set aside a publish whose path has other bytes: it must not block the lock.
 
         Missing bytes may still exist, so only an operator's order (`breaks`) sets that publish aside.
         """
-        if not (why.occupied or self.breaks):
+        if not (error.occupied or self.breaks):
             return False
-        kept = steps.set_aside(self._store, self._folder, pending, why)
-        self.set_aside[pending.path] = kept
-        _LOG.warning("%s; the publish was set aside in %r", why, kept)
+        details_path = steps.set_aside(self._store, self._folder, pending, error)
+        self.set_aside[pending.path] = details_path
+        _LOG.warning("%s; the publish was set aside in %r", error, details_path)
         return True
 
-    def roll_forward(self, what: Apply) -> None:
+    def roll_forward(self, decision: Apply) -> None:
         """Apply an earlier lease's decision, unless a listing shows it applied."""
-        all_pending = (*what.earlier, what.pending)
-        many = bool(what.earlier) and all(pending.unshared for pending in all_pending)
+        all_pending = (*decision.earlier, decision.pending)
+        many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
         if many and steps.all_exist(self._store, [pending.path for pending in all_pending]):
-            self._note_applied(what.pending)
+            self._note_applied(decision.pending)
         else:
-            self._apply(what)
+            self._apply(decision)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
         """Notify the machine, even if a renewal is unanswered: the object may be removed now."""

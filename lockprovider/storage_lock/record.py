@@ -228,7 +228,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
         raise Undecodable(f"it has more than {_MOST_PENDING_BEFORE} pending publishes")
     if isinstance(value, list):
-        return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
+        return tuple(p for p in (_pending(fields, None) for fields in value) if p is not None)
     entries = () if log is None else (log.since(log.next - 1 - value) or ())[:-1]
     if len(entries) != value:
         raise Undecodable(f"its log does not hold the {value} publishes that are pending")
@@ -336,18 +336,18 @@ _YIELD_UNSEEN_MS = 50_000  # a JVM writer tries for a minute
 _YIELD_MS = 1200  # JVM Hudi tries once in a second
 
 
-def foreign_seen_ms(seen: LockRecord, now_ms: int) -> int:
+def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
     """Return when a foreign client last wrote the record; 0 if long past."""
-    if not seen.nonce:
+    if not record.nonce:
         return now_ms
-    return seen.foreign_seen_ms if now_ms <= seen.foreign_seen_ms + LONG_PAST_MS else 0
+    return record.foreign_seen_ms if now_ms <= record.foreign_seen_ms + LONG_PAST_MS else 0
 
 
-def turn_ms(seen: LockRecord, now_ms: int) -> int:
+def turn_ms(record: LockRecord, now_ms: int) -> int:
     """Return the mean length, without outliers, of turns with waiters. A hint."""
-    if not seen.waiters or seen.holder is None:
+    if not record.waiters or record.holder is None:
         return 0
-    last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
+    last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms
     if not mean_ms:
         return last_ms
     if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # long turns while waiters gathered
@@ -355,12 +355,12 @@ def turn_ms(seen: LockRecord, now_ms: int) -> int:
     return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
 
 
-def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
+def _last_turn_ms(record: LockRecord, since_ms: int, now_ms: int) -> int:
     """Return the last turn's length; free time counts up to the held time."""
-    if not seen.freed_ms:
+    if not record.freed_ms:
         return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
-    held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)
-    return max(1, held_ms + min(now_ms - seen.freed_ms, max(held_ms, _HANDOVER_MS)))
+    held_ms = min(record.freed_ms - since_ms, _LONGEST_TURN_MS)
+    return max(1, held_ms + min(now_ms - record.freed_ms, max(held_ms, _HANDOVER_MS)))
 
 
 _LONGEST_TURN_MS = round(LONGEST_S * 1000)

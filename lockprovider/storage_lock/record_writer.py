@@ -59,9 +59,9 @@ class Applying:
             self._done &= {*all_pending}
             if not self._threads:
                 self.failed, self._begun = None, set()
-            wanted = len(self._open()) if self.unordered else int(bool(all_pending) and not self._threads)
-            self._threads += wanted
-        for _ in range(wanted):
+            starts = len(self._open()) if self.unordered else int(bool(all_pending) and not self._threads)
+            self._threads += starts
+        for _ in range(starts):
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
@@ -98,10 +98,10 @@ class Applying:
             raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)
         with self._guard:
             self._done.add(pending)
-            for one in self._left():
-                if one not in self._done:
+            for earlier in self._left():
+                if earlier not in self._done:
                     break
-                self.last_applied = one
+                self.last_applied = earlier
 
     def _next(self) -> Pending | None:
         with self._guard:
@@ -156,8 +156,8 @@ class RecordWriter:
 
         The other read may precede the write, and a JVM writer drops the epoch.
         """
-        mine = self._file.known
-        if not self._doubts and (mine is None or known.record.epoch > mine.record.epoch):
+        current = self._file.known
+        if not self._doubts and (current is None or known.record.epoch > current.record.epoch):
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:

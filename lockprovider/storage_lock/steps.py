@@ -179,8 +179,9 @@ def all_exist(store: Store, paths: Sequence[str]) -> bool:
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)
     return all(
-        wanted <= {entry.path for entry in store.list(folder, start_after=min(wanted)[:-1], stop_at=f"{max(wanted)}~")}
-        for folder, wanted in folders.items()
+        expected
+        <= {entry.path for entry in store.list(folder, start_after=min(expected)[:-1], stop_at=f"{max(expected)}~")}
+        for folder, expected in folders.items()
     )
 
 
@@ -190,9 +191,9 @@ def _must_be(pending: Pending, stored_digest: str | None) -> None:
         return
     if stored_digest is None and pending.unshared:
         return  # applied, and removed by a later holder
-    found = "its bytes are gone" if stored_digest is None else f"its path holds an object with digest {stored_digest}"
+    reason = "its bytes are gone" if stored_digest is None else f"its path holds an object with digest {stored_digest}"
     raise Unappliable(
-        f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {found}; "
+        f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {reason}; "
         f"a program changed it outside the lock; {_CURE}",
         occupied=stored_digest is not None,
     )

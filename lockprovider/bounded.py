@@ -4,7 +4,7 @@
         found = parse_object(data, most=MOST_BYTES)
         return Queue(text_in(found, "id"), whole_in(found, "rev"))
 
-A writer calls `check_fits` first, so that every reader can read its bytes.
+Each decoder may raise `Undecodable`. A writer calls `check_fits` first, so that every reader can read its bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppre
 
 
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
-    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values; may raise `Undecodable`.
+    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
 
     Infinite numbers and text that UTF-8 cannot store are refused, too.
     """
@@ -95,7 +95,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
-    """Parse a JSON object within bounds; may raise `Undecodable`."""
+    """Parse a JSON object within bounds."""
     value = parse_json(data, most=most, deepest=deepest)
     if not isinstance(value, dict):
         raise Undecodable(f"it holds a {type(value).__name__}, where a JSON object is expected")
@@ -103,7 +103,7 @@ def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str,
 
 
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
-    """Check size and depth of JSON without parsing; may raise `Undecodable`."""
+    """Check size and depth of JSON without parsing."""
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
     opened = data.count(b"[") + data.count(b"{")
@@ -135,7 +135,7 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate to at most `most` bytes; may raise `Undecodable` or `zlib.error`.
+    """Inflate to at most `most` bytes; may also raise `zlib.error`.
 
     `like` is the dictionary used to deflate. Cut-off bytes, and bytes that follow, are refused.
     """
@@ -149,14 +149,14 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
 
 
 def unbase64(text: Any, name: str) -> bytes:
-    """Decode base64 text; may raise `Undecodable` or `ValueError`."""
+    """Decode base64 text; may also raise `ValueError`."""
     if type(text) is not str:
         raise _no(name, "base64 text", text)
     return base64.b64decode(text, validate=True)
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the whole number `fields[name]`; may raise `Undecodable` or `KeyError`."""
+    """Return the whole number `fields[name]`; may also raise `KeyError`."""
     value = fields[name]
     if type(value) is int and least <= value <= most:
         return value
@@ -164,7 +164,7 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return a whole number (no bool) within bounds; may raise `Undecodable`."""
+    """Return a value that is a whole number (no bool) within bounds."""
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
     return value
@@ -179,20 +179,20 @@ def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
 
 
 def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return the text `fields[name]`, or the default; may raise `Undecodable` or `KeyError`."""
+    """Return the text `fields[name]`, or the default; may also raise `KeyError`."""
     value = fields[name] if default is None else fields.get(name, default)
     return value if type(value) is str else as_text(value, name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """Return a value that is text; may raise `Undecodable`."""
+    """Return a value that is text."""
     if type(value) is not str:
         raise _no(name, "text", value)
     return value
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return a value that is true or false; may raise `Undecodable`."""
+    """Return a value that is true or false."""
     if type(value) is not bool:
         raise _no(name, "true or false", value)
     return value

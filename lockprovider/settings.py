@@ -1,6 +1,6 @@
 """Settings of a lock, checked against each other: from arguments, Hudi's keys, or options behind a URL.
 
-`from_config` and `from_url` also keep Hudi's lower bounds.
+`InvalidSettings` reports what contradicts or is out of range; keys and URLs also keep Hudi's lower bounds.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -112,7 +112,7 @@ class LockSettings:
 
 
 def checked(settings: object) -> LockSettings:
-    """Return the settings, or defaults for None; may raise `InvalidSettings`."""
+    """Return the settings, or defaults for None; other types are refused."""
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
@@ -121,7 +121,7 @@ def checked(settings: object) -> LockSettings:
 
 
 def wait_s(timeout: Any, default_s: float) -> float:
-    """Return the seconds to wait for a lock, `default_s` for None; may raise `InvalidSettings`."""
+    """Return the seconds to wait for a lock, checked; `default_s` for None."""
     if timeout is None:
         return default_s
     if not _is_number(timeout) or not timeout >= 0:
@@ -130,7 +130,7 @@ def wait_s(timeout: Any, default_s: float) -> float:
 
 
 def check_functions(**functions: object) -> None:
-    """Check that each argument is callable or None; may raise `InvalidSettings`."""
+    """Check that each argument is callable or None."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
@@ -173,7 +173,7 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """Read the table's URL and lock settings from Hudi's keys; may raise `InvalidSettings`."""
+    """Read the table's URL and lock settings from Hudi's keys."""
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -193,7 +193,7 @@ def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
 
 
 def from_url(url: str) -> Options:
-    """Read the options behind the `?` of a URL, not of a plain path; may raise `InvalidSettings`."""
+    """Read the options behind the `?` of a URL, not of a plain path."""
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)

@@ -186,7 +186,7 @@ class ProcessQueue:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause, or until the signal `until`, which is obtained before the last read to miss no news."""
+        """Pause, at most until `until` is set; obtain that signal before the last read, to miss no news."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
@@ -225,7 +225,7 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
-    """Record that was read, or None; `requested`: by a request."""
+    """Record that was read, or None; `requested`: whether a request was sent."""
 
     known: KnownRecord | None
     requested: bool
@@ -233,7 +233,7 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Promise, and deadline (monotonic clock), of a client that wants the lock."""
+    """Promise (`keeps_log`) and deadline (monotonic clock) of a client that wants the lock."""
 
     keeps_log: bool
     deadline_s: float

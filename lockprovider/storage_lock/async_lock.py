@@ -324,7 +324,7 @@ class AsyncLease:
 
     @property
     def deadline_s(self) -> float:
-        """Time on `time.monotonic`'s clock at which this process treats the lease as lapsed."""
+        """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
         return self._inner.deadline_s
 
     @property

@@ -235,7 +235,7 @@ class Client:
         turn.leave()
 
     def give_up(self) -> None:
-        """Release what an interrupted acquisition may have taken, so that nothing must lapse."""
+        """Release what an interrupted acquisition may have taken, so that clients need not wait for a lapse."""
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
                 latest = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known

@@ -67,7 +67,7 @@ class Intent:
         return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with the body from its name, if packed with this dictionary, else empty."""
+        """Return the intent with the body from its name; empty if that used another dictionary."""
         return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
@@ -149,7 +149,7 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the `unshared` publish, with its bytes, to decide after `log`; None if not possible here."""
+        """Return the `unshared` publish, with its bytes, to decide after `log`; None if it cannot be built here."""
 
 
 # -- what one write decides --------------------------------------------------------------------------------------------
@@ -296,8 +296,9 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 class Waiting:
     """Situation of a client that waits for a decision and does not lead.
 
-    `posted`: all its undecided intents are. `refused`: lost writes in a row. `age_s`: of this record. `waits_s`: so
-    far. `name`: among the waiters, empty if its process wants to hold the lock. `writes`: until it can know more.
+    `posted`: whether all its undecided intents are posted. `refused`: lost writes in a row. `age_s`: seconds since it
+    first read this version. `waits_s`: seconds waited. `name`: among the waiters, empty if its process wants to hold
+    the lock. `writes`: of the record, until it can know more.
     """
 
     posted: bool = False

@@ -114,7 +114,7 @@ class Log:
     where: str = field(default="", compare=False, repr=False)  # for errors
 
     def plus(self, *pendings: Pending) -> Log:
-        """Return the log with these publishes appended; old entries are dropped if there is no room.
+        """Return the log with these publishes, without old entries that have no room.
 
         >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
         1

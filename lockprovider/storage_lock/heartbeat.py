@@ -35,7 +35,7 @@ class Heartbeat:
     """Calls `renew` every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
 
     It also stops when the acquiring thread is dead, so that the lease lapses. Unless stopped for a release, it marks
-    the lease as lost. With `keeps=False` an unreferenced lease is garbage-collected, and released.
+    the lease as lost. With `keeps=False` an unreferenced lease is collected, and released.
     """
 
     def __init__(

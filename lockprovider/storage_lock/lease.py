@@ -122,7 +122,7 @@ class Lease:
 
     @property
     def deadline_s(self) -> float:
-        """Time on `time.monotonic`'s clock at which this process treats the lease as lapsed."""
+        """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
         held = self._client.held()
         return 0.0 if held is None else held.deadline_s
 

@@ -98,7 +98,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
-    """Return the released record, which pending publishes close to foreign clients."""
+    """Return the released record; pending publishes keep foreign clients away."""
     if record.all_pending:
         return replace(record, released_pending=True, valid_until_ms=_pending_until_ms(me, _not_back_ms(held, at)))
     yield_until_ms = due_yield_until_ms(record, at.now_ms) if record.waiters and record.foreign_seen_ms else 0

@@ -166,7 +166,7 @@ class Publisher:
 
         Raises:
             AlreadyExists: the record no longer names it, so it never will be applied.
-            Unappliable, CasError: the record may name it, and its path become free.
+            Unappliable, CasError: the record may still name it, and the next holder may find its path free.
         """
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"

@@ -42,7 +42,7 @@ _MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
-    """Return whether a lease promised until then is over at `now_ms`, after the grace."""
+    """Return whether, with the grace, a lease promised until then is over at `now_ms`."""
     return now_ms > valid_until_ms + GRACE_MS
 
 

@@ -102,7 +102,7 @@ _NAME_LENGTH = 12  # of 32 digits: a collision costs only fairness
 class ProcessQueue:
     """Clients of one lock in one process, of which one polls, and all share what it reads.
 
-    The next client takes a just released lock without a read. In the record the process is one waiter, `name`.
+    A just released lock is taken without a read. In the record the process is one waiter, `name`.
     """
 
     def __init__(self, name: str, world: World) -> None:

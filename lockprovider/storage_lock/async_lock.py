@@ -161,8 +161,8 @@ class AsyncLock(ForTasks[Lock]):
     A cancelled acquisition ends at once; its thread finishes its request and releases what it acquired. A cancelled
     `release` or `publish` goes on; the publish may happen, but ends before the lease is released.
 
-    Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced: use `async with`.
-    Before Python 3.12, `asyncio.wait_for` runs its argument in another task, which then owns the lease: give `timeout`.
+    Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced. Before Python
+    3.12, `asyncio.wait_for` runs its argument in another task, which then owns the lease: give `timeout`.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     """

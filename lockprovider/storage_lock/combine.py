@@ -38,12 +38,12 @@ class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
     All that the publish needs is stored before. The intent is valid for one log, from `position`; without a body it is
-    withdrawn. A short body also travels in the name, deflated with the decider's sample and the last log entry before
+    withdrawn. A short body also travels in the name, deflated with the decider's sample and the log entry before
     `position` as dictionary.
 
     Attributes:
         log: the name of the log.
-        position: the position in the log up to which its writer has judged it.
+        position: the position up to which its writer has judged it.
         stem: the start of the path to publish; no other publish's path starts with it.
         body: what the decider needs to judge and publish it.
         packed_body: the body as in the name, or empty.
@@ -77,7 +77,7 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether, by the record's log, no write can decide the intent, even if posted again."""
+    """Return whether, by the record's log, no write can decide the intent, even if reposted."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
@@ -141,7 +141,7 @@ class Decider(Protocol):
         """
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
-        """Return if the intent may follow these entries; every client gets the same answer.
+        """Return if the intent may follow these entries, for every client alike.
 
         Raises:
             JudgeAnew: the entries do not show it.
@@ -188,7 +188,7 @@ def choose(
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
     """Return an intent's publish; None for a faulty intent, which must not stop the others.
 
-    Its writer gets the error from its own call. A path without the stem would be decided again and again.
+    Its writer gets the error itself. A path without the stem would be decided again and again.
     """
     try:
         pending = decider.pending(intent, log, now_ms)
@@ -258,7 +258,7 @@ class Refused:
 class Void:
     """Verdict: no write can decide the intent any more, but one may have: its writer must read.
 
-    The log has ended or lacks its position, or only its writer can judge it.
+    The log ended or lacks its position, or only its writer can judge it.
     """
 
 

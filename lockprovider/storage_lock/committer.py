@@ -1,7 +1,7 @@
 """`Committer`: group commit for clients that do not hold the lock.
 
-A lone client writes the record. While another leads, it posts an intent and polls. If it loses, or the leader is gone,
-it announces itself as leader.
+A lone client writes the record. While another leads, it posts an intent and polls. After a lost write, or without a
+leader, it announces itself.
 """
 
 from __future__ import annotations

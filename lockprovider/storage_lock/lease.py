@@ -159,14 +159,12 @@ class Lease:
         """Create `path` with `data` if and only if this lease still is the newest one, whatever the clocks.
 
         When this returns, the object is at `path`. It takes three requests if the bytes fit into the lock record (6144,
-        deflated), else five, as they are staged first.
-
-        To stage ahead, pass the handle of `Lock.stage` as `path`. With `data` as well, the staged copy is not read
-        again; you must know that it still exists.
+        deflated), else five, as they are staged first. To stage ahead, pass the handle of `Lock.stage` as `path`. With
+        `data` as well, the staged copy is not read again; you must know that it still exists.
 
         `new` promises that nothing is at the path. With the bytes at hand the path is then not read. Remove a copy that
-        was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are at the path all the same, they
-        stay, the publish is set aside, and the log ends: its readers may have seen the publish as decided.
+        was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are there all the same, they stay,
+        the publish is set aside, and the log ends, as its readers may have seen the publish as decided.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -411,8 +409,8 @@ def until_signal(*numbers: int) -> Iterator[None]:
             serve(lease)
 
     Each `with` is left and its lock released; other threads' leases are released when the interpreter ends. Without
-    this, SIGTERM ends the process at once, and other clients wait for the lapse. A second signal has no effect; an
-    ignored signal (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other threads end, which the
+    this, SIGTERM ends the process, and other clients wait for the lapse. A second signal has no effect; an ignored
+    signal (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other threads end, which the
     interpreter waits for unless they are daemons.
 
     Raises:

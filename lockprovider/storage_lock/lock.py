@@ -32,13 +32,11 @@ class Lock:
     """One client of one lock. Its threads exclude each other; the holding thread may acquire again.
 
     Clients of one process (same store, path and options) are served in the order of asking; only the first reads the
-    store. Across processes the record's waiters have the next turn. That order is not promised: a JVM writer, or a try
-    with `timeout=0`, may go in between.
+    store. Across processes the record's waiters have the next turn. No order is promised: a JVM writer, or a try with
+    `timeout=0`, may go in between.
 
-    Methods that send requests raise `CasError` if the store failed, and `MalformedRecord` for an object at the lock's
-    path that is no lock record.
-
-    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records.
+    Methods that send requests raise `CasError` if the store failed, and `MalformedRecord` if the object at `path` is no
+    lock record. `world` supplies time, randomness and ids; `audit` writes Hudi's audit records.
 
     >>> lock = lockprovider.Lock(Store.from_url("memory://docs/table"))
     >>> lock
@@ -95,7 +93,7 @@ class Lock:
         self._held: Lease | None = None  # dropped with the lock; see `Lease`
 
     def _of_this_process(self) -> Client:
-        """Return the client, in a forked process a new one: with one owner id both would own the lock."""
+        """Return the client; a forked process needs a new one, as with one owner id both would own the lock."""
         if self._client.me.pid != os.getpid():
             self._be_new()
         return self._client
@@ -128,8 +126,7 @@ class Lock:
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock for at most `timeout` seconds (default: the settings'). If not `blocking`, try once.
 
-        An unanswered request gets at most 10 s more. Then the client applies earlier holders' pending publishes, within
-        the lease.
+        An unanswered request gets at most 10 s more. Within the lease, the client first applies pending publishes.
 
         `keeps_log` is your promise: only this lease's publishes change what the lock protects; see `commit_log`.
 
@@ -147,10 +144,7 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Wait for this thread's turn, then acquire; an inner call counts the held lease.
-
-        A failure releases what was taken.
-        """
+        """Wait for this thread's turn, then acquire; an inner call counts the held lease."""
         client = self._of_this_process()
         held = client.lease
         if held is not None and held.thread is threading.current_thread() and not held.released:
@@ -235,7 +229,7 @@ class Lock:
     def status(self) -> LockStatus:
         """Read the lock's holder, times and waiters by two requests, judged by the store's clock if it reports one.
 
-        The result may be outdated when it arrives: acquire the lock to exclude other clients.
+        The result may be outdated when it arrives: acquire the lock to exclude others.
 
         >>> with lock as lease:
         ...     status = lock.status()
@@ -296,7 +290,7 @@ class Lock:
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.
             InvalidSettings: `timeout` is not a number of seconds.
-            NotBytes: the body of the intent is not bytes.
+            NotBytes: the intent's body is not bytes.
         """
         timeout_s = wait_s(timeout, self.settings.timeout)
         check_bytes(intent.stem, intent.body)
@@ -326,8 +320,8 @@ class Lock:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
 
-        Small data travels in the lock record, without a request now. Larger data is written to the store, and stays
-        until published or unstaged.
+        Small data travels in the lock record, without a request now. Larger data is written to the store, until
+        published or unstaged.
 
         `unshared` promises that no writer ever writes anything else to `path`. Another client that finishes the publish
         then accepts any object there, unread; the publisher reads it.

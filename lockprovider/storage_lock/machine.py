@@ -1,7 +1,6 @@
 """The lease machine: every decision about the lock, pure, by the rules of `lockprovider/SPECIFICATION.md`.
 
 Not promised: that no other client acts while a lease is held, as a holder can be paused. Only `Commit` is safe then.
-`tests/lockprovider/storage_lock/transitions.py` lists all transitions.
 """
 
 from __future__ import annotations
@@ -149,8 +148,7 @@ def _busy(record: LockRecord | None) -> Busy:
 def refused(write: State) -> PutFailed | LostRace:
     """Return the event of a refusal: a take lost its race; any other write needs a read.
 
-    A proxy may send a write twice, so a refused one may be stored: a take can be repeated, but a publish must not be
-    reported as undone.
+    A proxy may send a write twice, so a refused one may be stored: a publish must not be reported as undone.
     """
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
@@ -404,9 +402,9 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `record` is the one after all tries, `stored_digest` that of the object at the path, read after it, or None.
-    Each taker applies `pending` first, so the object exists, or the record names it, or the commit never happens. While
-    the record is that lease's (`owner`, `epoch`), a copy may be under way: unknown.
+    `record` is the one after all tries, `stored_digest` that of the object, read after it, or None. Each taker applies
+    `pending` first: the object exists, or the record names it, or the commit never happens. While the record is that
+    lease's (`owner`, `epoch`), a copy may be under way: unknown.
     """
     if stored_digest == pending.digest:
         return "committed"

@@ -124,7 +124,7 @@ class LockProvider:
         """Open the provider that a Hudi writer's config describes, with Hudi's names, defaults and bounds.
 
         It reads `hoodie.base.path` (required) and the lock's keys; see `LockSettings.from_hudi`. On Azure
-        `hoodie.write.lock.azure.*` are the store's credentials, unless `storage_options` has them.
+        `hoodie.write.lock.azure.*` are the credentials, unless `storage_options` has them.
 
         Raises:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.

@@ -59,18 +59,18 @@ class LockRecord:
             ahead by more than the time in between.
         nonce: unique name of the write.
         pending: a decided publish that the next holder must apply first.
-        pending_before: earlier publishes that may not be applied yet either, in order.
+        pending_before: earlier ones, in order.
         holder: the holding process, for people.
         waiters: in the order of their turns. Safety never depends on it.
         turn_ms: recent length of a turn, from take to take.
         freed_ms: when the lock was released to the waiters.
-        foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written the record.
+        foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written.
         combiner_ms: a hint for how long the writer leads the batch.
-        yield_until_ms: end of the last yield window, in which waiters leave a released lock to a foreign client.
-        released_pending: released with pending publishes. A foreign client, which ignores `pending`, must wait until
+        yield_until_ms: end of the last yield window, in which waiters leave the lock to a foreign client.
+        released_pending: released with pending publishes. A foreign client, which ignores them, must wait until
             `valid_until_ms`.
         pending_until_ms: until when an earlier `released_pending` record's publishes may be applied.
-        log: recent publishes of holders that keep the log; None once any other holder has had the lock.
+        log: recent publishes of holders that keep the log; None after any other holder.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record

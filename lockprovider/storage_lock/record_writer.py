@@ -154,7 +154,7 @@ class RecordWriter:
     def learn(self, known: KnownRecord) -> None:
         """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
 
-        The other read may precede the write, and a JVM writer drops the epoch.
+        A JVM writer drops the epoch, so it is no proof.
         """
         current = self._file.known
         if not self._doubts and (current is None or known.record.epoch > current.record.epoch):
@@ -170,7 +170,7 @@ class RecordWriter:
     def _settle_doubts(self, known: KnownRecord | None) -> None:
         """Start to apply what a write in doubt has decided after all, and forget writes that are over.
 
-        Its time to apply counts from its start, as it may have landed late.
+        Its time to apply counts from its start.
         """
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:

@@ -74,8 +74,7 @@ class RecordSeen:
 class TakeLock:
     """Event: take the lock as it was read, if allowed, leaving these `waiters`.
 
-    `keeps_log`: only publishes will change what the lock protects. `epoch`: the highest seen, as a foreign client may
-    drop it.
+    `keeps_log`: only publishes will change what the lock protects. `epoch`: the highest seen.
     """
 
     seen: RecordSeen

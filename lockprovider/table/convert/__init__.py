@@ -1,6 +1,6 @@
-"""Conversion of rows to a table's columns, for every write and every read of an old file.
+"""Conversion of rows to a table's columns; a plan stores each value unchanged, or raises with its field's path.
 
-A plan stores each value unchanged, or raises with the path of the field. May import: errors, format.
+May import: errors, format.
 """
 
 from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan, read_as

@@ -1,7 +1,6 @@
 """Column types: choose the types of new columns, and add fields to a schema.
 
-This library, hudi-rs and the JVM read these types alike. But hudi-rs 0.5 cannot open a table with timestamps without a
-time zone.
+hudi-rs and the JVM read these types alike, but hudi-rs 0.5 cannot open tables with timestamps without a time zone.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a new table's schema: nullable fields, widened to supported types, without Hudi's meta columns.
+    """Return a new table's schema: nullable fields of supported types, without Hudi's meta columns.
 
-    Raises UnsupportedSchema with the column, its type and what to cast to.
+    May raise UnsupportedSchema with the column, its type and what to cast to.
     """
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 
 def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
-    """Return the columns of a schema without Hudi's meta columns; warn if it has any."""
+    """Return a schema's columns without Hudi's meta columns; warn if there are any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
         warnings.warn(f"columns {own} are Hudi's meta columns and are left out: the table writes its own", stacklevel=3)
@@ -82,12 +81,9 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
     """Return the table's schema with the columns of `added`; existing columns stay unchanged.
 
-    An added column may be an existing one with a wider struct, or a path: `st.y`, `l.element.y`, `m.value.y`. New
-    fields are nullable, and come last in the table, or in their struct.
-
-    Raises:
-        UnsupportedSchema: a field exists with another type, or its type or name cannot be stored.
-        InvalidInput: a path names no existing field.
+    An added column may have a wider struct, or be a path: `st.y`, `l.element.y`, `m.value.y`. New fields are nullable,
+    and come last. Raises UnsupportedSchema for a field of another type, or that cannot be stored; InvalidInput for an
+    unknown path.
     """
     evolved = list(table)
     for column in without_meta_columns(added):
@@ -97,7 +93,7 @@ def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
-    """Return the top-level column that contains only the new field at the path `column.name`."""
+    """Return the column that holds only the new field at the path `column.name`."""
     name, _, rest = column.name.partition(".")
     owner = next((field for field in fields if field.name == name), None)
     if owner is None:
@@ -106,7 +102,7 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return a type like `owner` that contains only the new field at the path `rest`."""
+    """Return a type like `owner` with only the new field at `rest`."""
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
         inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
@@ -135,7 +131,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
-    """Return the old type widened by the new one's inner fields; refuse any other change."""
+    """Return the old type with the new one's inner fields; refuse other changes."""
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):
@@ -156,7 +152,7 @@ def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
 
 
 def _new(table: Sequence[pa.Field], source: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
-    """Yield the fields of `source` that `table` lacks, at every depth, named by their paths below `path`."""
+    """Yield the fields that `table` lacks, at every depth, named by their paths."""
     types_by_name = {field.name: field.type for field in table}
     for field in source:
         inner = f"{path}.{field.name}" if path else field.name
@@ -179,7 +175,7 @@ def _new_inside(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[
 
 
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return the path and type of each leaf field, without nullability, in which engines differ."""
+    """Return each leaf field's path and type, without nullability, in which engines differ."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 

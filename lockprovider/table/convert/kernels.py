@@ -130,7 +130,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
-    """Convert floats to decimals of at most 15 digits; return None if any value needs more or does not fit."""
+    """Convert floats to decimals of at most 15 digits, or return None if any value does not fit."""
     if column.scale > _EXACT_POWER:
         return None
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -217,7 +217,7 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Rebase large text or bytes to 32-bit offsets without a copy; pyarrow's cast fails beyond 2 GiB of the buffer."""
+    """Rebase large text or bytes to 32-bit offsets; pyarrow's cast fails beyond 2 GiB of the buffer."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, dtype="<i8", count=values.offset + len(values) + 1)[values.offset :]
     if len(values) == 0:
@@ -266,7 +266,7 @@ _NEAR = 6  # Up to this size, comparing neighbours is faster than a hash table.
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     """Return the position of a key that equals an earlier key of the same map, or None.
 
-    `keys` holds the keys of all maps; `lengths` counts them per map.
+    `lengths` counts the keys of each map.
     """
     most = int(lengths.max(initial=0))
     if most <= 1:
@@ -310,7 +310,7 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """Return the elements of all lists in order, without elements hidden under null lists.
+    """Return the elements of all lists, without those hidden under null lists.
 
     `flatten` also joins arrays, which pyarrow cannot do for extension types and some dictionaries.
     """
@@ -343,7 +343,7 @@ def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def without_hidden(part: pa.Array, structs: pa.Array) -> pa.Array:
-    """Return a struct's field with nulls under null structs; `flatten` keeps values in runs, which have no nulls."""
+    """Return a struct's field with nulls under null structs, which `flatten` does not set in runs."""
     if not types.is_run_end_encoded(part.type):
         return part
     runs, places = runs_of(part)

@@ -47,13 +47,9 @@ def compile_plan(
 ) -> Plan:
     """Compile a plan that converts rows of `source` to rows of `table`, from the schemas alone.
 
-    Hudi's meta columns that `table` lacks are left out, with a warning. `missing`: a column or inner field that
-    `source` lacks becomes null (`null`) or a misfit (`refuse`); a column in `needed` always is one. With rules `READ`
-    missing columns become null, and columns that `table` lacks are left out.
-
-    Raises:
-        DoesNotFit: the message names every field that does not fit.
-        Corrupt: the same, with `READ`.
+    Hudi's meta columns that `table` lacks are left out, with a warning. A field that `source` lacks becomes null, or a
+    misfit if it is `needed` or `missing` is `refuse`. With rules `READ` it becomes null, and columns that `table` lacks
+    are left out. Raises DoesNotFit (with `READ` Corrupt), which names every misfit.
     """
     plan = Plan(source, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
@@ -63,7 +59,7 @@ def compile_plan(
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
     """Convert a file's rows to the table's current columns: new columns are null, widened ones read as in the JVM.
 
-    Raises Corrupt if none of Hudi's promotions explains a column's type.
+    Raises Corrupt if no promotion of Hudi explains a type.
     """
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
@@ -128,7 +124,7 @@ class _Compiler:
     def columns(
         self, source: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Return each table column's index in the rows (None if missing) and its step; records misfits."""
+        """Return each table column's index in the rows (None if missing) and step; records misfits."""
         if self.rules is not READ:
             without_meta_columns(source)
         return self._fields(list(source), list(table), "", set(needed))
@@ -140,7 +136,7 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Match fields by name; return each wanted field's index (None if missing) and step, and record misfits."""
+        """Match fields by name; return each target field's index and step, and record misfits."""
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
         if len(places) < len(source):
@@ -174,14 +170,14 @@ class _Compiler:
     # -- of one type ------------------------------------------------------------------------------------------------
 
     def step(self, source: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
-        """Return the step from a type to a field; the step refuses nulls if the field is required."""
+        """Return the step from a type to a field, which refuses nulls for a required field."""
         conversion = self._of_type(source, field.type, path)
         if field.nullable or self.rules is READ:
             return conversion
         return ColumnStep(_required(conversion, Misfit.null(path, str(field.type))), renames=False)
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
-        """Return the step from one type to another; records types that do not fit as a misfit."""
+        """Return the step between two types; records types that do not fit as a misfit."""
         if types.is_dictionary(source) and not types.is_dictionary(target):
             return _decoded(self._of_type(source.value_type, target, path), target)
         if types.is_run_end_encoded(source):
@@ -213,6 +209,7 @@ class _Compiler:
         return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
 
     def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+        """Return the step between two structs."""
         inner = [source.field(index) for index in range(source.num_fields)]
         outer = [target.field(index) for index in range(target.num_fields)]
         steps = self._fields(inner, outer, path)
@@ -238,7 +235,7 @@ class _Compiler:
 
 
 def _has_checks(kind: pa.DataType) -> bool:
-    """Return whether values of this very type can be refused, for equal map keys or required fields."""
+    """Return whether values of this very type can be refused (map keys, required fields)."""
     if types.is_map(kind):
         return True
     inner = [kind.field(index) for index in range(kind.num_fields)]
@@ -274,7 +271,7 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
 
 
 def _decoded(step: ColumnStep, target: pa.DataType) -> ColumnStep:
-    """Return the step that converts a dictionary's values, then looks them up; ignores misfits that no row uses."""
+    """Return the step that converts a dictionary's values; ignores misfits that no row uses."""
 
     def run(values: pa.Array) -> pa.Array:
         """Convert one dictionary array; may raise TooLong."""
@@ -388,7 +385,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
-        """Each table column's index in the rows (None if missing) and its step; compiled once, may raise DoesNotFit."""
+        """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit."""
         compiler = _Compiler(self.missing, self.rules)
         steps = compiler.columns(self.source, self.table, self.needed)
         if compiler.misfits:
@@ -440,7 +437,7 @@ class Plan:
 
 
 def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array] | None:
-    """Convert one array, in halves if the result is too long for 32-bit offsets; return None on a misfit."""
+    """Convert one array, in halves if the result exceeds 32-bit offsets; None on a misfit."""
     half = len(chunk) // 2
     try:
         return [step(chunk)]

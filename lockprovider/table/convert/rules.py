@@ -28,7 +28,7 @@ MEANING: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """Table of conversion rules: `cells` maps a family of values to one rule for each of `COLUMN_TYPES`."""
+    """Table of conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`."""
 
     name: str
     cells: Mapping[str, str]
@@ -65,7 +65,7 @@ OTHER = "time, duration, interval, union, other"
 
 
 def family(kind: pa.DataType) -> str:
-    """Return the family of a plain type, its row in the rules; `OTHER` if no column holds the type."""
+    """Return a plain type's family, its row in the rules; `OTHER` if no column holds the type."""
     if kind in _FAMILIES:
         return _FAMILIES[kind]
     if isinstance(kind, pa.BaseExtensionType):
@@ -89,7 +89,7 @@ MOST_DIGITS = 38  # of a column's decimals
 
 
 def new_column(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type of a new column for a plain type; None if no column holds it."""
+    """Return a new column's type for a plain type; None if no column holds it."""
     if types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     return _NEW_COLUMN.get(family(kind))
@@ -107,7 +107,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
-    """Return what to do about a type that does not fit `column`, or that no column holds."""
+    """Return what to do about a type that does not fit `column`, or any column."""
     if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
         return _NAIVE if kind.tz is None else "remove its time zone"
     if types.is_map(kind) and column is None:

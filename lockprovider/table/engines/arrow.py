@@ -107,7 +107,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
-    """Plan an insert in parts that fit into memory; a reader is read only as its parts are requested."""
+    """Plan an insert in parts that fit into memory; reads a reader's parts on demand."""
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
@@ -181,7 +181,7 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Write new file groups: large ones in parallel; small ones are encoded here, where threads would only compete."""
+    """Write new file groups: large ones in parallel; small ones are encoded here, as threads would compete."""
     writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):
         return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)

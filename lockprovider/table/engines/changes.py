@@ -120,7 +120,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
 def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[NewGroup]:
-    """Yield new file groups of about equal size for one partition; `task` is write token and number."""
+    """Yield new file groups of about equal size; `task` is the write token and a number."""
     files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
     size = -(-len(keys) // files)
     for start in range(0, len(keys), max(1, size)):
@@ -232,7 +232,7 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Return one log-writing job per file group, and the indices of upserts whose keys no group has.
+    """Return one log-writing job per file group, and the indices of upserts without one.
 
     Upsert keys must be unique, and not among the deletes.
     """
@@ -279,7 +279,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield one job per changed bucket that writes its next file; the deletes contain no key of the rows."""
+    """Yield a job per changed bucket that writes its next file; no row's key may be deleted."""
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_split, delete_split = (
@@ -302,9 +302,9 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
 ) -> None:
-    """Announce all files that `rewrite_partition` makes of these changes at once, if their names are predictable.
+    """Announce all files that `rewrite_partition` makes of these changes, if their names are predictable.
 
-    They are in a merge-on-read table with a bucket index, unless deletes have to be looked up.
+    They are in a merge-on-read table with a bucket index, unless deletes are looked up.
     """
     index = writer.config.bucket_index
     looked_for = any(
@@ -326,7 +326,7 @@ def announce_buckets(
 
 
 class _Split:
-    """A stable order that groups rows by bucket, and the range of each bucket in it."""
+    """Stable order of rows by bucket, and the range of each bucket in it."""
 
     def __init__(self, numbers: pa.Array) -> None:
         bucket_numbers = numbers.to_numpy(zero_copy_only=False)

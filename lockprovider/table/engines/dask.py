@@ -205,7 +205,7 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
-    """Raise DoesNotFit for misfits that the frame's types show; object and category columns may still fit."""
+    """Raise DoesNotFit for misfits in the frame's types; object and category columns may fit."""
     schema = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_fields = [pa.field(field.name, pa.null()) if pa.types.is_dictionary(field.type) else field for field in schema]
     planner.plan(pa.schema(open_fields), missing)
@@ -234,7 +234,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results; local schedulers report progress per task, a cluster only at the end."""
+    """Run tasks and return their results, reporting progress (on a cluster only at the end)."""
     keys, done = {task.key for task in tasks}, count(1)
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -250,7 +250,7 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
 
 
 def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:
-    """Select the pieces of one table partition, so that workers exchange no other rows."""
+    """Select one table partition's pieces, so that workers exchange no other rows."""
     return [piece[path] for piece, partitions in zip(pieces, paths, strict=True) if path in partitions]
 
 
@@ -290,7 +290,7 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
-    """Merge the pieces of one partition's changes, and write the next files of its file groups."""
+    """Merge the pieces of one partition's changes, and write its next files."""
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = PartitionChanges(

@@ -145,7 +145,7 @@ class Scan:
 
 
 def plan_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """Plan a scan: return the table's place and the files with the scan's rows; raises as `Table.scan`."""
+    """Return a scan's table place and files with rows; raises as `Table.scan`."""
     table, snapshot = source_snapshot(scan.source, scan.as_of)
     arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
@@ -154,7 +154,7 @@ def plan_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """Return the table and the snapshot to read; a transaction has its own, so `as_of` with it raises InvalidInput."""
+    """Return the table and the snapshot to read; `as_of` for a transaction raises InvalidInput."""
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:
@@ -182,8 +182,7 @@ def short_for(
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
     """Convert rows to a pandas DataFrame that an upsert writes back unchanged; may raise NotSupported.
 
-    Nullable types keep integers with nulls from becoming floats. `plain`: dates, decimals and bytes are Python objects,
-    which Dask would turn into texts.
+    With `plain`, dates, decimals and bytes are Python objects, which Dask would turn into texts.
     """
     with optional_import("pandas"):
         pandas = import_module("pandas")
@@ -200,7 +199,7 @@ def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
 
 @contextmanager
 def optional_import(name: str) -> Iterator[None]:
-    """Wrap the import of an optional library; raise NotSupported, with its extra, if the library is missing."""
+    """Wrap an optional import; a missing library raises NotSupported with its extra."""
     try:
         yield
     except ModuleNotFoundError as error:

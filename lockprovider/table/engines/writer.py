@@ -44,7 +44,7 @@ def planner_of(txn: Transaction) -> GroupWriter:
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's cached columns, or by its current ones if they do not fit those."""
+    """Check and split rows by the table's cached columns or, if they do not fit, its current ones."""
     if (cached := txn.expected_schema) is not None:
         with suppress(TableError):  # the table may have a new column
             return _planned(planner_for(txn, cached), split)
@@ -108,7 +108,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable if a JVM writer made buckets here, which it does not record in the properties."""
+    """Raise UnsupportedTable for buckets of a JVM writer, which does not record them in the properties."""
     if txn.config.bucket_index is not None:
         return
     for instant in reversed(txn.timeline.writes):

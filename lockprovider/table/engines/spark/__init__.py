@@ -1,7 +1,6 @@
 """PySpark engine: executors read and write the rows, the driver runs the transaction.
 
-For the names here see `functions`, `merge_into` and `views`. May import: transaction, read, rewrite and below, and the
-engines' shared `scan`, `writer` and `changes`.
+May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer` and `changes`.
 """
 
 try:

@@ -73,7 +73,7 @@ def run_per_piece(
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
     """Cache the rows of a frame while the block runs, so that they are computed once.
 
-    The cached frame has a plan of its own, as another thread may unpersist the caller's, which Spark finds by its plan.
+    Caches under another plan, as another thread may unpersist the caller's frame, which Spark finds by its plan.
     """
     cached = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
@@ -360,7 +360,7 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
 
 def _set(spark: SparkSession) -> tuple[bool, str | None]:
-    """Set the properties unless `MOST_BYTES` is set; return whether they were, and the former number of rows."""
+    """Set the properties unless `MOST_BYTES` is set; return whether they were, and the former rows."""
     if spark.conf.get(MOST_BYTES, None) is not None:
         return False, None
     before = spark.conf.get(MOST_ROWS, None)

@@ -104,6 +104,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
+    """Raise InvalidInput or InvalidRecords for a clause that cannot be applied."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())

@@ -1,8 +1,7 @@
 """Reads of base files by Spark's own Parquet reader, to which Spark passes a query's columns and filters.
 
-Python reads files that Spark would read differently. Not promised: that columns without nulls are marked so.
-
-Source: Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
+Python reads files that Spark would read differently. Source: Spark's `ParquetFileFormat`,
+`DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _by_row(column: pa.Field) -> str:
 
 
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; False for unreadable files, as Python's error is typed."""
+    """Return whether Spark reads a slice as Python does; False for unreadable files."""
     path = f"{folder}/{file_slice.path}"
     if (
         file_slice.logs
@@ -110,7 +109,7 @@ def _is_of_this_calendar(footer: pq.FileMetaData) -> bool:
 
 
 def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
-    """Return whether each column has this type in the file, or is missing in it; Spark ignores case."""
+    """Return whether each column has this type in the file or is missing; Spark ignores case."""
     stored_fields: dict[str, list[tuple[str, pa.DataType]]] = {}
     for field in stored:
         stored_fields.setdefault(field.name.lower(), []).append((field.name, field.type))

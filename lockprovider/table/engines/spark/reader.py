@@ -197,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_columns(self) -> None:
         """Raise UnsupportedSchema if the table's columns differ from the query's, as rows would lose values.
 
-        Called before the batch is committed, so that a restart reads the batch again.
+        Runs before the batch is committed, so that a restart reads it again.
         """
         names = self._schema.names
         table_columns = plain_columns(self._opened().schema(), names if self._options.columns else None)

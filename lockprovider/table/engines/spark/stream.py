@@ -154,7 +154,7 @@ _WRITES = _Writes()
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
-    """Return the query's id and Spark's id of this attempt; None for rows that are no batch."""
+    """Return the query's id and Spark's id of this attempt; None for rows of no stream."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         return _CONNECT, _CONNECT  # Connect does not tell the query's id
     context = rows.sparkSession.sparkContext

@@ -81,7 +81,7 @@ class Sketch:
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a change: the table's columns (null in a delete), key, partition, and the delete flag."""
+    """Return the schema of a change: the table's columns (null in a delete), key, partition, delete flag."""
     columns = [column.with_nullable(True) for column in schema]
     return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
@@ -110,7 +110,7 @@ def locator(
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
     """Make a function that reads a numbered file slice's rows with their place (`grouped_schema`).
 
-    An empty `schema` reads only keys; a sketch keeps only rows that may be in it.
+    An empty `schema` reads only keys; a sketch drops rows not in it.
     """
 
     def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
@@ -343,6 +343,7 @@ def rewriter(
 def _new_group(
     writer: GroupWriter, partition_bucket: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
 ) -> WriteStat | None:
+    """Write a new group's first file; return None without rows, as for deletes of unknown keys."""
     if not len(keys):
         return None  # only deletes of unknown keys
     partition, bucket = partition_bucket

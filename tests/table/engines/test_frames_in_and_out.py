@@ -152,7 +152,7 @@ KINDS: dict[str, tuple[pa.DataType, Callable[[], Any], list[Any]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:columns .* are Hudi's own")
+@pytest.mark.filterwarnings("ignore:columns .* are Hudi's meta columns")
 @pytest.mark.parametrize("kind", KINDS)
 def test_frame_is_stored_as_the_library_gives_it(kind: str) -> None:
     column, frame, expected = KINDS[kind]

@@ -49,7 +49,7 @@ def test_spark_connect_client_writes_reads_and_gets_typed_errors(tmp_path: Path)
 @pytest.mark.skipif(bool(missing()), reason=f"Spark Connect needs {missing()}: pip install 'pyspark[connect]'")
 def test_stream_by_spark_connect_needs_a_name_and_writes_each_batch_once(tmp_path: Path) -> None:
     seen = told_by("table.engines.spark.connect_stream_child", str(tmp_path), timeout_s=500)
-    assert "give a stream_id" in seen["unnamed"]
+    assert "pass stream_id" in seen["unnamed"]
     assert (seen["first"], seen["second"]) == ("", "")
     assert "give it a new stream_id" in seen["anew"]
     assert {tuple(row) for row in seen["rows"]} == {(1, "a", 1), (10, "a", 1), (2, "a", 2), (20, "a", 2)}

@@ -108,6 +108,6 @@ def test_column_added_during_a_write_ends_it(tmp_path: Path) -> None:
     files = stage.write(iter(rows((1, "a", 1)).to_batches()))
     table.add_columns(pa.schema([("note", pa.string())]))
     for one in (stage, stage_of(table, WriteOperation.UPSERT)):
-        with pytest.raises(Aborted, match="write them again"):
+        with pytest.raises(Aborted, match="run the write again"):
             commit_staged(table, one, files)
     assert content(table) == set()

@@ -113,26 +113,24 @@ def measure(names: list[str], rows: int, repeat: int, memory: str) -> dict[str, 
 
 
 def lines(found: dict[str, list[Any]]) -> Iterator[str]:
-    """Markdown: seconds of each client, with the ratio to the Parquet of its own engine; last the peak memory."""
+    """Markdown: seconds of each client, with the ratio to the Parquet of its own engine."""
     peers = [name for name in CLIENTS if name in found and not name.startswith("Parquet")]
     yield f"| | {' | '.join(peers)} |"
     yield "|---" * (1 + len(peers)) + "|"
     for operation in OPERATIONS:
-        yield f"| {WHAT[operation]}, s | {' | '.join(_cell(found, name, operation, 'wall_s') for name in peers)} |"
-    yield f"| peak MB | {' | '.join(_cell(found, name, 'append', 'peak_mb') for name in peers)} |"
+        yield f"| {WHAT[operation]} | {' | '.join(_cell(found, name, operation) for name in peers)} |"
 
 
-def _cell(found: dict[str, list[Any]], name: str, operation: str, unit: str) -> str:
-    """Format one figure, and its ratio to Parquet if that was measured."""
-    bare, figure = f"Parquet, {name.rpartition(', ')[2]}", _least(found[name], operation, unit)
-    ratio = f" ({figure / _least(found[bare], operation, unit):.2f}x)" if bare in found else ""
-    return f"{figure:{',.0f' if unit == 'peak_mb' else '.2f'}}{ratio}"
+def _cell(found: dict[str, list[Any]], name: str, operation: str) -> str:
+    """Format the seconds of a client, with the ratio to Parquet if that was measured."""
+    bare, figure = f"Parquet, {name.rpartition(', ')[2]}", _least(found[name], operation)
+    ratio = f" ({figure / _least(found[bare], operation):.2f}x)" if bare in found else ""
+    return f"{figure:.2f}{ratio}"
 
 
-def _least(rounds: list[Any], operation: str, unit: str) -> float:
-    """Of all rounds; of memory the most."""
-    values = [float(one[operation][unit]) for one in rounds]
-    return max(values) if unit == "peak_mb" else min(values)
+def _least(rounds: list[Any], operation: str) -> float:
+    """Return the least seconds of all rounds."""
+    return min(float(one[operation]["wall_s"]) for one in rounds)
 
 
 def main() -> None:

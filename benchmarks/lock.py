@@ -234,7 +234,7 @@ def summary(turns: list[tuple[float, ...]], asked: Counter[str]) -> dict[str, An
 
 def contention_table(runs: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown: of each lock the requests for an acquisition, the median hand-over, the longest by the median wait."""
-    named = {"line": "lockprovider", "naive": f"polled every {NAIVE_S:g} s"}
+    named = {"line": "lockprovider", "naive": "polled"}
     cells: dict[tuple[bool, int], list[str]] = {}
     for run in runs:
         cell = f"{run['requests']:.1f}, {run['hand_over_ms']:.0f} ms, {run['unfairness']:.1f}x"

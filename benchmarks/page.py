@@ -1,6 +1,6 @@
 """Run the benchmarks one after the other, and write their tables into `benchmarks/README.md`.
 
-    python -m benchmarks.page                        # all questions: 25 minutes on two quiet cores
+    python -m benchmarks.page                        # all questions: some 20 minutes on two quiet cores
     python -m benchmarks.page --only lock age        # these questions
     python -m benchmarks.page --list                 # print each command, and run nothing
 
@@ -32,7 +32,6 @@ S3_LIKE = "GET 15, PUT 30, LIST 40 ms"
 # In the page's order: the name in the markers, and the module of `benchmarks` with its arguments.
 QUESTIONS = {
     "primitives": "primitives --latencies --rounds 3",
-    "stores": "stores",
     "coordination": "coordination --seconds 3",
     "lock": "lock --only cycles --rounds 5",
     "contention": "lock --only contention --contenders 8 128 --seconds 8",
@@ -40,15 +39,13 @@ QUESTIONS = {
     "bulk": "table_bulk --rows 1000000 --repeat 2",
     "partitions": "table_partitions --rounds 3",
     "filters": "table_filters",
-    "small-files": "table_small_files --rounds 1",
     "logs": "table_logs --rounds 1",
     "commits": "table --only commits --writers 1 16 --seconds 3 --engines lockprovider.table 'ours, on obstore'"
-    f" 'ours, on obstore, for our readers' deltalake lance pyiceberg --stores '{S3_LIKE}'",
-    "simulated": "simulated_commits --writers 16 64 --seconds 4",
-    "age": "table_age --commits 80 5000 --rounds 3",
-    "frames": "frames --rows 500000 --repeat 1",
-    "queues": "queues --threads 1 64 512 --producers 1 512 --seconds 4",
-    "waiting": "queues --waiting 1000000 --threads 64 --seconds 4",
+    f" 'ours, on obstore, unordered' deltalake lance pyiceberg --stores '{S3_LIKE}'",
+    "simulated": "simulated_commits --stores S3-like GCS-like --writers 64 --seconds 4",
+    "age": "table_age --commits 80 3000 --rounds 3",
+    "frames": "frames --rows 250000 --repeat 2",
+    "queues": "queues --threads 1 512 --producers 1 512 --seconds 4",
     "processes": "queue_processes --seconds 6",
     "walks": "walks",
 }

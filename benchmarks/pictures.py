@@ -107,7 +107,7 @@ class NotingWay(Way):
     """A client's way to the simulated store, which notes each request."""
 
     def __init__(self, scene: Scene, client: str) -> None:
-        super().__init__(scene.objects, scene.scheduler, STORES["S3-like (GET 15, PUT 30, LIST 40 ms)"])
+        super().__init__(scene.objects, scene.scheduler, STORES["S3-like"])
         self._scene, self._client = scene, client
 
     async def put(self, write: Write, data: bytes, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from rich.console import Console
@@ -97,22 +97,19 @@ def ratio(mine: list[float], base: list[float]) -> float:
     return median(a / b for a, b in zip(mine, base, strict=True))
 
 
-def latency_tables(latencies: Latencies) -> Iterator[str]:
-    """Medians with their ratio, and the client's CPU time."""
+def latency_table(latencies: Latencies) -> Iterator[str]:
+    """Yield markdown: medians with their ratio, and the client's CPU time, the mean of all operations."""
     base = {operation: _medians(latencies[BASE], operation) for operation in OPERATIONS}
-
-    def typical(runs: list[dict[str, Any]], operation: str) -> str:
-        medians = _medians(runs, operation)
-        return f"{median(medians):.2f} ({ratio(medians, base[operation]):.2f})"
-
-    def cpu(runs: list[dict[str, Any]], operation: str) -> str:
-        return f"{median(run[operation]['cpu_ms'] for run in runs):.2f}"
-
-    for title, cell in ((f"median ms (x {BASE})", typical), ("client CPU ms", cpu)):
-        yield f"\n| {title} | " + " | ".join(OPERATIONS) + " |"
-        yield "|---" * (len(OPERATIONS) + 1) + "|"
-        for name, runs in latencies.items():
-            yield f"| {name} | " + " | ".join(cell(runs, operation) for operation in OPERATIONS) + " |"
+    heads = [f"median ms (x {BASE})", *OPERATIONS, "CPU ms"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for name, runs in latencies.items():
+        cells = [name]
+        for operation in OPERATIONS:
+            medians = _medians(runs, operation)
+            cells.append(f"{median(medians):.2f} ({ratio(medians, base[operation]):.2f})")
+        cells.append(f"{median(fmean(run[operation]['cpu_ms'] for operation in OPERATIONS) for run in runs):.2f}")
+        yield f"| {' | '.join(cells)} |"
 
 
 def _medians(runs: list[dict[str, Any]], operation: str) -> list[float]:
@@ -131,7 +128,7 @@ def rate_table(rates: dict[str, dict[int, list[float]]]) -> Iterator[str]:
 
 def report(figures: dict[str, Any]) -> str:
     """All tables, in markdown."""
-    lines = [*latency_tables(figures["latencies"])]
+    lines = [*latency_table(figures["latencies"])]
     if "rates" not in figures:
         return "\n".join(lines)
     stream = figures["stream"]

@@ -74,9 +74,9 @@ class Delays:
 
 
 STORES = {
-    "S3-like (GET 15, PUT 30, LIST 40 ms)": Delays(15, 30, 40),
-    "GCS-like (GET 20, PUT 50, LIST 50 ms, 1 write/s)": Delays(20, 50, 50, 1.0),
-    "Azure-like (GET 10, PUT 18, LIST 30 ms)": Delays(10, 18, 30),
+    "S3-like": Delays(15, 30, 40),
+    "GCS-like": Delays(20, 50, 50, 1.0),
+    "Azure-like": Delays(10, 18, 30),
 }
 
 

@@ -38,9 +38,9 @@ from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
 ENGINES = ("lockprovider.table", "deltalake", "lance", "pyiceberg")
-AT_ONCE = "ours, for our readers"  # if asked for: commits that appear at once
+AT_ONCE = "ours, unordered"  # if asked for: commits that appear at once
 ON_OBSTORE = "ours, on obstore"  # if asked for: another client of S3
-BOTH = "ours, on obstore, for our readers"  # if asked for
+BOTH = "ours, on obstore, unordered"  # if asked for
 UPSERTS = ("upserts, non-blocking", "upserts, optimistic")  # if asked for
 OURS = (ENGINES[0], AT_ONCE, ON_OBSTORE, BOTH, *UPSERTS)
 SHAPED = "GET 15, PUT 30, LIST 40 ms"

@@ -158,13 +158,13 @@ def lines(found: dict[str, dict[str, list[Any]]]) -> Iterator[str]:
         others = [other for other in (bare, "deltalake") if other in costs]
         cells = [where]
         for operation, unit in (*((operation, "wall_s") for operation in OPERATIONS), ("append", "cpu_s")):
-            ratios = " / ".join(f"{_ratio(costs, ours, other, operation, unit)}x" for other in others)
+            ratios = ", ".join(f"{_ratio(costs, ours, other, operation, unit)}x" for other in others)
             cells.append(f"{_middle(costs[ours], operation, unit):.2f} ({ratios})")
         peaks = (
             max(_middle(costs[name], operation, "peak_mb") for operation in OPERATIONS) for name in (ours, *others)
         )
         mine, *theirs = (f"{peak:,.0f}" for peak in peaks)
-        cells.append(f"{mine} ({' / '.join(theirs)})")
+        cells.append(f"{mine} ({', '.join(theirs)})")
         yield f"| {' | '.join(cells)} |"
 
 

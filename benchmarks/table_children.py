@@ -22,9 +22,9 @@ UPSERTS = {  # of one table's 16 buckets by all writers
     "upserts, non-blocking": "non_blocking_concurrency_control",
     "upserts, optimistic": "optimistic_concurrency_control",
 }
-AT_ONCE = "ours, for our readers"
+AT_ONCE = "ours, unordered"
 ON_OBSTORE = "ours, on obstore"
-BOTH = "ours, on obstore, for our readers"
+BOTH = "ours, on obstore, unordered"
 _LAST = 20  # commits, of which the median is taken
 _RETRIES = 1000  # of the loop that pyiceberg's manual asks its callers to write
 

@@ -59,7 +59,7 @@ from lockprovider.words import count, moment, span
 
 
 def add(commands: Commands) -> None:
-    """Register the commands."""
+    """Register the commands about one lock."""
     more = (
         "The command only reads. It judges by the store's clock whether the lease has lapsed, if the store reports it."
     )

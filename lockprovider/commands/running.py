@@ -73,7 +73,7 @@ def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
 
 @dataclass(slots=True)
 class CommandResult:
-    """Result of such a command, for --json; `reason`: why the lease was lost."""
+    """Result of a command under a lease or term, for --json; `reason`: why the lease was lost."""
 
     outcome: str
     code: int

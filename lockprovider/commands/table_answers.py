@@ -110,7 +110,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
 
 
 def show(answer: CommandAnswer, *, as_json: bool) -> None:
-    """Print an answer."""
+    """Print an answer as JSON or as a table."""
     if as_json:
         print(json.dumps(answer.data, default=str), flush=True)
         return

@@ -52,7 +52,7 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] = ()) -> str:
-    """Draw the SVG."""
+    """Draw the SVG of a timeline."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])

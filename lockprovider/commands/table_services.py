@@ -21,7 +21,7 @@ from lockprovider.table.timeline.versions import commit_of
 
 
 def add(commands: Commands) -> None:
-    """Register the commands."""
+    """Register the commands that maintain tables."""
     _add_clean(commands)
     _add_compact(commands)
     _add_cluster(commands)

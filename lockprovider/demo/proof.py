@@ -111,7 +111,7 @@ def protect(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def pseudonym(tail: str) -> str:
-    """Return the pseudonym of a tail number, or of itself."""
+    """Return the pseudonym of a tail number; a pseudonym stays unchanged."""
     if tail.startswith(PSEUDONYM_PREFIX):
         return tail
     return PSEUDONYM_PREFIX + sha256((PSEUDONYM_KEY + tail).encode()).hexdigest()[:PSEUDONYM_DIGITS]

@@ -274,7 +274,7 @@ class Death:
 
 
 def work(role: str, job: Job, pipe: Connection) -> None:
-    """Do the work of one process."""
+    """Run one process: open its table, wait for `go`, and do its work."""
     spark = None if role == COMPACT else spark_session(f"lockprovider demo {role}")
     worker = Worker(role, job, pipe)
     worker.send(Step(0, 0, "waits for the others"))

@@ -35,7 +35,7 @@ class Backlog(Generic[T]):
     took_s: float = 0.0
 
     def with_arrived(self, *operations: T) -> Backlog[T]:
-        """Add operations at the end."""
+        """Return the backlog with operations added at the end."""
         return replace(self, waiting=(*self.waiting, *operations))
 
     def pace_left_s(self, now_s: float, pace_s: float) -> float:
@@ -49,14 +49,14 @@ class Backlog(Generic[T]):
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def start_write(self, most: int) -> tuple[Backlog[T], tuple[T, ...]]:
-        """Start a write with the first `most` waiting operations, unless one is under way."""
+        """Return the backlog and the batch of a new write, () while one is under way."""
         if self.under_way:
             return self, ()
         batch = self.waiting[:most]
         return replace(self, waiting=self.waiting[most:], under_way=batch), batch
 
     def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
-        """End the write under way, whatever its outcome."""
+        """Return the backlog after the write under way, whatever its outcome."""
         return replace(self, under_way=(), last_count=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
 
 

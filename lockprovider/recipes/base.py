@@ -51,7 +51,7 @@ class ProcessBound:
         _ALL.add(self)
 
     def _reset(self) -> None:
-        """Reset to a client that has written nothing."""
+        """Reset to a client that has written nothing, also in a forked child."""
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(

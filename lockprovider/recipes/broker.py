@@ -59,7 +59,7 @@ class BrokenLink(Exception):
 
 
 class NoFrame(Exception):
-    """Content that is too large or no JSON was not sent."""
+    """The content is too large for a frame, or no JSON; nothing was sent."""
 
 
 def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:

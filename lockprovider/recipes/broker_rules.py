@@ -52,7 +52,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """Operations of another process for one write; `wanted()`: it is still connected."""
+    """Operations of another process for one write; `is_connected()` tells whether it still waits."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]

@@ -59,7 +59,7 @@ class ElectionRecord:
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
 
     def is_of(self, owner: str, epoch: int) -> bool:
-        """Return whether this candidate's term goes on."""
+        """Return whether the record is of this candidate's term, and not resigned."""
         return (self.owner, self.epoch, self.resigned) == (owner, epoch, False)
 
     def resign(self, write: str, heir: str) -> ElectionRecord:

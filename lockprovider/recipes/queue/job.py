@@ -292,7 +292,7 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
 
 
 def count(worked: Worked, job: Job, *, failed: bool) -> None:
-    """Count a message as acked or failed."""
+    """Count a message in `worked`, as acked or failed."""
     acked = not failed and job.ended == "ack"
     worked.acked += acked
     worked.failed += not acked

@@ -264,7 +264,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is stored."""
+    """A slot as it is stored; `records` decodes its body."""
 
     head: Head
     body: bytes = field(repr=False, default=b"")
@@ -284,7 +284,7 @@ class Slot:
 
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
-    """Encode a slot."""
+    """Encode a slot: its head, its records, and a checksum."""
     format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
     fields = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     fields |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}

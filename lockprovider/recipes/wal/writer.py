@@ -42,7 +42,7 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def reset(self) -> None:
-        """Reset in a forked child."""
+        """Reset the broker in a forked child."""
         if self._broker is not None:
             self._broker.reset()
 

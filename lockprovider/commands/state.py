@@ -111,13 +111,13 @@ class _Stored:
     """Codec that returns stored values unchanged: bytes or JSON."""
 
     def encode(self, value: Any) -> Any:
-        """See `Codec`."""
+        """Encode bytes or a JSON value."""
         if value is None:
             raise InvalidInput("null is not a state: give {} or [] for an empty state")
         return Raw().encode(value) if isinstance(value, bytes) else Json().encode(value)
 
     def decode(self, stored: Any) -> Any:
-        """See `Codec`."""
+        """Return the bytes or the JSON value."""
         is_bytes = isinstance(stored, dict) and [*stored] == ["base64"]
         return Raw().decode(stored) if is_bytes else stored
 

@@ -489,7 +489,7 @@ class QueueCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> QueueOperation:
-        """See `WireCodec`."""
+        """Decode an operation; may raise ValueError or TypeError."""
         match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
                 return Put(_decoded_message(new), producer, seq, client, known, fence)
@@ -506,7 +506,7 @@ class QueueCodec:
 
     @staticmethod
     def encode_result(operation: QueueOperation, result: Any) -> Any:
-        """See `WireCodec`."""
+        """Encode an operation's result."""
         del operation
         match result:
             case PutBefore(n):
@@ -520,7 +520,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """See `WireCodec`."""
+        """Decode an operation's result; may raise ValueError or TypeError."""
         match operation, encoded:
             case Put(), int():
                 return encoded

@@ -345,7 +345,7 @@ class LogCodec:
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:
-        """See `WireCodec`."""
+        """Return whether a broker may carry it out: not a client's first record."""
         return isinstance(operation, Append) and operation.took > 0 and operation.since is not None
 
     @staticmethod
@@ -360,7 +360,7 @@ class LogCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> LogOperation:
-        """See `WireCodec`."""
+        """Decode an operation, or raise ValueError."""
         match encoded:
             case [
                 "append",
@@ -380,14 +380,14 @@ class LogCodec:
 
     @staticmethod
     def encode_result(operation: LogOperation, result: Any) -> Any:
-        """See `WireCodec`."""
+        """Encode an operation's result."""
         del operation
         position = result.position
         return [None, None, result.again] if position is None else [position.slot, position.offset, result.again]
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """See `WireCodec`."""
+        """Decode an operation's result, or raise ValueError."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

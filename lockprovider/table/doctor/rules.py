@@ -471,7 +471,6 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
     """Run every check on a table, even on one that cannot be opened; write nothing.
 
-    With `keys`, the doctor reads all record keys and counts those in several file groups. Raises `TableNotFound` if
-    there is neither a properties file nor a timeline.
+    With `keys`, the doctor reads all record keys and counts those in several file groups.
     """
     return examine(gather(table, keys=keys))

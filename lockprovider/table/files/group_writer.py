@@ -106,8 +106,8 @@ class GroupWriter:
     def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
         """Convert rows to the table's columns; return the rows, their record keys and partition paths.
 
-        Pass `missing="refuse"` for rows that replace others, whose values a null would erase. Raises `DoesNotFit`, or
-        `InvalidRecords` for a null key or a set delete flag.
+        Pass `missing="refuse"` for rows that replace others, whose values a null would erase. Raises `InvalidRecords`
+        for a null key or a set delete flag.
         """
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
@@ -244,7 +244,7 @@ class GroupWriter:
         """Write a log file of rows with unique keys and of deletes; return None if it would be empty.
 
         A key in both is deleted. Without `delete_values`, keys that the slice lacks are not deleted. Raises `Aborted`
-        if an earlier attempt wrote other rows, or the instant was rolled back.
+        as `put_slice` does.
         """
         is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)

@@ -93,8 +93,6 @@ def merge_plan(
 
     With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
     must be unique (see `dedupe`).
-
-    Raises `UnsupportedSchema` if `upserts` lacks a column of the file.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))

@@ -61,10 +61,7 @@ class TablePlace:
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:
-        """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads of a large file.
-
-        Without a `size` it fetches the whole file.
-        """
+        """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads (only with a `size`)."""
         store = self.store
         if self.is_local:
             return Source(f"{store.root}/{path}", arrow_fs.LocalFileSystem())
@@ -80,7 +77,7 @@ class TablePlace:
     def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
         """Open a base file and read its footer; without a `size` fetch the whole file.
 
-        Raises `HistoryGone` if a clean removed it, and `Corrupt` if it is not Parquet.
+        May raise `HistoryGone` or `Corrupt`.
         """
         return self._opened(path, size, base_file.open_base_file)
 

@@ -36,8 +36,7 @@ def write_clustered(
 ) -> list[WriteStat]:
     """Write all rows of a partition's slices as new file groups; rows keep commit time and sequence number.
 
-    Several file ids get sorted ranges of about equal size; empty files are not written. A repeated task finds its first
-    attempt's files.
+    Several file ids get sorted ranges of about equal size; empty files are not written.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
@@ -117,8 +116,7 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
     """Write the base file that compacts a slice; rows keep commit time and sequence number.
 
-    An empty file is written too, since without it the previous base file's rows would reappear. A repeated task with
-    the same `token` finds its first attempt's file.
+    An empty file is written too, since without it the previous base file's rows would reappear.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]

@@ -77,8 +77,7 @@ def merged_rows(
     """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
 
     With `in_place` log rows keep the positions of replaced rows, so that a rewritten file stays sorted. Otherwise log
-    rows come last, which costs less. Raises `HistoryGone` if a file was cleaned, and `Corrupt` or `UnsupportedTable`
-    for an unreadable one.
+    rows come last, which costs less. Reads may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
     """
     if not file_slice.logs:
         yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, _BATCH_ROWS)
@@ -258,6 +257,7 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock, path: str) -> None:
+        """Append the events of a delete block; `GONE` deletes have no ordering value."""
         deletes = decode_deletes(block.content, path)
         if self.part.parts > 1:
             deletes_in_part = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()

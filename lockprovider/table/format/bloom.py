@@ -50,8 +50,7 @@ class KnownFilter:
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
     """Return the filter of `keys`, which must not be empty strings, as base64 text.
 
-    `known` is the filter of the first of these keys, in order, so that only the others are hashed. `room` is the number
-    of keys to size the filter for.
+    `known` is the filter of the first of these keys, in order, so that only the others are hashed.
     """
     count = len(keys)
     room = room or _room(count)

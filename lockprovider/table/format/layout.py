@@ -182,10 +182,7 @@ class PartitionStyle:
     url_encode: bool = False
 
     def folder_for(self, field: str, text: str | None) -> str:
-        """Return a value's part of the path: one level, or several without `url_encode`.
-
-        Raises `InvalidRecords` if readers would misread the value.
-        """
+        """Return a value's part of the path; raise `InvalidRecords` if readers would misread the value."""
         if fault := self.fault_of(field, text):
             cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
             raise InvalidRecords(
@@ -232,10 +229,7 @@ class PartitionStyle:
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the partition values of a path as text; None for the default partition.
-
-        Raises `InvalidRecords` if levels and fields differ in number.
-        """
+        """Return the partition values of a path as text; None for the default partition."""
         if not self.fields:
             return ()
         folders = [path] if len(self.fields) == 1 else path.split("/")

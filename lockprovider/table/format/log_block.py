@@ -106,7 +106,7 @@ def _encode(block: LogBlock) -> bytes:
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     """Decode the whole blocks of a log file, in order; skip torn blocks.
 
-    Raises `Corrupt` for damaged data, and `UnsupportedTable` for an unknown format.
+    May raise `Corrupt` or `UnsupportedTable`.
     """
     blocks: list[LogBlock] = []
     at, view = 0, memoryview(data)
@@ -230,7 +230,7 @@ def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
 def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
     """Decode the rows of an Avro block; their columns are the schema's, in order.
 
-    Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
+    May raise `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
     """
     columns = from_avro(schema_json)
     try:

@@ -102,8 +102,8 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 class Digest:
     """Summary of an archive file, to avoid opening the file.
 
-    `begin` and `completion` are the greatest times of its writes, or empty. `streams` has each stream's greatest batch,
-    with the file name of that write.
+    `begin` and `completion` are the greatest times of its writes; `streams` has each stream's greatest batch and its
+    file.
     """
 
     begin: str = ""

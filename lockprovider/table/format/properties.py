@@ -243,7 +243,7 @@ class TableConfig:
     def names_single_key(self) -> bool:
         """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
 
-        Only Hudi 1.0.0 to 1.0.2 omit the name, and no table of version 9 does.
+        In version 8, Hudi 1.0.0 to 1.0.2 omit the name.
         """
         if self.key_is_named is not None:
             return self.key_is_named

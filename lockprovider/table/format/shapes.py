@@ -240,8 +240,7 @@ def check_readable(config: TableConfig) -> None:
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
     """Raise `UnsupportedTable`, with the next step, for a table that a write would damage or read wrongly.
 
-    With an empty time zone, every JVM writer has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer
-    maintains the metadata table's partition `files`.
+    With an empty time zone, every JVM writer has to run with `-Duser.timezone=UTC`.
     """
     against = reasons(config, keeps_listing=keeps_listing)
     if against:

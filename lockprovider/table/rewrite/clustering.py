@@ -73,7 +73,7 @@ def cluster_table(
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
     `dry_run` writes nothing and returns the first plan. Raises `WriteConflict` if a write overtook one of its own
-    plans, which was removed. If the lock or the store fails, the next call runs a stored plan.
+    plans, which was removed.
     """
     _check(table, rule)
     if dry_run:
@@ -116,13 +116,8 @@ def run_clustering(
 ) -> ClusteringResult:
     """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
-    JVM Hudi's plans are sorted by their columns one after the other, whatever curve they ask for.
-
-    Raises:
-        HistoryGone: the plan or one of its files is gone.
-        Aborted: another executor is at work, or took this one for dead.
-        WriteConflict: a write to its file groups was faster, or is preferred; the plan was removed.
-        UnsupportedTable: the table cannot be written, or sorted by the plan's columns.
+    JVM Hudi's plans are sorted by their columns one after the other, whatever curve they ask for. Raises
+    `WriteConflict`, and removes the plan, if a write to its file groups was faster or is preferred.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)

@@ -54,7 +54,7 @@ def compact_table(
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
 
-    `dry_run` writes nothing. If the lock or the store fails, the next call runs a stored plan.
+    `dry_run` writes nothing.
     """
     _check(table)
     if dry_run:
@@ -77,12 +77,7 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Run a scheduled compaction, also one by JVM Hudi, or continue one whose executor died.
-
-    Raises:
-        HistoryGone: the plan or one of its files is gone.
-        Aborted: another executor is at work, or took this one for dead.
-    """
+    """Run a scheduled compaction, also one by JVM Hudi, or continue one whose executor died."""
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         stats = _execute(table, begin, execution, run)
@@ -123,6 +118,7 @@ def _execute(
     execution: executor.Execution[tuple[PlannedSlice, ...]],
     run: executor.Runner,
 ) -> list[WriteStat]:
+    """Write the base files of a plan by `run`; return their statistics."""
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
     slices = [execution.files.slice_of(planned_slice) for planned_slice in execution.planned]
     return list(

@@ -151,14 +151,10 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become the only executor of a plan, until the end of the block, which stops the heartbeat.
+    """Become the only executor of a plan, until the end of the block; raise `Aborted` if there is another.
 
     `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
     are removed first, since readers would read both.
-
-    Raises:
-        HistoryGone: the plan is not scheduled.
-        Aborted: another executor is at work.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -241,10 +237,7 @@ def complete(
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
     """Remove a plan, or all at least `hours` old without a live executor; return their begin times.
 
-    Raises:
-        InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
-        HistoryGone: the plan is not scheduled.
-        Aborted: an executor is at work.
+    Raises `Aborted` if an executor is at work on the plan.
     """
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")

@@ -1,7 +1,7 @@
 """Inline services: archival, compaction and clustering after a writer's commits, by its settings.
 
 Services are due by the number of commits since the last plan of any process. The watcher is notified of a failed
-service; the commit stands. A later commit or any process runs the plan.
+service; the commit stands.
 
 Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
 `ScheduleCompactionActionExecutor.needCompact`.

@@ -210,8 +210,8 @@ class TableContext:
         A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). A fence with a name, `("compactor",
         term)`, is compared with fences of that name only. It replaces the table's earlier fence.
 
-        Each commit records its epoch. The write that decides a commit compares it with those of all earlier commits,
-        also archived ones. Services compare under the lock. Spark, Dask and streams take the result like any table.
+        Each commit records its epoch. The write that decides a commit compares it with all earlier commits, also
+        archived ones; services compare under the lock. Spark, Dask and streams take the result like any table.
 
         NOT promised: that an older epoch is refused before a newer one has committed. Nor that commits without a fence,
         such as JVM commits, are refused. Nor anything about epochs whose commits a restore took back.

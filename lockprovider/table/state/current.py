@@ -354,7 +354,7 @@ class CurrentState:
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """Return all files that `timeline` needs, from the metadata table or a listing."""
+        """Return all files that `timeline` needs, from the metadata table if it stays enabled, else listed."""
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):
@@ -365,7 +365,7 @@ class CurrentState:
         return self.data_files()
 
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return completion times by begin time of archived writes with log files in `paths`."""
+        """Return completion times by begin time of archived writes whose log files are in `paths`."""
         begins = archived_logs(timeline, paths)
         return completions(self._knowledge, begins) if begins else {}
 

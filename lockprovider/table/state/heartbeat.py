@@ -34,7 +34,7 @@ def claim(store: Store, begin: str) -> Version | None:
 def last_beats(
     store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
-    """Return the last beats by begin time, and the time now, in ms of one clock; records beats in `knowledge`.
+    """Return the last beats by begin time and the time now, in ms of one clock; records beats in `knowledge`.
 
     `suspects`: the begin times to judge, or all.
     """

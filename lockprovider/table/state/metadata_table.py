@@ -1,6 +1,6 @@
-"""Reading the metadata table, a merge-on-read table of HFiles in `.hoodie/metadata`: the files that it lists.
+"""Read the metadata table, a merge-on-read table of HFiles in `.hoodie/metadata`, and the files that it lists.
 
-They are those of JVM Hudi's readers, if the table stays enabled; they may not exist.
+The listing is that of JVM Hudi's readers, if the table stays enabled; its files may not exist.
 
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """
@@ -53,7 +53,7 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
 
 
 def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
-    """List the file slices of its partition `files`; paths are relative to the metadata table."""
+    """List the file slices of the metadata table's partition `files`; paths are relative to that table."""
     root = f"{METADATA_TABLE}/"
     entries = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
     return snapshot_of(own, entries, file_at=hfile_at).slices
@@ -141,8 +141,7 @@ def uncompacted(own: Timeline) -> int:
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
     """Return the metadata table's oldest instants that no reader needs: completed before `first`.
 
-    `remaining`: begin times of its files. Those within the timeline now must stay within it, or readers take them
-    for completed.
+    `remaining`: begin times of its files; those on the timeline must stay on it, or readers take them for completed.
     """
     end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
     states: dict[str, list[Instant]] = {}

@@ -105,7 +105,7 @@ class ArchivalPlan:
 
 
 def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
-    """Return the number of writes to archive; those that the retention needs stay."""
+    """Return the number of writes to archive; those that the retention needs stay, with one before them."""
     count = len(timeline.writes)
     needed = sum(write.begin > earliest for write in timeline.writes) + 2 if earliest else 0
     least = max(keep.least, needed)

@@ -333,7 +333,7 @@ def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = 
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
-    """Return `listed` before the first completed instant of `decided` that it lacks; plans do not count."""
+    """Return `listed` before the first completed instant in `decided` that it lacks; plans do not count."""
     done = (instant for instant in decided if instant is not None and instant.is_completed)
     missing = next((instant for instant in done if instant.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

@@ -113,7 +113,7 @@ def _is_instant(version: TableVersion) -> bool:
 
 
 def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:
-    """Return the commit with this time; of two, that whose time in this order it is."""
+    """Return the commit that completed or began at this time; of two commits, `order` decides."""
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)

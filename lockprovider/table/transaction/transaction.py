@@ -416,7 +416,7 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """Check new keys against the table; return the check to repeat at the commit, None with buckets."""
+        """Check new keys against the table; return the check to repeat at the commit, or None with buckets."""
         if self.config.is_merge_on_read:
             raise InvalidRecords(
                 "check_keys needs a copy-on-write table: merge-on-read has keys in log files, too; upsert instead"

@@ -1,4 +1,4 @@
-"""Entry point of `python -m fsspec_cas`, the same as the command `fsspec-cas`."""
+"""Entry point of `python -m fsspec_cas`."""
 
 import sys
 

@@ -115,16 +115,14 @@ class _Writing:
         self._path = path
 
     def of(self, data: Bytes) -> bytes:
-        """Record and return the bytes to write, copied if mutable."""
         self.data = check_bytes(self._path, data)
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """Return `fn`, wrapped to record its last result as the bytes written."""
+        """Return `fn`, wrapped to record its last result."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def record_outcome(self, outcome: Outcome) -> Outcome:
-        """Record and return the outcome of the write."""
         if isinstance(outcome, Won):
             self.won, self.content = True, None if self.data is None else Content(self.data, outcome.version)
         return outcome

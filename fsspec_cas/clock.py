@@ -82,7 +82,7 @@ class Machine:
         return time.monotonic()
 
     def boot(self) -> tuple[str, str]:
-        """The id of the machine's current boot (empty if unknown), and the host's name.
+        """The id of the current boot (empty if unknown), and the host's name.
 
         >>> boot_id, host = machine.boot()
         """

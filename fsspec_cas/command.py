@@ -24,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:
-    """Add `-o KEY=VALUE` and `--storage-options JSON` to a parser; `storage_options` reads them."""
+    """Add `-o KEY=VALUE` and `--storage-options JSON` to a parser."""
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
     parser.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
 
@@ -186,7 +186,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]]:
-    """Return, for each sequence of commands, the commands and options that may follow."""
+    """Return the commands and options that may follow each sequence of commands."""
     words: dict[tuple[str, ...], list[str]] = {}
     _collect(parser, (), words)
     return words
@@ -205,7 +205,7 @@ def _collect(
 
 
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
-    """Return the completion script for bash, or for zsh through its bash emulation."""
+    """Return the completion script for bash, or for zsh's bash emulation."""
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]
     lines = [

@@ -115,7 +115,7 @@ class AsyncExclusive:
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
-        """Send the buffer as the next part; a failure aborts the upload."""
+        """Send the buffer as the next part; abort after a failure."""
         part = bytes(self._buffer)
         self._buffer.clear()
         try:
@@ -207,7 +207,7 @@ class Exclusive:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The result of `close`; None before it, and after `abort`."""
+        """See `AsyncExclusive`: the result of `close`."""
         return self._async.outcome
 
     @property

@@ -16,7 +16,7 @@ _LONGEST_S = 100 * 365.25 * 86_400
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
     """Check a duration in seconds: 0 or more, or with `above` more than 0.
 
-    Infinity means no limit; `finite`, for stored values, excludes it and more than 100 years.
+    Infinity means no limit, and is refused if `finite`, as are more than 100 years.
     """
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):

@@ -69,8 +69,7 @@ def check_root(root: object) -> str:
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
     """Check the path of an object below the root, and return it.
 
-    `absolute` (without a root) permits a leading slash; `marker` a trailing one, which some programs create for a
-    folder.
+    `absolute` (without a root) permits a leading slash, `marker` a trailing one (a folder's marker).
 
     Raises:
         InvalidInput: it is not text, names no object, or is not normalized.
@@ -121,7 +120,7 @@ def with_colons(path: str) -> str:
 
 
 def url_of(kind: str, root: str) -> str:
-    """Return the URL of a root in this kind of store, for messages."""
+    """Return a root's URL, for messages."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
@@ -133,7 +132,7 @@ def _as_text(value: object, kind: type[InvalidInput]) -> str:
 
 
 def _check_secrets(url: str) -> None:
-    """Raise InvalidUrl for a URL with a secret, before another message could show it."""
+    """Raise InvalidUrl for a URL with a secret, before a message could show it."""
     if password := _PASSWORD.match(url):
         shown = f"{password[1]}***@{url[password.end() :]}"
         raise InvalidUrl(f"{shown!r} has a password in it: leave it out, and give credentials as storage options")
@@ -143,7 +142,7 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """Raise InvalidUrl if a local path's first step has a colon, as it may be a mistyped URL."""
+    """Raise InvalidUrl for a colon in a local path's first step: perhaps a mistyped URL."""
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]

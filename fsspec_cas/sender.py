@@ -54,7 +54,7 @@ WARN_AFTER_S = 5.0
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries; logs one warning after `WARN_AFTER_S` without success."""
+    """Time budget of one call with all its tries; warns once, after `WARN_AFTER_S` without success."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -141,7 +141,7 @@ class Sender:
         return answered_ms + round((self._world.monotonic_s() - sent_s) * 1000)
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
-        """Put the data, or delete the object, under the write's condition, and settle the outcome."""
+        """Put the data, or delete the object, under the write's condition; settle the outcome."""
         return await self._settle(WriteProgress(write), first_step(write), self._sending(write, data), data, timeout)
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
@@ -149,7 +149,7 @@ class Sender:
         return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
-        """Settle an unknown outcome: read first, then re-send the write if its data is available."""
+        """Settle an unknown outcome: read first, then re-send the write if possible."""
         write, data = unknown.write, unknown.data
         spent = data is None and not write.removes
         progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)

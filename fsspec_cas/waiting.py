@@ -164,7 +164,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def pause(seconds: float) -> None:
-    """Sleep in the calling thread; raises WaitStopped under `ends_with` once its stop signal is set."""
+    """Sleep in the calling thread; may raise WaitStopped (see `ends_with`)."""
     if getattr(_HERE, "stop", None) is None:
         time.sleep(seconds)
     elif seconds > 0:
@@ -173,7 +173,7 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def ends_with(stop: Signal) -> Iterator[None]:
-    """Make the calling thread's waits in the block raise `WaitStopped` once `stop` is set."""
+    """Make this thread's waits in the block raise `WaitStopped` once `stop` is set."""
     before = getattr(_HERE, "stop", None)
     _HERE.stop = stop
     try:

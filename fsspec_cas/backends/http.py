@@ -63,14 +63,14 @@ class HttpBackend(Backend):
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Write the whole object if the write's condition holds."""
+        """Write the object if the condition holds."""
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
         request = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
         return self._http_sender.ask(request, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Read the object's version, size, time and identity."""
+        """Read the object's state."""
         return self._http_sender.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
@@ -99,7 +99,7 @@ class HttpBackend(Backend):
         return self._http_sender.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
-        """Create the object from its parts, if the path is empty."""
+        """Create the object, if the path is empty."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
         return self._http_sender.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
@@ -163,6 +163,7 @@ class HttpSender:
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
+        """Return the answer to an interpreted reply; raise if a second send would not help."""
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)
         if isinstance(heard, Confirm):

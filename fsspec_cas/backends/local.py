@@ -90,7 +90,7 @@ class LocalBackend(Backend):
             return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read and stat one open file, so that both describe the same bytes."""
+        """Read and stat one open file, so that both match."""
         del timeout_s
         with _as_store_error(path):
             try:
@@ -103,7 +103,7 @@ class LocalBackend(Backend):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Unlink the file, under the folder's lock if a condition is given."""
+        """Unlink the file, for a condition under the folder's lock."""
         with _as_store_error(path):
             if condition is None:
                 Path(path).unlink(missing_ok=True)

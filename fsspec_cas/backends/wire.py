@@ -151,7 +151,7 @@ class _Opened(Generic[C]):
 
 
 class PerLoop(Generic[C]):
-    """One connection per event loop and process, closed when this object is garbage."""
+    """One connection per event loop and process, closed with this object."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[int, int], _Opened[C]] = {}
@@ -187,7 +187,7 @@ class PerLoop(Generic[C]):
 def sends_once(session: Any) -> Any:
     """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks; return it.
 
-    Raises NotSupported if this aiohttp lacks the switch. Source: aiohttp.client, `_retry_connection`, not public.
+    May raise NotSupported. Source: aiohttp.client, `_retry_connection`, not public.
     """
     if not hasattr(session, "_retry_connection"):
         raise NotSupported(

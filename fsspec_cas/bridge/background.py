@@ -42,7 +42,7 @@ class Later(Future[T]):
         return f"<Later, {self._state.lower()}>"
 
     def cancel(self) -> bool:
-        """Cancel the call unless it has begun; return whether it is cancelled."""
+        """Cancel the call unless it has begun; return whether that worked."""
         if self._decided.acquire(blocking=False):
             self._end(_CANCELLED)
         return self.cancelled()
@@ -184,7 +184,7 @@ class Background:
             self._under_way.discard(answer)
 
     def _live(self) -> None:
-        """Run calls from the queue, until none comes in time or enough other threads wait."""
+        """Run queued calls, until none comes in time or enough threads wait."""
         while True:
             try:
                 call = self._calls.get(timeout=_KEPT_S)

@@ -101,7 +101,7 @@ class _Call(Generic[T]):
 
 
 class ForTasks(Generic[S]):
-    """Base of a class for tasks over a class for threads, with the same promises."""
+    """Base of a class for tasks over a class for threads."""
 
     def __init__(self, sync: S) -> None:
         self._sync = sync
@@ -117,7 +117,7 @@ class ForTasks(Generic[S]):
 
 
 class EnteredByTasks(ForTasks[Entered]):
-    """Base of an async context manager over a sync one; a cancelled exit runs to its end."""
+    """Base of an async context manager over a sync one; its exit cannot be cancelled."""
 
     async def __aenter__(self: Made) -> Made:
         return self

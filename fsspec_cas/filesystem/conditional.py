@@ -71,7 +71,7 @@ class ConditionalCalls:
         return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Read the object, apply `fn`, and write the result; repeat after a lost race (see `AsyncStore.update`)."""
+        """Update the object as `AsyncStore.update` does."""
         full = self._full_path(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -124,7 +124,7 @@ class ConditionalCalls:
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Expand a path as the target does, ignoring `if_absent`, which fsspec's `copy` passes on."""
+        """Expand a path as the target does, without fsspec's `if_absent`."""
         kwargs.pop("if_absent", None)
         return self.fs.expand_path(plain(path), *args, **kwargs)
 
@@ -243,7 +243,7 @@ class ConditionalCalls:
             self._changed(full)
 
     def _changed(self, full: str) -> None:
-        """Drop the target's cached listings of the path and its parent."""
+        """Drop the target's cached listings around the path."""
         for path in (full, self.fs._parent(full)):  # noqa: SLF001
             self.fs.invalidate_cache(path)
 

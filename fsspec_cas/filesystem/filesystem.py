@@ -303,7 +303,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Open an exclusive file at an empty path, in the running transaction if any."""
+        """Open an exclusive file at an empty path, in a running transaction."""
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit

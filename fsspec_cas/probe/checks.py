@@ -133,7 +133,7 @@ class Bench:
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def describe_presence(self, path: str) -> str:
-        """Describe whether an object is at the path, as evidence."""
+        """Return evidence of whether an object is at the path."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
@@ -190,7 +190,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
 
 
 async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """Return the flaw in a race's result; "" if one writer won and its bytes are stored."""
+    """Return the flaw in a race's result; "" if the one winner's bytes are stored."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):
@@ -272,6 +272,7 @@ async def _match(bench: Bench) -> CheckResult:
 
 
 async def _match_form(bench: Bench) -> CheckResult:
+    """Find which forms of a version, quoted or unquoted, the store accepts."""
     version = (await bench.write_or_raise("form")).version
     first_answer = await bench.send("form", version)
     if not bench.store.backend.adapt():
@@ -334,7 +335,7 @@ async def _match_plain(bench: Bench) -> CheckResult:
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
-    """Read bodies of one repeated byte during replacements, to detect mixtures and wrong versions."""
+    """Read bodies of one repeated byte during replacements, to detect mixtures."""
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     contents: list[Content] = []
     done = asyncio.Event()

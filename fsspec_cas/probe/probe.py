@@ -99,7 +99,7 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks on an async store, and report the findings, as `probe` does."""
+    """Run the checks on an async store, as `probe` does."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.require_usable()
@@ -140,7 +140,7 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
 
 async def _clean(bench: Bench) -> tuple[str, ...]:
-    """Remove all objects of the probe; return the paths that remain."""
+    """Remove the probe's objects; return the paths that remain."""
     store = bench.store
     try:
         for entry in await store.list("", timeout=bench.timeout):

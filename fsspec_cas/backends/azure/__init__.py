@@ -1,1 +1,1 @@
-"""Azure Blob Storage: `client` sends requests through its SDK, `answers` interprets replies."""
+"""Azure Blob Storage through its SDK."""

@@ -1,1 +1,1 @@
-"""Google Cloud Storage: `client` sends requests over its JSON API, `answers` interprets replies."""
+"""Google Cloud Storage over its JSON API."""

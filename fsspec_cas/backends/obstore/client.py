@@ -70,7 +70,7 @@ _DEBUG = "\n\nDebug source:"
 
 
 class S3OverObstore(FsspecStore):
-    """The filesystem that `client="obstore"` opens: obstore's own, with protocol `s3`."""
+    """The filesystem of `client="obstore"`: obstore's own, for `s3`."""
 
     protocol = "s3"
 
@@ -185,12 +185,10 @@ class _Site:
 
     @property
     def endpoint(self) -> str:
-        """The service's URL."""
         domain = "amazonaws.com.cn" if self.region.startswith("cn-") else "amazonaws.com"
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
 
     def move_to(self, region: str) -> None:
-        """Sign for another region from now on."""
         self.region = region
 
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
@@ -231,7 +229,7 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return a function that returns credentials, or None for unsigned requests."""
+        """Return the function that returns credentials, or None for unsigned requests."""
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -281,7 +279,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
     cached: list[Any] = []
 
     def ask() -> Any:
-        """Return the kept credentials, or new ones if they expire soon."""
+        """Return kept credentials, or new ones if they expire soon."""
         if cached and not _expires_soon(cached[0][1]):
             return cached[0][0]
         try:

@@ -216,7 +216,7 @@ def _success(
     has_request_id: bool,
     gives_request_ids: bool | None,
 ) -> ReplyMeaning:
-    """Return the statement of a success status, or the request that would confirm it."""
+    """Return the statement of a success, or the request that would confirm it."""
     status, headers, body = reply._status, reply._headers, reply._body
     why = f"{reply.brief()} without the store's request id"
     if form.root:
@@ -312,7 +312,7 @@ def _with_document(
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page; it must repeat the prefix and state whether it is complete."""
+    """Return a listing's page, which must repeat the prefix and IsTruncated."""
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")

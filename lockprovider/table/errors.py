@@ -106,12 +106,12 @@ class Misfit:
         """Build the misfit of a field that the table lacks; `near` is a table's field that differs only by case."""
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        there = (
+        advice = (
             f"`{near}`; rename it"
             if near
             else f"{list(names[:_LISTED])}{more}; drop it, or add_columns({path!r}) first"
         )
-        return cls(path, given, "", f"{path} is {given} and not in the table{owner} has {there}")
+        return cls(path, given, "", f"{path} is {given} and not in the table{owner} has {advice}")
 
     @classmethod
     def null(cls, path: str, wanted: str) -> Misfit:

@@ -15,6 +15,6 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Render lines under column headings."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(one))}</td>" for one in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f"<table><caption>{escape(title)}</caption>{table}</table>"

@@ -107,8 +107,8 @@ class IndexSettings:
         """Raise `InvalidSettings` if these settings differ from the table's index."""
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
-            found = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
-            raise InvalidSettings(f"{INDEX}={self.kind}, but table {config.name!r} has {found}: leave the setting out")
+            actual = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
+            raise InvalidSettings(f"{INDEX}={self.kind}, but table {config.name!r} has {actual}: leave the setting out")
         if index is None:
             return
         if self.buckets not in (None, index.buckets):
@@ -186,7 +186,7 @@ class TableSettings:
             if not isinstance(getattr(self, name), kind):
                 raise InvalidSettings(f"{name}={getattr(self, name)!r} must be {_article(kind)}")
         prefixes = self.carried_keys
-        if not isinstance(prefixes, tuple) or not all(isinstance(one, str) and one for one in prefixes):
+        if not isinstance(prefixes, tuple) or not all(isinstance(prefix, str) and prefix for prefix in prefixes):
             raise InvalidSettings(f"carried_keys={prefixes!r} must be a tuple of texts ({CARRIED_KEY})")
         if not callable(self.resolution):
             raise InvalidSettings(f"resolution={self.resolution!r} must be a function of table.timeline.conflict")
@@ -261,25 +261,25 @@ def check_retention(policy: Policy) -> None:
     """Raise `InvalidSettings` if `policy` would keep nothing."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
-            fine = isinstance(least, int) and least >= 1
+            is_possible = isinstance(least, int) and least >= 1
         case KeepHours(least):
-            fine = isinstance(least, (int, float)) and 0 <= least < math.inf
+            is_possible = isinstance(least, (int, float)) and 0 <= least < math.inf
         case _:
             raise InvalidSettings(f"{policy!r} is no retention: give KeepCommits(10), KeepHours(24) or KeepVersions(3)")
-    if not fine:
+    if not is_possible:
         raise InvalidSettings(f"{policy} would keep nothing to read: keep one commit or version, or 0 hours, at least")
 
 
-def _check_every(name: str, given: CompactEvery | ClusterEvery | None, kind: type) -> None:
+def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: type) -> None:
     """Raise `InvalidSettings` if a compaction or clustering setting is of the wrong kind or impossible."""
-    if given is None:
+    if every is None:
         return
-    if not isinstance(given, kind):
-        raise InvalidSettings(f"{name}={given!r} must be {kind.__name__}(...) or None")
+    if not isinstance(every, kind):
+        raise InvalidSettings(f"{name}={every!r} must be {kind.__name__}(...) or None")
     try:
-        whole(given.commits, "commits", least=1)
-        if isinstance(given, ClusterEvery):
-            given.rule  # noqa: B018 - it refuses what cannot be
+        whole(every.commits, "commits", least=1)
+        if isinstance(every, ClusterEvery):
+            every.rule  # noqa: B018 - it refuses what cannot be
     except InvalidInput as error:
         raise InvalidSettings(f"{name}: {error}") from error
 
@@ -321,12 +321,12 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 
 def _retention(options: Mapping[str, str]) -> Policy:
     """Read the retention as Hudi infers it: by the policy's name, else by the single number given."""
-    given = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
-    name = _first(options, _POLICY_KEYS) or next((kind.name for kind in given if given[kind]), KeepCommits.name)
-    kind = next((kind for kind in given if kind.name == name.strip().upper()), None)
+    numbers = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
+    name = _first(options, _POLICY_KEYS) or next((kind.name for kind in numbers if numbers[kind]), KeepCommits.name)
+    kind = next((kind for kind in numbers if kind.name == name.strip().upper()), None)
     if kind is None:
-        raise InvalidSettings(f"{_POLICY_KEYS[0]}={name} is unknown: use {', '.join(one.name for one in given)}")
-    number = given[kind]
+        raise InvalidSettings(f"{_POLICY_KEYS[0]}={name} is unknown: use {', '.join(known.name for known in numbers)}")
+    number = numbers[kind]
     if number is None:
         return kind()
     try:
@@ -362,8 +362,8 @@ def _mode(text: str) -> Mode:
     try:
         return Mode(text.strip().lower())
     except (ValueError, AttributeError):
-        known = ", ".join(mode.value for mode in Mode)
-        raise InvalidSettings(f"{MODE_KEY}={text} is unknown: use {known}") from None
+        modes = ", ".join(mode.value for mode in Mode)
+        raise InvalidSettings(f"{MODE_KEY}={text} is unknown: use {modes}") from None
 
 
 def _failed(text: str) -> FailedWrites:
@@ -393,5 +393,5 @@ def _number(options: Mapping[str, str], key: str, default: _Default, kind: type[
     try:
         return kind(options[key]) if key in options else default
     except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise InvalidSettings(f"{key}={options[key]} is not {what}") from None
+        expected = "a whole number" if kind is int else "a number"
+        raise InvalidSettings(f"{key}={options[key]} is not {expected}") from None

@@ -135,26 +135,26 @@ class TableSpec:
         return with_visibility(config, self.visibility)
 
 
-def _check_visibility(given: object) -> None:
-    if given not in VISIBILITIES:
-        raise InvalidRecords(f"visibility={given!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
+def _check_visibility(visibility: object) -> None:
+    if visibility not in VISIBILITIES:
+        raise InvalidRecords(f"visibility={visibility!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
 
 
-def _schema(given: Any) -> pa.Schema:
+def _schema(source: Any) -> pa.Schema:
     """Return a schema, or the schema of rows without their metadata; a pandas index is no column."""
-    if isinstance(given, pa.Schema):
-        return given
-    if not hasattr(given, "__arrow_c_stream__"):
+    if isinstance(source, pa.Schema):
+        return source
+    if not hasattr(source, "__arrow_c_stream__"):
         raise InvalidRecords(
-            f"schema must be a pyarrow.Schema or a DataFrame, not {type(given).__name__}: give rows.schema, or the "
+            f"schema must be a pyarrow.Schema or a DataFrame, not {type(source).__name__}: give rows.schema, or the "
             "rows (of a Dask frame: frame.head())"
         )
-    return as_stream(given).schema.remove_metadata()
+    return as_stream(source).schema.remove_metadata()
 
 
-def named_columns(what: str, given: object) -> tuple[str, ...]:
+def named_columns(argument: str, value: object) -> tuple[str, ...]:
     """Return a checked list of column names; a single text is one name. Raises `InvalidRecords`."""
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise InvalidRecords(f"{what}={given!r} must be names of columns, each once, e.g. {what}=('id',)")
+        raise InvalidRecords(f"{argument}={value!r} must be names of columns, each once, e.g. {argument}=('id',)")
     return tuple(map(str, names))

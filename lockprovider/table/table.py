@@ -294,19 +294,19 @@ class Table(TableContext):
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
         """
-        given = as_stream(rows, self.schema)
-        is_reader = isinstance(given, pa.RecordBatchReader)
+        converted = as_stream(rows, self.schema)
+        is_reader = isinstance(converted, pa.RecordBatchReader)
         if retries and is_reader:
             raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
         if retries is None:
             retries = 0 if is_reader else WHOLE_RETRIES
 
         def insert(txn: Transaction) -> None:
-            nonlocal given
-            if isinstance(given, pa.RecordBatchReader) and txn.config.bucket_index is not None:
+            nonlocal converted
+            if isinstance(converted, pa.RecordBatchReader) and txn.config.bucket_index is not None:
                 # The function runs again if the table's properties changed, but a reader can be read only once.
-                given = given.read_all()
-            arrow.insert(txn, given)
+                converted = converted.read_all()
+            arrow.insert(txn, converted)
 
         return retry.transact(self, insert, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
@@ -333,9 +333,9 @@ class Table(TableContext):
         >>> done.updated, done.inserted
         (1, 1)
         """
-        given = as_table(rows, self.schema)
-        gone = None if deletes is None else as_table(deletes, self.schema)
-        write = partial(arrow.write, upserts=given, deletes=gone)
+        upserts = as_table(rows, self.schema)
+        keys = None if deletes is None else as_table(deletes, self.schema)
+        write = partial(arrow.write, upserts=upserts, deletes=keys)
         return retry.transact(self, write, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
     def delete(
@@ -744,7 +744,7 @@ class Table(TableContext):
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
         """
-        return tuple(finding for _, _, found in diagnose(self, keys=keys) for finding in found)
+        return tuple(finding for _, _, findings in diagnose(self, keys=keys) for finding in findings)
 
     def set_visibility(self, visibility: str) -> None:
         """Make commits appear `"ordered"` or `"unordered"`: see `TableSpec.visibility`. Safe to repeat.

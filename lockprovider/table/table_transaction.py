@@ -77,7 +77,7 @@ class TableTransaction(TransactionHandle):
         >>> table.count()
         3
         """
-        self._take("append", as_table(rows, lambda: self._schema), "null")
+        self._add_rows("append", as_table(rows, lambda: self._schema), "null")
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
         """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
@@ -92,8 +92,8 @@ class TableTransaction(TransactionHandle):
         """
         if self._keys:
             raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
-        given = as_table(rows, lambda: self._schema)
-        self._take("upsert", given, "refuse")
+        converted = as_table(rows, lambda: self._schema)
+        self._add_rows("upsert", converted, "refuse")
         if deletes is not None:
             self.delete(deletes)
 
@@ -108,12 +108,14 @@ class TableTransaction(TransactionHandle):
         >>> table.count()
         1
         """
-        where = isinstance(keys, (str, pc.Expression))
-        found = self.to_arrow(self._inner.config.identifying, keys) if where else as_table(keys, lambda: self._schema)
-        valued = self._inner.may_be_blind and self._inner.config.ordering_field in found.column_names
-        gone = planner_of(self._inner).deletes(found, valued=valued)
+        if isinstance(keys, (str, pc.Expression)):
+            matching = self.to_arrow(self._inner.config.identifying, keys)
+        else:
+            matching = as_table(keys, lambda: self._schema)
+        valued = self._inner.may_be_blind and self._inner.config.ordering_field in matching.column_names
+        deletes = planner_of(self._inner).deletes(matching, valued=valued)
         self._begin("upsert")
-        self._keys.append(gone)
+        self._keys.append(deletes)
 
     def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
         """Replace all rows of the table, or of `partitions`, at the commit; once a transaction, without other writes.
@@ -129,13 +131,13 @@ class TableTransaction(TransactionHandle):
         if self._kind:
             raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
         self._partitions = given_partitions(partitions)
-        self._take("overwrite", as_table(rows, lambda: self._schema), "null")
+        self._add_rows("overwrite", as_table(rows, lambda: self._schema), "null")
 
     @property
     def _schema(self) -> pa.Schema:
         return self._inner.table.schema(self.timeline)
 
-    def _take(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
+    def _add_rows(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
         """Convert rows when they are given, so that a misfit raises here and all frames have one schema."""
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._begin(kind)

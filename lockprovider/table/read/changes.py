@@ -53,7 +53,7 @@ class Part:
     def read(self, place: TablePlace) -> pa.Table:
         """Read the changes of this partition."""
         old, new = (
-            pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, one) for one in scan.slices)])
+            pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
             for scan in (self.before, self.then)
         )
         return changed_rows(old, new).select(self.schema.names).cast(self.schema)
@@ -123,18 +123,18 @@ def changes_since(
         # A listing of several pages shows objects created during it on later pages only. The next listing has all
         # instants that completed before the last commit of this one.
         latest = latest_checkpoint(table.timeline(), order)
-        now = table.timeline()
-        start, end = (_time(table, now, given, order) for given in (after, until))
-        check_since(table, now, start, order, is_checkpoint=isinstance(after, str) and is_instant(after))
-        given = window(now, start, min(latest, end) if end else latest, order)
-        found = partial(_changes, table, now, given, continues=bool(start), columns=columns, only=only)
-        return unless_stale(table, now, found)
+        timeline = table.timeline()
+        start, end = (_checkpoint_time(table, timeline, version, order) for version in (after, until))
+        check_since(table, timeline, start, order, is_checkpoint=isinstance(after, str) and is_instant(after))
+        span = window(timeline, start, min(latest, end) if end else latest, order)
+        read = partial(_changes, table, timeline, span, continues=bool(start), columns=columns, only=only)
+        return unless_stale(table, timeline, read)
 
     return repeat_while_stale(look)
 
 
-def _time(table: TableContext, now: Timeline, given: TableVersion | None, order: Order) -> str:
-    return "" if given is None or given == "" else checkpoint_of(now, given, order, reached(table))
+def _checkpoint_time(table: TableContext, timeline: Timeline, version: TableVersion | None, order: Order) -> str:
+    return "" if version is None or version == "" else checkpoint_of(timeline, version, order, reached(table))
 
 
 def is_instant(text: str) -> bool:
@@ -142,50 +142,52 @@ def is_instant(text: str) -> bool:
     return len(text) == _DIGITS and text.isdigit()
 
 
-def _order(given: Order | str) -> Order:
+def _order(value: Order | str) -> Order:
     try:
-        return Order(given)
+        return Order(value)
     except ValueError:
-        raise InvalidInput(f"order={given!r} is none: use {', '.join(one.value for one in Order)}") from None
+        raise InvalidInput(f"order={value!r} is none: use {', '.join(order.value for order in Order)}") from None
 
 
 def _changes(
     table: TableContext,
-    now: Timeline,
-    given: Window,
+    timeline: Timeline,
+    span: Window,
     *,
     continues: bool,
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
 ) -> Changes:
     """Plan the changes of a window of commits, by partition."""
-    schema = table.schema(given.then if given.then.writes else now)
-    wanted = _wanted(schema, columns)
-    if not given.commits:
-        return Changes(given.checkpoint, (), wanted, (), table.place)
+    schema = table.schema(span.then if span.then.writes else timeline)
+    result = _result_schema(schema, columns)
+    if not span.commits:
+        return Changes(span.checkpoint, (), result, (), table.place)
     files = table.data_files()
-    then = table.snapshot_of(given.then, files)
-    before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
-    table.current.refuse_misread(given.then, before)  # The old rows are read with the new schema.
-    found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
-    groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
+    then = table.snapshot_of(span.then, files)
+    before = table.snapshot_of(span.before, files) if continues else Snapshot(span.before, ())
+    table.current.refuse_misread(span.then, before)  # The old rows are read with the new schema.
+    by_partition = touched(table.metadata_of(i) for i in span.commits) if continues else then.groups
+    groups = {name: by_partition[name] for name in sorted(by_partition) if only is None or name in only}
 
     def is_read(group: FileGroup) -> bool:
         if not continues:  # A full read does not need file groups that ended.
             return only is None or group[0] in only
         return group[1] in groups.get(group[0], ())
 
-    refuse_gone(table, now, then, is_read, f"up to {given.checkpoint}")
+    refuse_gone(table, timeline, then, is_read, f"up to {span.checkpoint}")
     if continues:
-        refuse_gone(table, now, before, is_read, "before these changes")
-    names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
-    old, new = (plan_scan(seen, schema, table.config(), columns=names) for seen in (before, then))
+        refuse_gone(table, timeline, before, is_read, "before these changes")
+    names = list(dict.fromkeys((*result.names[1:], *_NEEDED)))
+    old, new = (plan_scan(snapshot, schema, table.config(), columns=names) for snapshot in (before, then))
     # Each part is a whole partition, since a row may have moved between its file groups.
-    parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
-    return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)
+    parts = (Part(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items())
+    return Changes(span.checkpoint, span.commits, result, tuple(parts), table.place)
 
 
-def check_since(table: TableContext, now: Timeline, start: str, order: Order, *, is_checkpoint: bool = True) -> None:
+def check_since(
+    table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
+) -> None:
     """Refuse a checkpoint after which commits were archived or undone, or that is no commit's time.
 
     An empty text, the table's beginning, is never refused.
@@ -196,8 +198,8 @@ def check_since(table: TableContext, now: Timeline, start: str, order: Order, *,
     if not start:
         return
     archived = refuse_archived(table, start, order)
-    _refuse_restored(now, start, order)
-    if is_checkpoint and start != archived and not any(start in (one.begin, one.completion) for one in now.instants):
+    _refuse_restored(timeline, start, order)
+    if is_checkpoint and start != archived and not any(start in (i.begin, i.completion) for i in timeline.instants):
         raise HistoryGone(
             f"checkpoint {start} is no commit of the table at {table.url!r}: it was made anew or put back from a copy, "
             f"or the checkpoint is another table's, or of another order than {order.value!r}; read the whole table "
@@ -205,11 +207,11 @@ def check_since(table: TableContext, now: Timeline, start: str, order: Order, *,
         )
 
 
-def _only(scan: ScanPlan, partition: str, file_ids: frozenset[str]) -> ScanPlan:
+def _within_groups(scan: ScanPlan, partition: str, file_ids: frozenset[str]) -> ScanPlan:
     return replace(scan, slices=tuple(s for s in scan.slices if s.partition == partition and s.file_id in file_ids))
 
 
-def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def _result_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     full = hudi_schema.with_meta(schema)
     names = schema.names if columns is None else list(columns)
     missing = hudi_schema.absent(names, full.names)
@@ -218,8 +220,10 @@ def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
 
 
-def _refuse_restored(now: Timeline, start: str, order: Order) -> None:
-    restores = [i for i in now.instants if i.action is Action.RESTORE and i.is_completed and order.time_of(i) > start]
+def _refuse_restored(timeline: Timeline, start: str, order: Order) -> None:
+    restores = [
+        i for i in timeline.instants if i.action is Action.RESTORE and i.is_completed and order.time_of(i) > start
+    ]
     if restores:
         raise HistoryGone(
             f"the table was restored ({restores[0].file_name}) after {start}, which took back commits that may have "

@@ -78,8 +78,8 @@ class CommitHistory(list[Commit]):
     def _repr_html_(self) -> str:
         names = "completion", "operation", "instant", "partitions", "files", "inserts", "updates", "deletes"
         rows = [_row(commit) for commit in reversed(self[-_SHOWN:])]
-        left = f", the newest {_SHOWN} shown" if len(self) > _SHOWN else ""
-        return grid(f"{len(self)} completed writes{left}", names, rows)
+        note = f", the newest {_SHOWN} shown" if len(self) > _SHOWN else ""
+        return grid(f"{len(self)} completed writes{note}", names, rows)
 
 
 def _row(commit: Commit) -> tuple[object, ...]:
@@ -95,24 +95,24 @@ def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    known = table.current.known_snapshot() if as_of is None else None
-    if known is not None:
-        return known
-    now = table.current.visible(noted=as_of is None)
-    seen = unless_stale(table, now, partial(snapshot_by, table, now, as_of))
-    return seen if as_of is not None else table.knowledge.cache_files(seen)
+    cached = table.current.known_snapshot() if as_of is None else None
+    if cached is not None:
+        return cached
+    timeline = table.current.visible(noted=as_of is None)
+    result = unless_stale(table, timeline, partial(snapshot_by, table, timeline, as_of))
+    return result if as_of is not None else table.knowledge.cache_files(result)
 
 
 def snapshot_by(
-    table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
+    table: TableContext, timeline: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
     """Return the snapshot of a moment by one listing, which may be stale."""
-    return table.snapshot_of(now, files) if as_of is None else snapshot_of_version(table, now, as_of)
+    return table.snapshot_of(timeline, files) if as_of is None else snapshot_of_version(table, timeline, as_of)
 
 
 def plan(
     table: TableContext,
-    seen: Snapshot,
+    snapshot: Snapshot,
     columns: Iterable[str] | None,
     where: scan.Where,
     partitions: Iterable[str] | None,
@@ -121,10 +121,10 @@ def plan(
     config: TableConfig | None = None,
 ) -> scan.ScanPlan:
     """Plan which files of a snapshot to read; see `scan.plan_scan`. They may be cleaned before they are read."""
-    schema = table.schema(seen.timeline)
-    seen = seen.read_optimized if read_optimized else seen
-    config, known = config or table.config(), table.place.ranges
-    return scan.plan_scan(seen, schema, config, columns=columns, where=where, partitions=partitions, known=known)
+    schema = table.schema(snapshot.timeline)
+    snapshot = snapshot.read_optimized if read_optimized else snapshot
+    config, ranges = config or table.config(), table.place.ranges
+    return scan.plan_scan(snapshot, schema, config, columns=columns, where=where, partitions=partitions, known=ranges)
 
 
 def rows(
@@ -140,8 +140,8 @@ def rows(
 
     def look() -> pa.Table:
         try:
-            found = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
-            return scan.to_table(table.place, found, partial(_told, table, len(found.slices)))
+            scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
+            return scan.to_table(table.place, scan_plan, partial(_reporting, table, len(scan_plan.slices)))
         except HistoryGone as error:
             if as_of is not None:
                 raise
@@ -150,7 +150,7 @@ def rows(
     return repeat_while_stale(look)
 
 
-def _told(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_Part]:
+def _reporting(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_Part]:
     return with_progress(table, "", "read file groups", parts, total)
 
 

@@ -92,12 +92,12 @@ class OneOf:
 
     def mask(self, column: pa.ChunkedArray) -> Any:
         """Return true, false or null for each value of the column."""
-        found = self._is_in(column)
+        answers = self._is_in(column)
         if self.matches_null:
-            found = pc.if_else(pc.is_null(column), self.has_null, found)
+            answers = pc.if_else(pc.is_null(column), self.has_null, answers)
         elif self.has_null:
-            found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
-        return pc.invert(found) if self.negated else found
+            answers = pc.if_else(answers, answers, pa.scalar(None, pa.bool_()))
+        return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
         array = self.array
@@ -106,10 +106,10 @@ class OneOf:
         if types.is_floating(self.kind):
             column = pc.add(column, pa.scalar(0.0, self.kind))  # The addition turns -0.0 into 0.0.
         if len(array) < _MANY_VALUES:
-            found = pc.is_in(column, value_set=array)
+            answers = pc.is_in(column, value_set=array)
         else:
-            found = pa.chunked_array([self._looked_up(chunk) for chunk in column.chunks], pa.bool_())
-        return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
+            answers = pa.chunked_array([self._looked_up(chunk) for chunk in column.chunks], pa.bool_())
+        return pc.if_else(pc.is_valid(column), answers, pa.scalar(None, pa.bool_()))
 
     def _looked_up(self, chunk: pa.Array) -> pa.Array:
         if self._known is None:
@@ -121,8 +121,8 @@ class OneOf:
     def array(self) -> pa.Array:
         """The values as an array; computed once."""
         if self._array is None:
-            found = pa.array(self.values, self.kind)
-            self._array = pc.add(found, pa.scalar(0.0, self.kind)) if types.is_floating(self.kind) else found
+            array = pa.array(self.values, self.kind)
+            self._array = pc.add(array, pa.scalar(0.0, self.kind)) if types.is_floating(self.kind) else array
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
@@ -140,15 +140,15 @@ class OneOf:
         if not len(self.array):
             return column.is_null() if self.matches_null and self.has_null else pc.scalar(False)
         if len(self.array) == 1:
-            found = column == self.array[0]
+            bound = column == self.array[0]
         elif len(self.array) < _MANY_VALUES:
-            found = column.isin(self.array)
+            bound = column.isin(self.array)
         elif types.is_boolean(self.kind):
             return None
         else:  # Arrow would search a long list for each file.
             ends = pc.min_max(self.array)
-            found = (column >= ends["min"]) & (column <= ends["max"])
-        return found | column.is_null() if self.matches_null and self.has_null else found
+            bound = (column >= ends["min"]) & (column <= ends["max"])
+        return bound | column.is_null() if self.matches_null and self.has_null else bound
 
     def __getstate__(self) -> tuple[Any, ...]:
         return (self.column, self.kind, self.array, self.negated, self.has_null, self.matches_null)
@@ -179,8 +179,8 @@ class Filter:
     @property
     def columns(self) -> list[str]:
         """The names of all columns in the filter."""
-        asked = (_columns_of(step) for step in self.steps if not isinstance(step, str))
-        return list(dict.fromkeys(name for names in asked for name in names))
+        name_lists = (_columns_of(step) for step in self.steps if not isinstance(step, str))
+        return list(dict.fromkeys(name for names in name_lists for name in names))
 
     def kept(self, rows: pa.Table) -> pa.Table:
         """Return the rows for which the filter is true."""
@@ -192,8 +192,8 @@ class Filter:
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
         """Return whether `bound` may use Parquet's statistics, which ignore NaN and the sign of zero."""
-        given = (step.columns for step in self.steps if isinstance(step, OfArrow))
-        return not any(has_floats(schema.field(name).type) for names in given for name in names)
+        name_lists = (step.columns for step in self.steps if isinstance(step, OfArrow))
+        return not any(has_floats(schema.field(name).type) for names in name_lists for name in names)
 
     def bound(self) -> Any:
         """Return an expression of limited size that is true of all kept rows, or None."""
@@ -244,45 +244,45 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
     """Answer a question with true, false or null for each row."""
     match question:
         case IsNull(column):
-            found = pc.is_null(rows.column(column))
+            mask = pc.is_null(rows.column(column))
         case Truth(column):
-            found = rows.column(column)
+            mask = rows.column(column)
         case Constant(value):
-            found = pa.repeat(pa.scalar(value), rows.num_rows)
+            mask = pa.repeat(pa.scalar(value), rows.num_rows)
         case Compared(column, sign, value):
-            found = _COMPARE[sign](rows.column(column), value)
+            mask = _COMPARE[sign](rows.column(column), value)
         case Like(column, pattern):
-            found = pc.match_like(rows.column(column), pattern)
+            mask = pc.match_like(rows.column(column), pattern)
         case OneOf(column):
-            found = question.mask(rows.column(column))
+            mask = question.mask(rows.column(column))
         case OfArrow(expression):
             acero = import_module("pyarrow.acero")  # A late import, since it loads pandas.
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-            asked = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
-            found = acero.Declaration.from_sequence([source, asked]).to_table(use_threads=False).column(0)
-    return found
+            projection = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
+            mask = acero.Declaration.from_sequence([source, projection]).to_table(use_threads=False).column(0)
+    return mask
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
     """Return expressions for rows with the answer true, and false; None excludes no row."""
-    found: tuple[Any, Any] = (None, None)
+    bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
-            found = pc.field(column).is_null(), pc.field(column).is_valid()
+            bounds = pc.field(column).is_null(), pc.field(column).is_valid()
         case Truth(column):
-            found = pc.field(column), ~pc.field(column)
+            bounds = pc.field(column), ~pc.field(column)
         case Constant(value):
-            found = (None, pc.scalar(False)) if value else (pc.scalar(False), None)
+            bounds = (None, pc.scalar(False)) if value else (pc.scalar(False), None)
         case Compared(column, sign, value) if not types.is_floating(value.type):  # Statistics ignore NaN.
-            asked = pc.field(column)
-            found = _COMPARE[sign](asked, value), _COMPARE[_OPPOSITE[sign]](asked, value)
+            reference = pc.field(column)
+            bounds = _COMPARE[sign](reference, value), _COMPARE[_OPPOSITE[sign]](reference, value)
         case Like(column, pattern):
-            found = _from_prefix(pc.field(column), re.split(r"[%_\\]", pattern, maxsplit=1)[0]), None
+            bounds = _from_prefix(pc.field(column), re.split(r"[%_\\]", pattern, maxsplit=1)[0]), None
         case OneOf():
-            found = question.bounds()
+            bounds = question.bounds()
         case OfArrow(expression):
-            found = expression, None
-    return found
+            bounds = expression, None
+    return bounds
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
@@ -361,9 +361,9 @@ def negate(steps: list[FilterStep], start: int) -> None:
         steps.append(NOT)
 
 
-def compared(column: str, kind: pa.DataType, sign: str, found: Place) -> Question:
+def compared(column: str, kind: pa.DataType, sign: str, literal: Place) -> Question:
     """Return the question for a comparison with a literal at this place."""
-    floor, exact = found
+    floor, exact = literal
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
     if floor is None:  # All values of the type are above the literal.
@@ -405,20 +405,20 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
     return Filter((OfArrow(expression, tuple(among(schema.names))),))
 
 
-def check_kind(given: Any) -> None:
+def check_kind(value: Any) -> None:
     """Raise `InvalidInput` if values of this kind are no filters."""
-    if not isinstance(given, (str, pc.Expression, Filter)):
-        _alternatives(given)
+    if not isinstance(value, (str, pc.Expression, Filter)):
+        _alternatives(value)
 
 
-def of_tuples(given: Any, schema: pa.Schema) -> Filter:
+def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
     """Convert pyarrow's tuples `(column, sign, value)` to a filter; of several lists, one must be true.
 
     `in` and `not in` treat null as an ordinary value, as pyarrow does.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)
-    for terms in _alternatives(given):
+    for terms in _alternatives(tuples):
         start, all_of = len(steps), Chain(AND)
         for term in terms:
             at = len(steps)
@@ -428,15 +428,17 @@ def of_tuples(given: Any, schema: pa.Schema) -> Filter:
     return Filter(tuple(steps))
 
 
-def _alternatives(given: Any) -> list[list[Any]]:
-    found = list(given) if isinstance(given, (list, tuple)) else []
-    if found and all(isinstance(one, (list, tuple)) and one and isinstance(one[0], str) for one in found):
-        found = [found]
-    if not found or not all(isinstance(one, (list, tuple)) and one for one in found):
+def _alternatives(tuples: Any) -> list[list[Any]]:
+    alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
+    if alternatives and all(
+        isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives
+    ):
+        alternatives = [alternatives]
+    if not alternatives or not all(isinstance(terms, (list, tuple)) and terms for terms in alternatives):
         raise InvalidInput(
-            f"filter {_shown(given)} is none: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
+            f"filter {_shown(tuples)} is none: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
         )
-    return found
+    return alternatives
 
 
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
@@ -466,14 +468,14 @@ def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> One
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise LiteralMisfit(f"`in` takes a list of values: [{value!r}]")
     values = value.to_pylist() if isinstance(value, (pa.Array, pa.ChunkedArray)) else list(value)
-    places = (placed(one, kind) for one in values if one is not None)
-    has_null = any(one is None for one in values)
+    places = (placed(item, kind) for item in values if item is not None)
+    has_null = any(item is None for item in values)
     exact = [floor for floor, exact in places if exact]
     return OneOf(column, kind, exact, negated=negated, has_null=has_null, matches_null=True)
 
 
-def _shown(given: Any) -> str:
-    text = repr(given) if not isinstance(given, (list, tuple)) or len(given) < 10 else repr(given[:10])  # noqa: PLR2004
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, (list, tuple)) or len(value) < 10 else repr(value[:10])  # noqa: PLR2004
     return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 - a few lines
 
 

@@ -63,10 +63,10 @@ class TimeLiteral:
 
 def time_of(text: str) -> TimeLiteral:
     """Parse ISO text as a moment; a day means its midnight."""
-    found = _TIME.fullmatch(text.strip())
+    match = _TIME.fullmatch(text.strip())
     try:
-        if found is not None:
-            return _moment(found)
+        if match is not None:
+            return _moment(match)
     except (ValueError, OverflowError):
         pass
     raise LiteralMisfit(f"{text!r} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
@@ -82,8 +82,8 @@ def day_of(text: str) -> date:
     raise LiteralMisfit(f"{text!r} is no day; write it as 2026-01-02")
 
 
-def _moment(found: re.Match[str]) -> TimeLiteral:
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
+def _moment(match: re.Match[str]) -> TimeLiteral:
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
         raise ValueError
@@ -109,10 +109,10 @@ def placed(value: Any, kind: pa.DataType) -> Place:
     `value` is a plain Python value, a `TimeLiteral`, or a scalar of numpy, pandas or pyarrow.
     """
     family, find = _family(kind)
-    found = find(_plain(value), kind)
-    if found is None:
+    place = find(_plain(value), kind)
+    if place is None:
         raise LiteralMisfit(f"{_shown(value)} is no {family}")
-    return found
+    return place
 
 
 def _plain(value: Any) -> Any:
@@ -167,13 +167,13 @@ def _in_decimals(value: Any, kind: pa.DataType) -> Place | None:
     return _of_decimal(_exact(value), unit, greatest.copy_negate(), greatest, Decimal)
 
 
-def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, made: type) -> Place:
+def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, number_type: type) -> Place:
     if value < least:
         return Place(None, exact=False)
     if value > greatest:
-        return Place(made(greatest), exact=False)
+        return Place(number_type(greatest), exact=False)
     floor = value.quantize(unit, ROUND_FLOOR, _WIDE)
-    return Place(made(floor), floor == value)
+    return Place(number_type(floor), floor == value)
 
 
 def _exact(value: float | Decimal) -> Decimal:
@@ -221,11 +221,11 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
     if not isinstance(value, TimeLiteral):
         return None
     if value.zoned is not None and value.zoned != (kind.tz is not None):
-        had, wanted = ("has a", "none") if value.zoned else ("has no", "one")
-        raise LiteralMisfit(f"it {had} time zone, and times of type {kind} have {wanted}")
+        had, expected = ("has a", "none") if value.zoned else ("has no", "one")
+        raise LiteralMisfit(f"it {had} time zone, and times of type {kind} have {expected}")
     units, rest = divmod(value.units * _PARTS[kind.unit], value.per_second)
-    found = _within(units, -(1 << 63) + 1, (1 << 63) - 1)
-    return found if not rest else Place(found.floor, exact=False)
+    place = _within(units, -(1 << 63) + 1, (1 << 63) - 1)
+    return place if not rest else Place(place.floor, exact=False)
 
 
 def _is_number(value: Any) -> bool:

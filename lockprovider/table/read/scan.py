@@ -101,22 +101,24 @@ def plan_scan(
     """
     columns = given_columns(columns)
     full = hudi_schema.with_meta(schema)
-    wanted = _wanted(schema, full, columns)
+    result = _result_schema(schema, full, columns)
     slices = snapshot.within(partitions)
     # A count without columns reads one column.
-    least = wanted if wanted.names else pa.schema([full.field(config.record_keys[0])])
+    least = result if result.names else pa.schema([full.field(config.record_keys[0])])
     if where is None:
-        return ScanPlan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
-    found = filter_of(where, full)
-    mentioned = [full.field(name) for name in found.columns]
-    read = pa.schema([*least, *(full.field(name) for name in hudi_schema.absent(found.columns, least.names))])
-    bound = found.bound()
+        return ScanPlan(slices, result, least, None, None, merged=_merge_plan(slices, full, least, config))
+    row_filter = filter_of(where, full)
+    mentioned = [full.field(name) for name in row_filter.columns]
+    read = pa.schema([*least, *(full.field(name) for name in hudi_schema.absent(row_filter.columns, least.names))])
+    bound = row_filter.bound()
     if bound is not None:
-        slices = _pruned(slices, full, bound, (_guarantee(one.partition, full, config) for one in slices))
+        slices = _pruned(slices, full, bound, (_guarantee(file_slice.partition, full, config) for file_slice in slices))
         if known is not None:
             slices = _within_ranges(slices, full, bound, mentioned, known)
-    merged = _merged(slices, full, read, config)
-    return ScanPlan(slices, wanted, read, found, bound if found.goes_by_statistics(full) else None, merged=merged)
+    merged = _merge_plan(slices, full, read, config)
+    if not row_filter.goes_by_statistics(full):
+        bound = None
+    return ScanPlan(slices, result, read, row_filter, bound, merged=merged)
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
@@ -130,9 +132,9 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 
 def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
     """Read all rows of a scan; `told` wraps the slices' batches, for progress reports."""
-    reads = [partial(_listed, place, scan, one) for one in scan.slices]
+    reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     # pyarrow decodes slices without logs by several threads.
-    parts = told(in_order(reads, 1 if scan.merged is None else _at_once(place)))
+    parts = told(in_order(reads, 1 if scan.merged is None else _merge_concurrency(place)))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 
@@ -142,16 +144,16 @@ def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
     Memory holds one row group of one file, and the rows of one slice's log files. May raise `HistoryGone` during
     iteration.
     """
-    batches = (batch for one in scan.slices for batch in _batches(place, scan, one, ahead=False))
+    batches = (batch for file_slice in scan.slices for batch in _batches(place, scan, file_slice, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
-def read_slice(place: TablePlace, scan: ScanPlan, one: FileSlice) -> pa.Table:
+def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
     """Read the rows of one slice of a scan."""
-    return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
+    return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
-def _at_once(place: TablePlace) -> int:
+def _merge_concurrency(place: TablePlace) -> int:
     """Return how many slices with logs to merge at once: locally one per processor at most."""
     return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
@@ -159,7 +161,7 @@ def _at_once(place: TablePlace) -> int:
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def _result_schema(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         return schema
     missing = hudi_schema.absent(columns, full.names)
@@ -168,33 +170,33 @@ def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -
     return pa.schema([full.field(name) for name in columns])
 
 
-def _merged(
+def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
     """Return the columns and rule for merging slices with logs, or None."""
-    if not any(one.logs for one in slices):
+    if not any(file_slice.logs for file_slice in slices):
         return None
     rule = MergeRule.of(config)
     strange = hudi_schema.absent(rule.ordering, full.names)
     if strange:
         raise UnsupportedTable(f"table {config.name!r} is ordered by {strange}, and has no such columns; {_OPTIMIZED}")
-    more = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), read.names)]
-    return pa.schema([*read, *more]), rule
+    extra = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), read.names)]
+    return pa.schema([*read, *extra]), rule
 
 
 def _within_ranges(
-    slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], known: RangesOf
+    slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], ranges_of: RangesOf
 ) -> tuple[FileSlice, ...]:
     """Drop files by their known column ranges, if there are many; slices with logs have other rows, and stay."""
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
         return slices
-    if not (found := known(bare)):
+    if not (ranges := ranges_of(bare)):
         return slices
     nothing: footers.Ranges = {}
-    told = (nothing if one.logs else found.get(one.path, nothing) for one in slices)
-    return _pruned(slices, full, expression, (footers.guarantee(one, columns) for one in told))
+    known_ranges = (nothing if one.logs else ranges.get(one.path, nothing) for one in slices)
+    return _pruned(slices, full, expression, (footers.guarantee(one, columns) for one in known_ranges))
 
 
 def _pruned(
@@ -249,32 +251,38 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _batches(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
+def _batches(
+    place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool = True
+) -> Iterator[pa.RecordBatch]:
     """Yield the filtered rows of one slice; `ahead` decodes several row groups at once."""
-    for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
+    for part in (
+        _merged_tables(place, scan, file_slice)
+        if file_slice.logs
+        else _base_tables(place, scan, file_slice, ahead=ahead)
+    ):
         rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()
 
 
-def _listed(place: TablePlace, scan: ScanPlan, one: FileSlice) -> list[pa.RecordBatch]:
-    return list(_batches(place, scan, one))
+def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> list[pa.RecordBatch]:
+    return list(_batches(place, scan, file_slice))
 
 
-def _merging(place: TablePlace, scan: ScanPlan, one: FileSlice) -> Iterator[pa.Table]:
+def _merged_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> Iterator[pa.Table]:
     if scan.merged is None:
         raise RuntimeError("a scan with log files has a rule to merge them by")
-    return merged_rows(place, one, *scan.merged)
+    return merged_rows(place, file_slice, *scan.merged)
 
 
-def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
+def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
     """Yield a base file's rows, without row groups that the bound excludes; caches the footer."""
     try:
-        fragment = _fragment(place, one)
-        there = fragment.physical_schema
-        check_footer(fragment.metadata, repr(one.path))
+        fragment = _fragment(place, file_slice)
+        file_schema = fragment.physical_schema
+        check_footer(fragment.metadata, repr(file_slice.path))
         if scan.where is not None:
-            place.footer_notes.opened(one.path, fragment.metadata)
-        by_name = {field.name: field for field in there}
+            place.footer_notes.opened(file_slice.path, fragment.metadata)
+        by_name = {field.name: field for field in file_schema}
         stored = pa.schema([by_name.get(field.name, field) for field in scan.read])
         if scan.bound is not None and all(map(_are_alike, stored, scan.read)):
             fragment = fragment.subset(filter=scan.bound, schema=stored)
@@ -288,9 +296,9 @@ def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -
         for batch in scanner.to_batches():
             yield read_as(batch, scan.read)
     except FileNotFoundError as error:
-        raise HistoryGone.with_file(one.path) from error
+        raise HistoryGone.with_file(file_slice.path) from error
     except pa.ArrowInvalid as error:
-        raise Corrupt(f"base file {one.path!r} cannot be read: {error}") from error
+        raise Corrupt(f"base file {file_slice.path!r} cannot be read: {error}") from error
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
@@ -302,8 +310,8 @@ def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
     )
 
 
-def _fragment(place: TablePlace, one: FileSlice) -> Any:
-    return _dataset().ParquetFileFormat().make_fragment(*place.source(one.path, one.size))
+def _fragment(place: TablePlace, file_slice: FileSlice) -> Any:
+    return _dataset().ParquetFileFormat().make_fragment(*place.source(file_slice.path, file_slice.size))
 
 
 def _dataset() -> Any:

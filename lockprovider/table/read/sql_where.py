@@ -100,29 +100,29 @@ class _Parser:
         groups = [_Group(0)]
         while True:
             negated = False
-            while self._took("not"):
+            while self._accept("not"):
                 negated = not negated
-            if self._took("("):
+            if self._accept("("):
                 groups.append(_Group(len(steps), negated, term=len(steps)))
                 continue
             at = len(steps)
             steps.extend(self._question())
             self._join(groups[-1], steps, at, negated=negated)
-            while self._took(")"):
+            while self._accept(")"):
                 if len(groups) == 1:
-                    raise self._wrong("and, or, or the end", back=")")
+                    raise self._error("and, or, or the end", back=")")
                 closed = groups.pop()
                 closed.either.add(steps, closed.term)
                 self._join(groups[-1], steps, closed.start, negated=closed.negated)
-            if self._took("or"):
+            if self._accept("or"):
                 groups[-1].either.add(steps, groups[-1].term)
                 groups[-1].term, groups[-1].all_of = len(steps), Chain(AND)
-            elif not self._took("and"):
+            elif not self._accept("and"):
                 break
         if len(groups) > 1:
-            raise self._wrong("')'")
+            raise self._error("')'")
         if self._token.kind != "end":
-            raise self._wrong("and, or, or the end")
+            raise self._error("and, or, or the end")
         groups[0].either.add(steps, groups[0].term)
         return Filter(tuple(steps))
 
@@ -141,32 +141,32 @@ class _Parser:
             return iter([Constant(token.value.lower() == "true")])
         name = self._name()
         kind = self._columns[name]
-        if self._took("is"):
-            negated = self._took("not")
-            self._need("null")
+        if self._accept("is"):
+            negated = self._accept("not")
+            self._expect("null")
             return iter([IsNull(name), *(["not"] if negated else [])])
         if self._token.kind == "sign" and self._token.value in _SIGNS:
             sign = _SIGNS[self._token.value]
             self._step()
             return iter([compared(name, kind, sign, self._literal(name, kind))])
-        negated = self._took("not")
-        if self._took("between"):
+        negated = self._accept("not")
+        if self._accept("between"):
             low = compared(name, kind, ">=", self._literal(name, kind))
-            self._need("and")
-            found: list[FilterStep] = [low, compared(name, kind, "<=", self._literal(name, kind)), AND]
+            self._expect("and")
+            steps: list[FilterStep] = [low, compared(name, kind, "<=", self._literal(name, kind)), AND]
         elif self._is("like"):
-            found = [Like(name, self._pattern(name, kind))]
-        elif self._took("in"):
-            found = [self._list(name, kind)]
+            steps = [Like(name, self._pattern(name, kind))]
+        elif self._accept("in"):
+            steps = [self._list(name, kind)]
         elif negated:
-            raise self._wrong("in, between or like")
+            raise self._error("in, between or like")
         elif types.is_boolean(kind):
-            found = [Truth(name)]
+            steps = [Truth(name)]
         else:
-            raise self._wrong("a comparison")
+            raise self._error("a comparison")
         if negated:
-            negate(found, 0)
-        return iter(found)
+            negate(steps, 0)
+        return iter(steps)
 
     def _name(self) -> str:
         """Parse a column's name, bare or quoted, and check that it exists."""
@@ -174,50 +174,50 @@ class _Parser:
         if kind == "named":
             value = value.replace('""', '"')
         if kind not in {"word", "quoted", "named"} or (kind == "word" and value.lower() in _KEYWORDS):
-            raise self._wrong("a column")
+            raise self._error("a column")
         if value not in self._columns:
             shown = _shortened(", ".join(self._schema.names))
-            raise InvalidInput(f"filter {self._near(at)}: {value!r} is no column; there are {shown}")
+            raise InvalidInput(f"filter {self._position(at)}: {value!r} is no column; there are {shown}")
         self._step()
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
         """Parse the pattern of a `like`, and check its column and backslashes."""
         if not types.is_string(kind):
-            raise self._wrong(f"a comparison of numbers or times, as {name!r} is {kind}")
+            raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
         token = self._token
         if token.kind != "text":
-            raise self._wrong("a text in ''")
+            raise self._error("a text in ''")
         self._step()
         pattern = _plain(token.value)
         if re.search(r"(?<!\\)(?:\\\\)*\\(?![%_\\])", pattern):
             raise InvalidInput(
-                f"filter {self._near(token.at)}: in a pattern a backslash comes before %, _ or a backslash"
+                f"filter {self._position(token.at)}: in a pattern a backslash comes before %, _ or a backslash"
             )
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
         """Parse the list of an `in`."""
-        self._need("(", step=False)
-        found = OneOf(name, kind, [])
+        self._expect("(", step=False)
+        one_of = OneOf(name, kind, [])
         while True:
-            ended = self._items(found)
+            ended = self._items(one_of)
             if ended is None:  # The next item is no plain number or text.
                 self._step()
-                if self._took("null"):
-                    found.has_null = True
+                if self._accept("null"):
+                    one_of.has_null = True
                 else:
                     floor, exact = self._literal(name, kind)
-                    found.values.extend([floor] if exact else ())
+                    one_of.values.extend([floor] if exact else ())
                 if self._token.value not in {",", ")"}:
-                    raise self._wrong("')' or ','")
+                    raise self._error("')' or ','")
                 ended = self._token.value == ")"
             if ended:
                 self._step()
-                return found
+                return one_of
 
-    def _items(self, found: OneOf) -> bool | None:
+    def _items(self, one_of: OneOf) -> bool | None:
         """Read plain items; return True at the closing parenthesis, None before another kind of item."""
         texts, numbers, places = list[str](), list[str](), list[int]()
         ended: bool | None = None
@@ -226,18 +226,18 @@ class _Parser:
             places.append(item.start(1 if item[1] else 2))
             self._end = item.end()
             ended = True if item[3] == ")" else None
-        kind = found.kind
+        kind = one_of.kind
         if texts and types.is_string(kind) and not numbers:
-            found.values.extend(map(_plain, texts))
+            one_of.values.extend(map(_plain, texts))
         elif numbers and types.is_signed_integer(kind) and kind.bit_width == 64 and not texts and _are_plain(numbers):  # noqa: PLR2004
-            found.values.extend(map(int, numbers))
+            one_of.values.extend(map(int, numbers))
         else:
-            given = {"texts": iter(texts), "numbers": iter(numbers)}
+            literals = {"texts": iter(texts), "numbers": iter(numbers)}
             for at in places:
-                raw = next(given["texts" if self._text[at] == "'" else "numbers"])
+                raw = next(literals["texts" if self._text[at] == "'" else "numbers"])
                 literal = _plain(raw) if raw[0] == "'" else _number(raw)
-                floor, exact = self._placed(literal, found.column, kind, at)
-                found.values.extend([floor] if exact else ())
+                floor, exact = self._placed(literal, one_of.column, kind, at)
+                one_of.values.extend([floor] if exact else ())
         return ended
 
     # -- literals ------------------------------------------------------------------------------------------------------
@@ -263,45 +263,45 @@ class _Parser:
         elif token.kind == "named":
             hint = "a literal; double quotes are for names, a text stands in ''"
         self._token = token
-        raise self._wrong(hint)
+        raise self._error(hint)
 
     def _placed(self, value: Any, name: str, kind: pa.DataType, at: int, read: Any = None) -> Place:
         try:
             return placed(value if read is None else read(value), kind)
         except LiteralMisfit as error:
-            raise InvalidInput(f"filter {self._near(at)}: {error}; {name!r} is {kind}") from error
+            raise InvalidInput(f"filter {self._position(at)}: {error}; {name!r} is {kind}") from error
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        found = _TOKEN.match(self._text, self._end)
-        if found is None:
+        match = _TOKEN.match(self._text, self._end)
+        if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]
             shown = self._text[at : at + _SHOWN]
-            raise InvalidInput(f"filter {self._near(at)}: cannot be understood from {shown!r} on")
-        kind = str(found.lastgroup)
-        self._token, self._end = _Token(kind, found[kind], found.start(kind)), found.end()
+            raise InvalidInput(f"filter {self._position(at)}: cannot be understood from {shown!r} on")
+        kind = str(match.lastgroup)
+        self._token, self._end = _Token(kind, match[kind], match.start(kind)), match.end()
 
-    def _took(self, word: str) -> bool:
+    def _accept(self, word: str) -> bool:
         """Skip this word or sign if it is next; return whether it was."""
-        if found := self._is(word):
+        if is_next := self._is(word):
             self._step()
-        return found
+        return is_next
 
     def _is(self, word: str) -> bool:
         return self._token.kind in {"word", "sign"} and self._token.value.lower() == word
 
-    def _need(self, word: str, *, step: bool = True) -> None:
+    def _expect(self, word: str, *, step: bool = True) -> None:
         if not self._is(word):
-            raise self._wrong(repr(word))
+            raise self._error(repr(word))
         if step:
             self._step()
 
-    def _wrong(self, expected: str, back: str | None = None) -> InvalidInput:
+    def _error(self, expected: str, back: str | None = None) -> InvalidInput:
         value = back or self._token.value or "the end"
-        return InvalidInput(f"filter {self._near(self._token.at)}: expected {expected}, not {_shortened(value)!r}")
+        return InvalidInput(f"filter {self._position(self._token.at)}: expected {expected}, not {_shortened(value)!r}")
 
-    def _near(self, at: int) -> str:
+    def _position(self, at: int) -> str:
         whole = self._text
         if len(whole) > 4 * _SHOWN:
             begin = max(0, at - _SHOWN)

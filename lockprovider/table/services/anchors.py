@@ -38,9 +38,9 @@ def anchor(table: TableContext, partitions: Collection[str]) -> None:
     Safe to repeat, and concurrently. Sends no request if this process has seen them all. Raises `Aborted` if a restore
     is pending, `InvalidRecords` if a new partition is nested in another.
     """
-    if _all_there(table, table.knowledge.files_seen_last, partitions):
+    if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return
-    if _all_there(table, table.current.current_files(table.now().timeline), partitions):
+    if _have_anchors(table, table.current.current_files(table.now().timeline), partitions):
         return
     # No write completes while this holds the lock. Rows logged in that time complete later, and belong to the anchor's
     # slice. A bucket with completed rows gets no anchor, which would hide them.
@@ -50,33 +50,33 @@ def anchor(table: TableContext, partitions: Collection[str]) -> None:
             raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         bare = bare_buckets(table.snapshot_of(listed), partitions, index_of(table.config()).buckets)
         if bare:
-            _write(table, lease, listed, bare)
+            _write_missing(table, lease, listed, bare)
 
 
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
     """Write an empty base file for each of these buckets, by one instant."""
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
-    groups = [NewGroup(one[0], rows, keys, _TOKEN, anchor_id(one, ended)) for one in buckets]
+    groups = [NewGroup(bucket[0], rows, keys, _TOKEN, anchor_id(bucket, ended)) for bucket in buckets]
     writer.announce([group.at(writer.begin) for group in groups])
     return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), _AT_ONCE)
 
 
-def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collection[str]) -> bool:
+def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Collection[str]) -> bool:
     config = table.knowledge.config or table.config()
-    return seen is not None and not bare_buckets(seen, partitions, index_of(config).buckets)
+    return snapshot is not None and not bare_buckets(snapshot, partitions, index_of(config).buckets)
 
 
-def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
+def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
     """Write and complete the anchors of these buckets, under the lock."""
-    config, schema = table.config(), table.schema(now)
-    here = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
-    with plans.beating(table, now) as begin:
-        writer = GroupWriter(table.place, begin, config, schema, here)
+    config, schema = table.config(), table.schema(timeline)
+    local_writes = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
+    with plans.beating(table, timeline) as begin:
+        writer = GroupWriter(table.place, begin, config, schema, local_writes)
         writer.open_partitions({partition for partition, _ in bare})
         plans.put_plan(table, begin, Action.DELTACOMMIT, b"", lease)
-        stats = stats_by_partition(write_anchors(writer, bare, ended_groups(now, table.metadata_of)))
-        stated = table.current.stated_schema(now, begin)
-        said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name), stated)
-        plans.complete_write(table, lease, begin, Action.DELTACOMMIT, said)
-        table.store.delete_all(here.markers)
+        stats = stats_by_partition(write_anchors(writer, bare, ended_groups(timeline, table.metadata_of)))
+        stated = table.current.stated_schema(timeline, begin)
+        metadata = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name), stated)
+        plans.complete_write(table, lease, begin, Action.DELTACOMMIT, metadata)
+        table.store.delete_all(local_writes.markers)
     table.report("anchored", begin, file_groups=len(bare))

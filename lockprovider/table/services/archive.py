@@ -53,20 +53,20 @@ class ArchiveResult:
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
     """Roll back dead writers, then archive; see `Table.archive`. A few reads if there is nothing to do."""
-    keep, now = _checked(table, keep), table.listed_timeline()
+    keep, timeline = _checked_keep(table, keep), table.listed_timeline()
     if dry_run:
-        planned = archival_plan(_facts(table), keep, at_most=len(now.instants))
-        return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
-    earliest = _earliest(table, now)
-    if not surplus(now, earliest, keep) and archive_index.reach(table.knowledge).begin < now.first_active:
+        planned = archival_plan(_read_facts(table), keep, at_most=len(timeline.instants))
+        return ArchiveResult(tuple(action.done.file_name for action in planned.actions), planned.held)
+    earliest = _earliest(table, timeline)
+    if not surplus(timeline, earliest, keep) and archive_index.reach(table.knowledge).begin < timeline.first_active:
         return ArchiveResult(())  # A dead archiver has left nothing, either.
-    if _may_have_dead(now):
+    if _may_have_dead(timeline):
         rollback.sweep(table)
     names: list[str] = []
     while True:
         with table.locked() as lease:
             done, is_last = _round(table, lease, keep)
-        names += [one.done.file_name for one in done.actions]
+        names += [action.done.file_name for action in done.actions]
         if is_last:
             if names:
                 table.report("archived", "", instants=len(names))
@@ -80,7 +80,7 @@ def archive_if_due(table: TableContext) -> None:
         archive(table, keep)
 
 
-def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:
+def _checked_keep(table: TableContext, keep: KeepActive | None) -> KeepActive:
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
@@ -90,8 +90,8 @@ def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:
     return keep
 
 
-def _may_have_dead(now: Timeline) -> bool:
-    return bool(now.pending_writes or now.pending(Action.ROLLBACK, Action.RESTORE))
+def _may_have_dead(timeline: Timeline) -> bool:
+    return bool(timeline.pending_writes or timeline.pending(Action.ROLLBACK, Action.RESTORE))
 
 
 # The steps of a round:
@@ -104,7 +104,7 @@ def _may_have_dead(now: Timeline) -> bool:
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """Archive up to `_ROUND` writes; return the plan and whether this was the last round."""
     archive_files.finish_removal(table, lease)
-    planned = archival_plan(_facts(table), keep, at_most=_ROUND)
+    planned = archival_plan(_read_facts(table), keep, at_most=_ROUND)
     if planned.actions:
         calls = [partial(_content, table, action) for action in planned.actions]
         archive_files.add_instants(table, lease, concurrently(table.store, calls))
@@ -115,37 +115,39 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
     return planned, writes < _ROUND
 
 
-def _facts(table: TableContext) -> ArchivalFacts:
+def _read_facts(table: TableContext) -> ArchivalFacts:
     """Read the facts for a plan: files before the timeline, so a file without an instant never gets one."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
-    now = table.listed_timeline()
-    replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
-    logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
+    timeline = table.listed_timeline()
+    replaced = {done.begin: groups for done, groups in replaced_groups(timeline, table.metadata_of).items()}
+    logs = _unsafe_logs(table.snapshot_of(timeline, files)) if table.config().is_merge_on_read else frozenset[str]()
     listed = compacted_at(own_timeline(table.store)) if table.config().named_metadata else None
-    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs, listed)
+    return ArchivalFacts(timeline, paths, replaced, _victims(table, timeline), _earliest(table, timeline), logs, listed)
 
 
-def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
+def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
     """Return unarchived writes whose log files are read by completion time; JVM writers may archive these."""
-    found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
-    return frozenset(found) & frozenset(seen.timeline.completions)
+    logs = ((log.file.begin, part.base or "~") for part in snapshot.slices for log in part.logs)
+    return frozenset(begin for begin, base in logs if begin < base) & frozenset(snapshot.timeline.completions)
 
 
-def _earliest(table: TableContext, now: Timeline) -> str:
+def _earliest(table: TableContext, timeline: Timeline) -> str:
     """Return the begin time of the oldest write that the retention needs, or ""."""
     policy = table.settings.retention
     if not isinstance(policy, KeepHours):
-        return found.begin if (found := earliest_retained(policy, now, 0)) else ""
+        return write.begin if (write := earliest_retained(policy, timeline, 0)) else ""
     now_ms = table.clock.store_ms()
-    found = earliest_retained(policy, now, now_ms, plans.written_ms(table, policy, now_ms))
-    return found.begin if found else ""
+    write = earliest_retained(policy, timeline, now_ms, plans.written_ms(table, policy, now_ms))
+    return write.begin if write else ""
 
 
-def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
+def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
     """Return the victims of unfinished rollbacks; a rollback without a plan has not begun."""
-    requested = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in now.pending_rollbacks)
-    plans = ((name, _read(table, name)) for name in requested if name in now.names)
+    requested = (
+        Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in timeline.pending_rollbacks
+    )
+    plans = ((name, _read(table, name)) for name in requested if name in timeline.names)
     return frozenset(decode_rollback_plan(data, name).begin for name, data in plans if data)
 
 

@@ -47,13 +47,13 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 def settle(table: TableContext, lease: Lease) -> History:
     """Return the archive, after pointing `_version_` to a manifest decided under an earlier lease."""
-    history, there = archive_index.read_history(table.knowledge), _listed(table)
-    later = sorted(number for number in _numbers(there) if number > history.number)
+    history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
+    later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
-        _point(table, history.number, None)  # A writer died before it created `_version_`.
-    if later and _holds(table, history, later[-1], there):
+        _point_version(table, history.number, None)  # A writer died before it created `_version_`.
+    if later and _is_valid(table, history, later[-1], sizes):
         lease.check()
-        _point(table, later[-1], history.version)
+        _point_version(table, later[-1], history.version)
         return archive_index.read_history(table.knowledge)
     return history
 
@@ -63,10 +63,10 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
     Raises `LeaseLost` before the decision, or `Refused` if a writer without the lock changed the archive.
     """
-    begins = sorted(one.begin for one in instants)
+    begins = sorted(instant.begin for instant in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
     rows = rows_of(instants)
-    size = _put(table, name, encode_file(rows, archive_index.summary(rows, streams=True)))
+    size = _store_file(table, name, encode_file(rows, archive_index.summary(rows, streams=True)))
     history = archive_index.read_history(table.knowledge)
     _decide(table, lease, history, {**history.files, name: size})
 
@@ -81,7 +81,7 @@ def compact(table: TableContext, lease: Lease) -> None:
             break
         _merge(table, lease, history, batch)
         merged += 1
-    _sweep(table, lease, _MANIFESTS + merged)
+    _remove_obsolete(table, lease, _MANIFESTS + merged)
 
 
 def _batch(files: Manifest, level: int) -> list[str]:
@@ -101,29 +101,29 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
     spans = [span for name in batch if (span := parse_file(name)) is not None]
     least, greatest = min(span.least for span in spans), max(span.greatest for span in spans)
     name = HistoryFile(least, greatest, spans[0].level + 1).name
-    size = _put(table, name, encode_file(_once(merged), digest))
-    left = {one: length for one, length in history.files.items() if one not in batch}
-    _decide(table, lease, history, {**left, name: size})
+    size = _store_file(table, name, encode_file(_without_repeats(merged), digest))
+    remaining = {file_name: length for file_name, length in history.files.items() if file_name not in batch}
+    _decide(table, lease, history, {**remaining, name: size})
 
 
-def _once(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield each instant's row once: a dead archiver may have left two."""
-    seen = set[tuple[str, ...]]()
+    yielded = set[tuple[str, ...]]()
     for row in rows:
         instant = row["instantTime"], row["completionTime"], row["action"]
-        if instant not in seen:
-            seen.add(instant)
+        if instant not in yielded:
+            yielded.add(instant)
             yield row
 
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
     # An archiver that was paused before this finds `_version_` changed, and stops.
-    number = max([history.number, *_numbers(_listed(table))]) + 1
+    number = max([history.number, *_numbers(_list_sizes(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
-    _point(table, number, history.version)
+    _point_version(table, number, history.version)
 
 
-def _point(table: TableContext, number: int, version: Version | None) -> None:
+def _point_version(table: TableContext, number: int, version: Version | None) -> None:
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -132,13 +132,13 @@ def _point(table: TableContext, number: int, version: Version | None) -> None:
     _drop_checksum(table, "_version_")
 
 
-def _put(table: TableContext, name: str, data: bytes) -> int:
+def _store_file(table: TableContext, name: str, data: bytes) -> int:
     """Store a file of the archive, over a dead archiver's; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
-        found = table.store.read(path)
-        if found.data != data:
-            table.store.put_if_match(path, data, found.version).unwrap()
+        stored = table.store.read(path)
+        if stored.data != data:
+            table.store.put_if_match(path, data, stored.version).unwrap()
         _drop_checksum(table, name)
     return len(data)
 
@@ -149,15 +149,15 @@ def _drop_checksum(table: TableContext, name: str) -> None:
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
 
-def _listed(table: TableContext) -> dict[str, int]:
+def _list_sizes(table: TableContext) -> dict[str, int]:
     return {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
 
 
-def _numbers(there: dict[str, int]) -> list[int]:
-    return [number for name in there if (number := parse_manifest_name(name)) is not None]
+def _numbers(sizes: dict[str, int]) -> list[int]:
+    return [number for name in sizes if (number := parse_manifest_name(name)) is not None]
 
 
-def _holds(table: TableContext, history: History, number: int, there: dict[str, int]) -> bool:
+def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
     """Return whether `_version_` may point to this decided manifest.
 
     Its files must exist, and the instants it adds must still be on the timeline: they leave it only after the pointing,
@@ -165,29 +165,32 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
-        if any(there.get(name) != size for name, size in files.items()):
+        if any(sizes.get(name) != size for name, size in files.items()):
             return False
         added = [name for name in files if name not in history.files]
         fresh = [name for name in added if (span := parse_file(name)) is not None and span.level == 0]
-        names = [one for name in fresh for one in archive_index.names_in(table.knowledge, name, files[name])]
+        names = [instant for name in fresh for instant in archive_index.names_in(table.knowledge, name, files[name])]
     except (Corrupt, ObjectNotFound):
         return False
-    return bool(added) and {one for one in names if parse_instant(one) is not None} <= table.listed_timeline().names
+    return (
+        bool(added)
+        and {instant for instant in names if parse_instant(instant) is not None} <= table.listed_timeline().names
+    )
 
 
-def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
+def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
     """Remove all but the newest `keep` manifests, and files that these do not name."""
-    there = _listed(table)
+    sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
-    kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
-    gone = [manifest_path(one) for one in _numbers(there) if one not in kept]
-    if not gone:
+    kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]
+    obsolete = [manifest_path(at) for at in _numbers(sizes) if at not in kept_numbers]
+    if not obsolete:
         return
-    named = {name for one in kept for name in decode_manifest(table.store.read(manifest_path(one)).data, str(one))}
-    lost = [f"{HISTORY}/{name}" for name in there if parse_file(name) is not None and name not in named]
+    named = {name for at in kept_numbers for name in decode_manifest(table.store.read(manifest_path(at)).data, str(at))}
+    unnamed = [f"{HISTORY}/{name}" for name in sizes if parse_file(name) is not None and name not in named]
     lease.check()
-    table.store.delete_all(gone)
-    table.store.delete_all(lost)
+    table.store.delete_all(obsolete)
+    table.store.delete_all(unnamed)
 
 
 # Pending states go first: without its completed file an instant would look pending, and readers lose its rows.
@@ -199,30 +202,32 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
     history = settle(table, lease)
     if not history.files:
         return
-    now = table.listed_timeline()
-    kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
-    may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in BESIDES))
-    done = [instant for instant in may if instant.begin not in kept]
+    timeline = table.listed_timeline()
+    savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
+    candidates = (i for i in timeline.instants if i.is_completed and (i.changes_rows or i.action in BESIDES))
+    done = [instant for instant in candidates if instant.begin not in savepoints]
     oldest = min((instant.begin for instant in done), default="~")
-    there = {instant.file_name for instant in archive_index.instants_since(table.knowledge, oldest)}
-    remove_archived(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
+    archived = {instant.file_name for instant in archive_index.instants_since(table.knowledge, oldest)}
+    remove_archived(
+        table, lease, [_with_pending(timeline, instant) for instant in done if instant.file_name in archived]
+    )
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
     """Remove these archived instants from the timeline. Safe to repeat, also by the next archiver after `LeaseLost`."""
-    found = list(actions)
-    if found:
+    archived = list(actions)
+    if archived:
         table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.
     lease.check()
-    table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in found for i in action.pending])
-    for name in sorted(i.file_name for action in found for i in action.completed):
+    table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in archived for i in action.pending])
+    for name in sorted(i.file_name for action in archived for i in action.completed):
         lease.check()
         table.store.delete(f"{TIMELINE}/{name}")
 
 
-def _whole(now: Timeline, done: Instant) -> Archivable:
-    return Archivable.of(i for i in now.instants if i.begin == done.begin and _is_same(i, done))
+def _with_pending(timeline: Timeline, done: Instant) -> Archivable:
+    return Archivable.of(i for i in timeline.instants if i.begin == done.begin and _is_same(i, done))
 
 
-def _is_same(one: Instant, done: Instant) -> bool:
-    return (one.changes_rows and done.changes_rows) or one.action is done.action
+def _is_same(instant: Instant, done: Instant) -> bool:
+    return (instant.changes_rows and done.changes_rows) or instant.action is done.action

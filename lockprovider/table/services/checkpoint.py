@@ -35,57 +35,59 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
         if stat.note:
             notes.add(stat.path, FooterNote.parse(json.loads(stat.note)))
     if paths := notes.written([stat.path for stat in stats if not stat.is_log]):
-        table.store.in_background(partial(_quietly, _put, table, begin, paths))
+        table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
 
 
-def write_if_due(table: TableContext, place: int) -> None:
+def write_if_due(table: TableContext, position: int) -> None:
     """Write the checkpoint due at this position of the log, if any, in the background."""
-    if checkpoint.is_due(place):
-        table.store.in_background(partial(_quietly, _write, table, place // checkpoint.EVERY))
+    if checkpoint.is_due(position):
+        table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
 
-def _quietly(write: Callable[..., None], *args: object) -> None:
+def _ignoring_errors(write: Callable[..., None], *args: object) -> None:
     with contextlib.suppress(CasError, TableError):
         write(*args)
 
 
-def _put(table: TableContext, begin: str, paths: Iterable[str]) -> None:
+def _store_notes(table: TableContext, begin: str, paths: Iterable[str]) -> None:
     if table.place.footer_notes.put(table.store, begin, paths):
-        _merge(table, table.snapshot_of(table.timeline()).slices)
+        _merge_notes(table, table.snapshot_of(table.timeline()).slices)
 
 
-def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
+def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
     """Merge footer notes; drop files that neither the table nor a pending write needs."""
-    there, since = {one.path for one in slices}, format_ms(table.world.now_ms() - _DAY_MS)
+    paths, since = {file_slice.path for file_slice in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
         at = data_file_at(path)
-        return path in there or (at is not None and at[1].begin > since)
+        return path in paths or (at is not None and at[1].begin > since)
 
     table.place.footer_notes.merge(table.store, is_kept)
 
 
-def _write(table: TableContext, number: int) -> None:
+def _write_checkpoint(table: TableContext, number: int) -> None:
     """Store a checkpoint and its files' notes, and delete the checkpoint that is `KEPT` older."""
-    seen = _seen(table, table.lock.look())
-    if seen is None:
+    view = _complete_view(table, table.lock.look())
+    if view is None:
         return
-    made = Checkpoint.of(seen.log, seen.position, seen.timeline, (seen.slices or {}).values())
-    table.store.put_if_absent(checkpoint.checkpoint_path(seen.log, number), made.encode(), create_once=True)
+    contents = Checkpoint.of(view.log, view.position, view.timeline, (view.slices or {}).values())
+    table.store.put_if_absent(checkpoint.checkpoint_path(view.log, number), contents.encode(), create_once=True)
     if number > checkpoint.KEPT:
-        table.store.delete(checkpoint.checkpoint_path(seen.log, number - checkpoint.KEPT))
-    slices = (seen.slices or {}).values()
-    if table.place.footer_notes.put(table.store, seen.timeline.latest_time, [one.path for one in slices]):
-        _merge(table, slices)
+        table.store.delete(checkpoint.checkpoint_path(view.log, number - checkpoint.KEPT))
+    slices = (view.slices or {}).values()
+    if table.place.footer_notes.put(table.store, view.timeline.latest_time, [file_slice.path for file_slice in slices]):
+        _merge_notes(table, slices)
 
 
-def _seen(table: TableContext, record: LockRecord | None) -> TableView | None:
+def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
     """Return the table at this record with all files; None if the log does not cover it."""
-    seen = table.current.view_by_log(record)
-    if seen is None or seen.slices is not None:
-        return seen
-    snapshot = table.snapshot_of(seen.timeline)
-    now = table.lock.look()  # A removal of files during the listing has ended the log.
-    if now is None or now.log is None or now.log.name != seen.log or may_lack_files(table, seen.timeline):
+    view = table.current.view_by_log(record)
+    if view is None or view.slices is not None:
+        return view
+    snapshot = table.snapshot_of(view.timeline)
+    later = table.lock.look()  # A removal of files during the listing has ended the log.
+    if later is None or later.log is None or later.log.name != view.log or may_lack_files(table, view.timeline):
         return None
-    return replace(seen, slices={one.group: one for one in table.knowledge.cache_files(snapshot).slices})
+    return replace(
+        view, slices={file_slice.group: file_slice for file_slice in table.knowledge.cache_files(snapshot).slices}
+    )

@@ -46,36 +46,36 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
-        plan = planned(table, policy, *_listed(table), table.clock.store_ms())
+        plan = planned(table, policy, *_list_paths_and_timeline(table), table.clock.store_ms())
         return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
     writable_config(table)
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
         scheduled = _schedule(table, policy, alive)
-        mine = None if scheduled is None else _carry_out(table, *scheduled)
-        return finished if mine is None else (*finished, mine)
+        own = None if scheduled is None else _carry_out(table, *scheduled)
+        return finished if own is None else (*finished, own)
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
     """Store a plan under the lock, and send its heartbeat until `alive` ends; None: nothing to do."""
     with table.locked() as lease:
-        paths, now = _listed(table)
-        plan = planned(table, policy, paths, now, table.clock.store_ms())
-        if now.pending(Action.CLEAN) or not plan.files:
+        paths, timeline = _list_paths_and_timeline(table)
+        plan = planned(table, policy, paths, timeline, table.clock.store_ms())
+        if timeline.pending(Action.CLEAN) or not plan.files:
             return None
-        begin = alive.enter_context(plans.beating(table, now))
+        begin = alive.enter_context(plans.beating(table, timeline))
         plans.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
     return begin, plan
 
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
     """Carry out the plans of dead cleaners: delete their files and complete them."""
-    now = table.listed_timeline()
-    if not now.pending(Action.CLEAN):
+    timeline = table.listed_timeline()
+    if not timeline.pending(Action.CLEAN):
         return ()
-    with plans.beating(table, now):
-        left = plans.dead_plans(table, now, Action.CLEAN)
-        done = (_carry_out(table, begin, read_clean_plan(table, begin)) for begin in left)
+    with plans.beating(table, timeline):
+        dead = plans.dead_plans(table, timeline, Action.CLEAN)
+        done = (_carry_out(table, begin, read_clean_plan(table, begin)) for begin in dead)
         return tuple(result for result in done if result is not None)
 
 
@@ -84,26 +84,26 @@ def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
     return decode_clean_plan(*plans.read_requested(table, begin, Action.CLEAN))
 
 
-def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
-    """Return the plan of a clean; `paths` must be listed before the timeline `now`."""
+def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], timeline: Timeline, now_ms: int) -> CleanPlan:
+    """Return the plan of a clean; `paths` must be listed before `timeline`."""
     check_retention(policy)
-    kept, replaced = savepoints(table, now), replaced_groups(now, table.metadata_of)
-    found = removable(
+    saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
+    removals = removable(
         policy,
-        now,
+        timeline,
         paths,
         now_ms=now_ms,
         replaced_by={group: done.begin for done, groups in replaced.items() for group in groups},
-        protected=frozenset(path for savepoint in kept.values() for path in savepoint.paths),
-        archived=table.current.completions_of(now, paths),
+        protected=frozenset(path for savepoint in saved.values() for path in savepoint.paths),
+        archived=table.current.completions_of(timeline, paths),
         written_ms=plans.written_ms(table, policy, now_ms),
     )
-    last = max((instant.begin for instant in now.writes), default="")
-    earliest = None if found.earliest is None else (found.earliest.begin, found.earliest.action.value)
-    return CleanPlan(policy.name, found.files, earliest, last, tuple(sorted(kept)))
+    last = max((instant.begin for instant in timeline.writes), default="")
+    earliest = None if removals.earliest is None else (removals.earliest.begin, removals.earliest.action.value)
+    return CleanPlan(policy.name, removals.files, earliest, last, tuple(sorted(saved)))
 
 
-def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
+def _list_paths_and_timeline(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
     """List files, then the timeline: a file without an instant on it never gets one."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.listed_timeline()
@@ -113,12 +113,12 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
     """Delete the planned files and complete the clean; None if another cleaner completed it."""
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
-    kept = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}
-    table.store.delete_all([join(part, name) for part, names in parts if part not in kept for name in names])
+    metadata_parts = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}
+    table.store.delete_all([join(part, name) for part, names in parts if part not in metadata_parts for name in names])
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     with table.lock.acquire() as lease:
-        now = table.listed_timeline()
-        if begin not in now.pending(Action.CLEAN):
+        timeline = table.listed_timeline()
+        if begin not in timeline.pending(Action.CLEAN):
             return None
         listed = removed_files(plan.files) if table.config().named_metadata else ()
         data = encode_clean(begin, plan, took_ms)

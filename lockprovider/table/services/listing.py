@@ -30,7 +30,7 @@ def begin_listing(
     lease: Lease,
     begin: str,
     records: Iterable[FilesRecord],
-    now: Timeline,
+    timeline: Timeline,
     *,
     again: bool = False,
 ) -> tuple[Pending, str]:
@@ -43,17 +43,19 @@ def begin_listing(
         Aborted: an earlier try left the instant here, or its writer was taken for dead.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
-    own, seen = None, table.knowledge.listing
-    if again or log is None or seen.log != log.name:
+    own, cached = None, table.knowledge.listing
+    if again or log is None or cached.log != log.name:
         own = own_timeline(table.store)
         compacted = compacted_at(own)
-        schema = seen.schema if seen.compacted == compacted else ""
+        schema = cached.schema if cached.compacted == compacted else ""
         schema = schema or own_schema(table.store, own_slices(table.store, own))
-        seen = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
-    commit = ListingCommit.of(begin, records, seen.schema)
-    table.knowledge.listing = replace(seen, logs=seen.logs + 1)
-    latest = "" if own is None else own.latest_time  # Instants added to the listing since then are older than `now`.
-    completion = now.next_time(now_ms, max(commit.begin, latest))
+        cached = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
+    commit = ListingCommit.of(begin, records, cached.schema)
+    table.knowledge.listing = replace(cached, logs=cached.logs + 1)
+    latest = (
+        "" if own is None else own.latest_time
+    )  # Instants added to the listing since then are older than `timeline`.
+    completion = timeline.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
     if again and former:
         unlist(table, commit.begin)
@@ -63,8 +65,8 @@ def begin_listing(
         _create(table, requested, b"")  # This goes first: a JVM writer finds and removes the others by it.
         concurrently(table.store, [partial(_create, table, path, data) for path, data in puts])
     except AlreadyExists as error:
-        said = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
-        raise Aborted(said) from error
+        message = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
+        raise Aborted(message) from error
     return Pending.of_bytes(commit.path(InstantState.COMPLETED, completion), commit.completed), after(completion)
 
 
@@ -85,7 +87,7 @@ def unlist(table: TableContext, begin: str) -> None:
         table.store.delete(OWN_TIMELINE + instant.file_name)
     root = f"{METADATA_TABLE}/"
     paths = [entry.path for entry in table.store.list(root)] if states else []
-    found = ((path, hfile_at(path.removeprefix(root))) for path in paths)
-    table.store.delete_all([path for path, file in found if file is not None and file[1].begin == begin])
+    files = ((path, hfile_at(path.removeprefix(root))) for path in paths)
+    table.store.delete_all([path for path, file in files if file is not None and file[1].begin == begin])
     for name in sorted(i.file_name for i in states if not i.is_completed):  # The inflight state sorts first.
         table.store.delete(OWN_TIMELINE + name)

@@ -64,7 +64,7 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the listing under the lock, if this process has counted enough commits in it."""
+    """Compact the listing under the lock, if this process has with_progress enough commits in it."""
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
@@ -77,14 +77,14 @@ def compact_if_due(table: TableContext) -> None:
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     """Compact the listing under this lease; return the begin time, or None if impossible now."""
-    now = table.listed_timeline()
+    timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
-        own = _taken_back(table, begin, own)
+        own = _take_back(table, begin, own)
     slices = own_slices(table.store, own)
-    valid = is_valid(now, own)
+    valid = is_valid(timeline, own)
     if len(slices) != 1 or not all(valid(log.file.begin) for log in slices[0].logs):
         return None
-    both = Timeline((*now.instants, *own.instants))
+    both = Timeline((*timeline.instants, *own.instants))
     with plans.beating(table, both) as begin:
         for planned in compaction_plan(Snapshot(own, slices), begin, ()):
             listing = merged_listing(table.store, slices, valid)
@@ -100,9 +100,9 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     return begin
 
 
-def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
+def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
     """Remove a dead compaction, its plan last; return the timeline without it."""
-    written = (path for path, found in _files(table) if isinstance(found, BaseFile) and found.begin == begin)
+    written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
     for instant in sorted(states, key=lambda i: i.file_name):  # The inflight state sorts first.
@@ -113,15 +113,15 @@ def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 def _remove_old(table: TableContext, own: Timeline) -> None:
     """Remove old slices with all their logs, then instants without a file."""
     files = list(_files(table))
-    first = sorted(found.begin for _, found in files if isinstance(found, BaseFile))[-_KEPT_SLICES:][0]
+    first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 
-    def since(found: BaseFile | LogFile) -> str:
-        return found.begin if isinstance(found, BaseFile) else own.completions.get(found.begin, first)
+    def since(file: BaseFile | LogFile) -> str:
+        return file.begin if isinstance(file, BaseFile) else own.completions.get(file.begin, first)
 
-    table.store.delete_all([path for path, found in files if since(found) < first])
-    gone = unneeded_instants(own, {found.begin for _, found in files if since(found) >= first}, first)
+    table.store.delete_all([path for path, file in files if since(file) < first])
+    obsolete = unneeded_instants(own, {file.begin for _, file in files if since(file) >= first}, first)
     for is_completed in (False, True):  # A JVM writer would roll back an instant that looks pending.
-        table.store.delete_all([OWN_TIMELINE + i.file_name for i in gone if i.is_completed is is_completed])
+        table.store.delete_all([OWN_TIMELINE + i.file_name for i in obsolete if i.is_completed is is_completed])
 
 
 def _files(table: TableContext) -> Iterator[tuple[str, BaseFile | LogFile]]:

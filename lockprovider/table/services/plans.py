@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 _HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # Local disks have it; JVM readers would reject the new file by it.
 
 
-def claim_time(table: TableContext, now: Timeline) -> str:
+def claim_time(table: TableContext, timeline: Timeline) -> str:
     """Reserve an unused begin time by creating its heartbeat file; the caller deletes it at the end.
 
-    `now` must be listed under the lock.
+    `timeline` must be listed under the lock.
     """
-    begin = now.next_time(table.clock.now_ms())
+    begin = timeline.next_time(table.clock.now_ms())
     while claim(table.store, begin) is None:  # A writer took this time; it needs no lock for that.
         begin = after(begin)
     return begin
 
 
 @contextlib.contextmanager
-def beating(table: TableContext, now: Timeline) -> Iterator[str]:
+def beating(table: TableContext, timeline: Timeline) -> Iterator[str]:
     """Reserve an unused begin time, and write its heartbeat in a thread until the block ends."""
-    begin = now.next_time(table.clock.now_ms())
+    begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
     try:
@@ -86,19 +86,19 @@ def complete(
 
     `listed`: changes of the metadata table's listing, completed by the same decision.
     """
-    now, first = table.listed_timeline(), None
-    completion = now.next_time(table.clock.now_ms())
+    timeline, first = table.listed_timeline(), None
+    completion = timeline.next_time(table.clock.now_ms())
     if listed:
-        first, completion = listing.begin_listing(table, lease, begin, listed, now, again=True)
+        first, completion = listing.begin_listing(table, lease, begin, listed, timeline, again=True)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion
 
 
-def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, said: CommitMetadata) -> str:
+def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, metadata: CommitMetadata) -> str:
     """Complete an action that wrote files, and list them in a metadata table, if any."""
-    listed = written_files(said) if table.config().named_metadata else ()
-    return complete(table, lease, begin, action, encode_commit(said), listed=listed)
+    listed = written_files(metadata) if table.config().named_metadata else ()
+    return complete(table, lease, begin, action, encode_commit(metadata), listed=listed)
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
@@ -108,14 +108,14 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
     without the lock changed them at the same moment.
     """
     table.listed_timeline()  # It refuses a table or version other than the opened one.
-    found = table.store.read_or_none(PROPERTIES)
-    if found is None:
+    stored = table.store.read_or_none(PROPERTIES)
+    if stored is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
-    config = parse_properties(found.data)
-    wanted = change(config)
-    if wanted != config:
+    config = parse_properties(stored.data)
+    changed = change(config)
+    if changed != config:
         lease.check()
-        table.store.put_if_match(PROPERTIES, encode_properties(wanted), found.version).unwrap()
+        table.store.put_if_match(PROPERTIES, encode_properties(changed), stored.version).unwrap()
     table.store.delete(_HADOOP_CHECKSUM)
 
 
@@ -127,9 +127,9 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
     if not isinstance(policy, KeepHours):
         return {}
     now_s = table.world.monotonic_s()
-    found = {name: entry.modified_ms or 0 for name, entry in files_below(table.store, TIMELINE).items()}
-    mine = {name: now_ms - round((now_s - done_s) * 1000) for name, done_s in table.knowledge.committed_s.items()}
-    return found | {name: max(ms, found.get(name, 0)) for name, ms in mine.items()}
+    stored_ms = {name: entry.modified_ms or 0 for name, entry in files_below(table.store, TIMELINE).items()}
+    own_ms = {name: now_ms - round((now_s - done_s) * 1000) for name, done_s in table.knowledge.committed_s.items()}
+    return stored_ms | {name: max(ms, stored_ms.get(name, 0)) for name, ms in own_ms.items()}
 
 
 def check_no_write(table: TableContext) -> None:
@@ -154,12 +154,12 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
     """List all base and log files by begin time, with or without a marker."""
-    found: dict[str, list[str]] = {}
+    by_begin: dict[str, list[str]] = {}
     for entry in table.data_files():
         file = data_file(entry.path.rpartition("/")[2])
         if file is not None:
-            found.setdefault(file.begin, []).append(entry.path)
-    return {begin: tuple(paths) for begin, paths in found.items()}
+            by_begin.setdefault(file.begin, []).append(entry.path)
+    return {begin: tuple(paths) for begin, paths in by_begin.items()}
 
 
 def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
@@ -168,15 +168,15 @@ def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> No
     table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
 
-def remove_pending(table: TableContext, now: Timeline, victim: str) -> None:
+def remove_pending(table: TableContext, timeline: Timeline, victim: str) -> None:
     """Delete the pending states of a write; it counts as pending until the requested one, the last, goes."""
-    for name in reversed(now.pending_files(victim)):
+    for name in reversed(timeline.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
 
 
-def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:
+def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple[str, ...]:
     """Return the begin times of pending plans with a dead executor; without a heartbeat, the plan's age counts."""
-    planned = now.pending(action)
+    planned = timeline.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
     return _dead(table, planned, made_ms) if planned else ()
@@ -195,6 +195,6 @@ def silent(table: TableContext) -> tuple[str, ...]:
 
 
 def _dead(table: TableContext, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
-    asked = tuple(suspects)
-    beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world, asked)
-    return dead(asked, {**made_ms, **beats_ms}, now_ms, table.settings.heartbeat)
+    begins = tuple(suspects)
+    beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world, begins)
+    return dead(begins, {**made_ms, **beats_ms}, now_ms, table.settings.heartbeat)

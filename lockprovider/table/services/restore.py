@@ -62,17 +62,17 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
         archive_files.finish_removal(table, lease)
         for begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
-        now = table.listed_timeline()
-        target = commit_of(now, version, reached(table))
+        timeline = table.listed_timeline()
+        target = commit_of(timeline, version, reached(table))
         _check_archive(table, target)
-        plan = RestorePlan(target.begin, tuple(_victims(now, target)))
+        plan = RestorePlan(target.begin, tuple(_victims(timeline, target)))
         if not plan.victims:
             return RestoreResult("", target.begin, target.completion or "", ())
-        _check_savepoints(table, now, plan)
-        needed_by(table, now, target)
+        _check_savepoints(table, timeline, plan)
+        needed_by(table, timeline, target)
         if table.config().named_metadata:
             plans.check_no_write(table)
-        with plans.beating(table, now) as begin:
+        with plans.beating(table, timeline) as begin:
             plans.put_plan(table, begin, Action.RESTORE, encode_restore_plan(plan), lease)
             return _carry_out(table, lease, begin, plan)
 
@@ -84,12 +84,12 @@ def finish_restore(table: TableContext, begin: str) -> None:
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
 
 
-def finish_left(table: TableContext, now: Timeline) -> bool:
+def finish_left(table: TableContext, timeline: Timeline) -> bool:
     """Finish the restores of dead executors, under the lock; return whether any existed."""
-    left = plans.dead_plans(table, now, Action.RESTORE)
-    for begin in left:
+    dead = plans.dead_plans(table, timeline, Action.RESTORE)
+    for begin in dead:
         finish_restore(table, begin)
-    return bool(left)
+    return bool(dead)
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
@@ -97,18 +97,18 @@ def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
-def _victims(now: Timeline, target: Instant) -> list[Victim]:
+def _victims(timeline: Timeline, target: Instant) -> list[Victim]:
     """Return the instants to remove: pending ones, then later commits, latest first."""
-    pending = [Victim(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in now.unfinished]
-    later = [i for i in reversed(now.writes) if (i.completion or "") > (target.completion or "")]
+    pending = [Victim(begin, (timeline.pending_action(begin) or Action.COMMIT).value) for begin in timeline.unfinished]
+    later = [i for i in reversed(timeline.writes) if (i.completion or "") > (target.completion or "")]
     return [*pending, *(Victim(instant.begin, instant.action.value) for instant in later)]
 
 
-def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> None:
-    kept = sorted(set(savepoints(table, now)) & {begin for begin, _ in plan.victims})
-    if kept:
+def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan) -> None:
+    saved = sorted(set(savepoints(table, timeline)) & {begin for begin, _ in plan.victims})
+    if saved:
         raise HistoryGone(
-            f"the restore to {plan.target} would take back {', '.join(kept)}, of which there are savepoints; "
+            f"the restore to {plan.target} would take back {', '.join(saved)}, of which there are savepoints; "
             "delete those first, or restore to the last of them"
         )
 
@@ -132,10 +132,10 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
     if table.config().named_metadata:
         retire(table, lease)  # It lists commits that are removed here.
     files = plans.files_by_begin(table)
-    now = table.listed_timeline()
+    timeline = table.listed_timeline()
     for victim, _ in plan.victims:
         lease.check()
-        _take_back(table, now, victim, files.get(victim, ()))
+        _take_back(table, timeline, victim, files.get(victim, ()))
     late = plans.files_by_begin(table)  # Tasks may have written until they saw their instant gone.
     table.store.delete_all([path for victim, _ in plan.victims for path in late.get(victim, ())])
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
@@ -143,24 +143,26 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
     plans.complete(table, lease, begin, Action.RESTORE, data)
     table.store.delete(heartbeat_path(begin))
     table.report("restored", begin, target=plan.target, taken_back=len(plan.victims))
-    completion = now.completions.get(plan.target, "")
+    completion = timeline.completions.get(plan.target, "")
     return RestoreResult(begin, plan.target, completion, tuple(victim for victim, _ in plan.victims))
 
 
-def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str, ...]) -> None:
+def _take_back(table: TableContext, timeline: Timeline, victim: str, files: tuple[str, ...]) -> None:
     """Remove one instant, its completed file first: readers then no longer see the commit."""
-    for done in (i for i in now.begun_at(victim) if i.is_completed and i.changes_rows):
+    for done in (i for i in timeline.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)
-    plans.remove_pending(table, now, victim)
+    plans.remove_pending(table, timeline, victim)
     table.store.delete(heartbeat_path(victim))
 
 
 # Source of savepoints: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
-def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
+def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
     """Read all savepoints by the begin time of their commit, oldest first."""
-    found = (i for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed)
-    return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
+    saved = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
+    return {
+        instant.begin: _read_savepoint(table, instant) for instant in sorted(saved, key=lambda instant: instant.begin)
+    }
 
 
 def save(table: TableContext, version: TableVersion | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
@@ -171,56 +173,58 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
     writable_config(table)
     with table.lock.acquire() as lease:
         archive_files.finish_removal(table, lease)
-        now = table.listed_timeline()
-        target = commit_of(now, version, reached(table))
-        known = savepoints(table, now).get(target.begin)
-        if known is not None:
-            return target.begin, known
-        names = names_by_partition(sorted(needed_by(table, now, target)))
-        made = Savepoint(user, table.world.now_ms(), comment, names)
+        timeline = table.listed_timeline()
+        target = commit_of(timeline, version, reached(table))
+        existing = savepoints(table, timeline).get(target.begin)
+        if existing is not None:
+            return target.begin, existing
+        names = names_by_partition(sorted(needed_by(table, timeline, target)))
+        savepoint = Savepoint(user, table.world.now_ms(), comment, names)
         inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
-        complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(made))
+        complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(savepoint))
     table.report("savepoint", target.begin)
-    return target.begin, made
+    return target.begin, savepoint
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
     """Delete a commit's savepoint; return False if it has none."""
     refuse_none(version)
     with table.lock.acquire():
-        now = table.listed_timeline()
-        saved = [i for i in now.instants if i.action is Action.SAVEPOINT]
-        begin = version if any(i.begin == version for i in saved) else commit_of(now, version, reached(table)).begin
-        mine = [i for i in saved if i.begin == begin]
-        for state in sorted(mine, key=lambda i: not i.is_completed):
+        timeline = table.listed_timeline()
+        saved = [i for i in timeline.instants if i.action is Action.SAVEPOINT]
+        begin = (
+            version if any(i.begin == version for i in saved) else commit_of(timeline, version, reached(table)).begin
+        )
+        states = [i for i in saved if i.begin == begin]
+        for state in sorted(states, key=lambda i: not i.is_completed):
             table.store.delete(f"{TIMELINE}/{state.file_name}")
-    return bool(mine)
+    return bool(states)
 
 
-def needed_by(table: TableContext, now: Timeline, target: Instant) -> frozenset[str]:
+def needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
     """Return the paths that a read as of `target` needs, under the lock.
 
     Raises `HistoryGone` if some were cleaned, or a planned clean removes them.
     """
-    by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
-    by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices
+    by_completion = snapshot_at(table, timeline, AsOf(target.completion or "")).slices
+    by_begin = snapshot_at(table, timeline, AsOf(target.begin, "begin")).slices
     needed = frozenset(path for slice_ in (*by_completion, *by_begin) for path in slice_.paths)
-    going = _planned(table, now) & needed
-    if going:
+    planned = _planned_removals(table, timeline) & needed
+    if planned:
         raise HistoryGone(
-            f"commit {target.begin} needs {len(going)} files that a planned clean is about to remove, "
-            f"such as {min(going)!r}; choose a later commit"
+            f"commit {target.begin} needs {len(planned)} files that a planned clean is about to remove, "
+            f"such as {min(planned)!r}; choose a later commit"
         )
     return needed
 
 
-def _planned(table: TableContext, now: Timeline) -> frozenset[str]:
-    plans = (decode_clean_plan(*read_requested(table, begin, Action.CLEAN)) for begin in now.pending(Action.CLEAN))
+def _planned_removals(table: TableContext, timeline: Timeline) -> frozenset[str]:
+    plans = (decode_clean_plan(*read_requested(table, begin, Action.CLEAN)) for begin in timeline.pending(Action.CLEAN))
     return frozenset(path for plan in plans for path in plan.paths)
 
 
-def _read(table: TableContext, instant: Instant) -> Savepoint:
+def _read_savepoint(table: TableContext, instant: Instant) -> Savepoint:
     name = instant.file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:

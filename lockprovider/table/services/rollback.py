@@ -34,21 +34,21 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
     `own`: the caller is its writer, so no other writer can commit it now.
     """
     with table.lock.acquire() as lease:
-        now = table.listed_timeline()
-        if now.written_at(begin) is not None:
+        timeline = table.listed_timeline()
+        if timeline.written_at(begin) is not None:
             return
-        if not now.pending_files(begin):
-            if own and begin > now.first_active:  # Not archived, so rolled back while this writer wrote on.
+        if not timeline.pending_files(begin):
+            if own and begin > timeline.first_active:  # Not archived, so rolled back while this writer wrote on.
                 plans.remove_files(table, begin, files_of(table, begin))
                 listing.unlist(table, begin)
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
-        if (own or only_if_dead) and _in_good_hands(table, now, begin):
+        if (own or only_if_dead) and _has_live_rollback(table, timeline, begin):
             if own:
                 plans.remove_files(table, begin, files_of(table, begin))  # Their plan lacks files written after it.
             return
-        execute(table, lease, now, begin, fenced=not own)
+        execute(table, lease, timeline, begin, fenced=not own)
     table.report("rolled_back", begin)
 
 
@@ -58,36 +58,42 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
     `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
     not pending or another process rolls it back.
     """
-    now = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))  # A rollback begins after its victim.
-    if not now.pending_files(begin) or now.written_at(begin) is not None or planned_for(table, now, begin) is not None:
+    timeline = Timeline.of(
+        files_below(table.store, TIMELINE, after=begin, until=":")
+    )  # A rollback begins after its victim.
+    if (
+        not timeline.pending_files(begin)
+        or timeline.written_at(begin) is not None
+        or planned_for(table, timeline, begin) is not None
+    ):
         return False
     table.store.delete_all(files)
-    plans.remove_pending(table, now, begin)
+    plans.remove_pending(table, timeline, begin)
     table.report("rolled_back", begin)
     return True
 
 
-def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
+def _has_live_rollback(table: TableContext, timeline: Timeline, victim: str) -> bool:
     """Return whether a live process rolls it back: JVM writers need no lock for it, and fail if overtaken."""
-    planned = planned_for(table, now, victim)
-    return planned is not None and planned not in plans.dead_plans(table, now, Action.ROLLBACK)
+    planned = planned_for(table, timeline, victim)
+    return planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK)
 
 
-def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
+def execute(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
     """Plan and carry out the rollback of `victim` under this lease, or finish a planned one.
 
     `fenced`: the victim is another writer's, which may commit it after this lease expired.
     """
     files = files_of(table, victim)
-    begin = planned_for(table, now, victim)
+    begin = planned_for(table, timeline, victim)
     if begin is None:
-        named = Victim(victim, (now.pending_action(victim) or Action.COMMIT).value)
-        begin = plan_rollback(table, now, named, files, lease if fenced else None)
+        named = Victim(victim, (timeline.pending_action(victim) or Action.COMMIT).value)
+        begin = plan_rollback(table, timeline, named, files, lease if fenced else None)
     else:
         named = victim_of(table, begin)
     listing.unlist(table, victim)  # Before the pending states go: an instant only in the metadata table counts.
     plans.remove_files(table, victim, files)
-    plans.remove_pending(table, now, victim)  # After this the victim's writer, if it wakes up, does not commit.
+    plans.remove_pending(table, timeline, victim)  # After this the victim's writer, if it wakes up, does not commit.
     # A task that was still writing finds its instant gone and removes its file, or the file is listed now.
     table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))
@@ -95,19 +101,21 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     table.store.delete(heartbeat_path(begin))
 
 
-def plan_rollback(table: TableContext, now: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None) -> str:
+def plan_rollback(
+    table: TableContext, timeline: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None
+) -> str:
     """Store a plan to remove these files of `victim`; return its begin time."""
-    begin, plan = plans.claim_time(table, now), encode_rollback_plan(victim, files, table.url.rstrip("/"))
+    begin, plan = plans.claim_time(table, timeline), encode_rollback_plan(victim, files, table.url.rstrip("/"))
     plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
 
 
-def planned_for(table: TableContext, now: Timeline, victim: str, *, since: str = "") -> str | None:
+def planned_for(table: TableContext, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
     """Return the begin time of a pending rollback of this victim, begun after `since`, or None.
 
     With a JVM writer's slow clock it may precede its victim's.
     """
-    later = (begin for begin in now.pending_rollbacks if begin > since)
+    later = (begin for begin in timeline.pending_rollbacks if begin > since)
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
 
@@ -137,7 +145,7 @@ def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     """
     with contextlib.suppress(CasError, LockError):
         if _suspects(timeline, {me}):
-            _clean(table, timeline, {me}, eager=table.settings.is_eager)
+            _recover(table, timeline, {me}, eager=table.settings.is_eager)
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
@@ -177,27 +185,27 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
     Also removes other leftovers: heartbeats, markers, unused intents, and checkpoints of ended logs.
     """
-    now = table.listed_timeline()
-    with plans.beating(table, now):  # A fresh heartbeat shows the store's time, and so the age of the others.
-        done = _clean(table, now, set(), eager=False)
-        _forget(table)
+    timeline = table.listed_timeline()
+    with plans.beating(table, timeline):  # A fresh heartbeat shows the store's time, and so the age of the others.
+        done = _recover(table, timeline, set(), eager=False)
+        _remove_leftovers(table)
     return done
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
     """Roll back one pending write if its writer is dead; see `Table.roll_back`."""
-    now = table.listed_timeline()
-    if begin not in now.pending_writes:
+    timeline = table.listed_timeline()
+    if begin not in timeline.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
     if not force:
-        with plans.beating(table, now):
+        with plans.beating(table, timeline):
             alive = begin not in dead_among(table, [begin])
         if alive:
             raise Aborted(f"the writer of {begin} is alive; wait for it, or force it (`--force`)")
     roll_back(table, begin)
 
 
-def _forget(table: TableContext) -> None:
+def _remove_leftovers(table: TableContext) -> None:
     silent = plans.silent(table)  # Before the timeline is listed: a write that begins in between is not in it.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
@@ -206,24 +214,24 @@ def _forget(table: TableContext) -> None:
     remove_ended(table.store, table.lock)
 
 
-def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
+def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
     """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times."""
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
-    found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
-    if found and not eager:  # An instant that completed since the listing has no heartbeat any more.
-        found = tuple(sorted({*found} & _suspects(table.listed_timeline(), spared)))
-    found = tuple(begin for begin in found if begin not in clusterings or _is_owned(table, begin))
-    for begin in found:
+    dead = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
+    if dead and not eager:  # An instant that completed since the listing has no heartbeat any more.
+        dead = tuple(sorted({*dead} & _suspects(table.listed_timeline(), spared)))
+    dead = tuple(begin for begin in dead if begin not in clusterings or _is_owned(table, begin))
+    for begin in dead:
         if begin in clusterings:
             take_back_dead_clustering(table, begin)
         elif begin in restores:
             restore.finish_restore(table, begin)
         elif begin in timeline.pending_rollbacks:
-            _finish(table, begin)
+            _finish_rollback(table, begin)
         else:
             roll_back(table, begin, only_if_dead=not eager)
-    return found
+    return dead
 
 
 def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
@@ -231,16 +239,16 @@ def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
     return {*services, *timeline.pending_writes, *timeline.pending_rollbacks} - spared
 
 
-def _dead(table: TableContext, now: Timeline, suspects: set[str]) -> tuple[str, ...]:
+def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[str, ...]:
     """Return the dead suspects; a JVM rollback has no heartbeat, so its plan's age counts."""
-    rollbacks = suspects & {*now.pending_rollbacks}
-    left = rollbacks & {*plans.dead_plans(table, now, Action.ROLLBACK)} if rollbacks else rollbacks
-    return tuple(sorted({*dead_among(table, suspects - rollbacks), *left}))
+    rollbacks = suspects & {*timeline.pending_rollbacks}
+    dead_rollbacks = rollbacks & {*plans.dead_plans(table, timeline, Action.ROLLBACK)} if rollbacks else rollbacks
+    return tuple(sorted({*dead_among(table, suspects - rollbacks), *dead_rollbacks}))
 
 
-def _finish(table: TableContext, planned: str) -> None:
+def _finish_rollback(table: TableContext, planned: str) -> None:
     """Finish the rollback of a dead cleaner, under the lock."""
     with table.lock.acquire() as lease:
-        now = table.listed_timeline()
-        if planned in now.pending_rollbacks:
-            execute(table, lease, now, victim_of(table, planned).begin, fenced=True)
+        timeline = table.listed_timeline()
+        if planned in timeline.pending_rollbacks:
+            execute(table, lease, timeline, victim_of(table, planned).begin, fenced=True)

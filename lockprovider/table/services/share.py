@@ -37,8 +37,8 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
     def change(config: TableConfig) -> TableConfig:
         nonlocal done, keeps
         config = with_key_spelling(table, config)
-        done, keeps = _changes(table, config, all_in_utc=all_in_utc), _keeps(table, config)
-        if any(one.key == PARTITIONS_KEY for one in done):
+        done, keeps = _changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
+        if any(setting.key == PARTITIONS_KEY for setting in done):
             plans.check_no_write(table)
         return shared(config, keeps_listing=keeps) if done else config
 
@@ -52,33 +52,33 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
     """Remove the properties that `share` wrote; see `Table.unshare`."""
     if dry_run:
-        return _taken(table.config())
+        return _removed_settings(table.config())
     with table.lock.acquire() as lease:
-        done = _taken(table.config())
+        done = _removed_settings(table.config())
         if done:
             plans.check_no_write(table)
             plans.change_properties(table, lease, alone)
     return done
 
 
-def _taken(config: TableConfig) -> tuple[SettingChange, ...]:
-    left = alone(config).raw
-    return tuple(SettingChange(key, said, "") for key, said in sorted(config.raw.items()) if key not in left)
+def _removed_settings(config: TableConfig) -> tuple[SettingChange, ...]:
+    remaining = alone(config).raw
+    return tuple(SettingChange(key, value, "") for key, value in sorted(config.raw.items()) if key not in remaining)
 
 
-def set_visibility(table: TableContext, wanted: str) -> None:
+def set_visibility(table: TableContext, visibility: str) -> None:
     """Write the order in which commits become visible; this ends the lock's log and all undecided intents."""
-    with_visibility(table.config(), wanted)  # A wrong value raises before the lock is requested.
+    with_visibility(table.config(), visibility)  # A wrong value raises before the lock is requested.
     with table.lock.acquire() as lease:
-        plans.change_properties(table, lease, partial(with_visibility, wanted=wanted))
+        plans.change_properties(table, lease, partial(with_visibility, wanted=visibility))
 
 
-def _keeps(table: TableContext, config: TableConfig) -> bool:
+def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
     return bool(config.named_metadata) and keeps_listing(table, config)
 
 
 def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
-    keeps = _keeps(table, config)
+    keeps = _keeps_listing(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC" and not all_in_utc:
         _check_zone(table, config)
@@ -88,11 +88,11 @@ def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> t
 def _check_zone(table: TableContext, config: TableConfig) -> None:
     """Refuse a timeline whose times (`LOCAL` in JVM tables) differ from UTC by the store's clock."""
     written_ms = {name: entry.modified_ms for name, entry in files_below(table.store, TIMELINE).items()}
-    others = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
-    if others:
+    foreign = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
+    if foreign:
         raise UnsupportedTable(
-            f"table {config.name!r} has {len(others)} times that are not of UTC by the store's clock, the last is "
-            f"{max(others)}: a writer ran in another zone, or the table was copied; if you know that all ran in UTC, "
+            f"table {config.name!r} has {len(foreign)} times that are not of UTC by the store's clock, the last is "
+            f"{max(foreign)}: a writer ran in another zone, or the table was copied; if you know that all ran in UTC, "
             "give all_in_utc=True (`lockprovider table share --all-in-utc`)"
         )
 
@@ -112,40 +112,40 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
     )
     if config.bucket_index not in (None, index):
         raise UnsupportedTable(f"table {config.name!r} has {config.bucket_index}, which cannot be changed to {index}")
-    wanted = replace(config, bucket_index=index)
-    check_writable(wanted)
+    changed = replace(config, bucket_index=index)
+    check_writable(changed)
     if table.store.list(f"{BUCKET_RULES}/"):
         raise UnsupportedTable(
             f"table {config.name!r} has rules for its buckets below {BUCKET_RULES}; use its own engine"
         )
     for _ in range(_TRIES):
-        seen = table.listed_timeline()
-        _check_rows(table, seen, wanted, index)
-        if _written(table, seen, index):
+        timeline = table.listed_timeline()
+        _check_rows(table, timeline, changed, index)
+        if _write_index(table, timeline, index):
             return
     raise Aborted("others committed each time while the table's keys were read; try again when less is written")
 
 
-def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
+def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
     """Raise `UnsupportedTable` if a row of the snapshot is not in the bucket of its key."""
-    slices = table.snapshot_of(seen).slices
+    slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)
     except Corrupt as error:
-        raise UnsupportedTable(f"table {wanted.name!r} has no buckets: {error}") from error
-    for one in slices:
-        others = misplaced(wanted, one, KeyFile(table.place, one.path, one.size).keys)
-        if others:
+        raise UnsupportedTable(f"table {config.name!r} has no buckets: {error}") from error
+    for file_slice in slices:
+        misplaced_rows = misplaced(config, file_slice, KeyFile(table.place, file_slice.path, file_slice.size).keys)
+        if misplaced_rows:
             raise UnsupportedTable(
-                f"{others} rows of {one.path!r} are of other buckets with {wanted.bucket_index}: ask its writer for "
-                f"{BUCKETS} and {HASH_FIELD}"
+                f"{misplaced_rows} rows of {file_slice.path!r} are of other buckets with {config.bucket_index}: ask "
+                f"its writer for {BUCKETS} and {HASH_FIELD}"
             )
 
 
-def _written(table: TableContext, seen: Timeline, index: BucketIndex) -> bool:
+def _write_index(table: TableContext, timeline: Timeline, index: BucketIndex) -> bool:
     """Write the index under the lock; return False if something was committed since `seen`."""
     with table.lock.acquire() as lease:
-        if table.listed_timeline().written != seen.written:
+        if table.listed_timeline().written != timeline.written:
             return False
         plans.change_properties(table, lease, lambda config: replace(config, bucket_index=index))
     return True

@@ -143,7 +143,7 @@ def test_decided_archival_is_finished_by_a_restore(tmp_path: Path, made: Path, m
     def die(*_: object) -> None:
         raise Died
 
-    monkeypatch.setattr("lockprovider.table.services.archive_files._point", die)
+    monkeypatch.setattr("lockprovider.table.services.archive_files._point_version", die)
     with pytest.raises(Died):
         table.archive()
     monkeypatch.undo()
@@ -187,7 +187,7 @@ def test_archiver_paused_after_its_decision_finds_that_others_went_on(
     folder = tmp_path / "t"
     shutil.copytree(made, folder)
     paused, other = (Table.open(str(folder), settings=FEW) for _ in range(2))
-    plain = archive_files._point
+    plain = archive_files._point_version
 
     def pause(table: Table, *more: Any) -> None:
         if table is paused:
@@ -197,7 +197,7 @@ def test_archiver_paused_after_its_decision_finds_that_others_went_on(
             other.archive()
         plain(table, *more)
 
-    monkeypatch.setattr(archive_files, "_point", pause)
+    monkeypatch.setattr(archive_files, "_point_version", pause)
     with pytest.raises(Exception, match="_version_"):
         paused.archive()
     seen = Table.open(str(folder), settings=FEW)

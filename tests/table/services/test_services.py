@@ -395,7 +395,7 @@ def test_sweep_keeps_traces_of_a_dead_writer_not_yet_rolled_back(
     heartbeat, markers = folder / ".hoodie" / ".heartbeat" / dead.begin, folder / ".hoodie" / ".temp" / dead.begin
     let_beat_age(heartbeat)
     with monkeypatch.context() as patched:
-        patched.setattr(rollback, "_clean", lambda *_, **__: ())  # as where another is at it
+        patched.setattr(rollback, "_recover", lambda *_, **__: ())  # as where another is at it
         rollback.sweep(table)
     assert heartbeat.exists()
     assert [path for path in markers.rglob("*") if path.is_file()]

@@ -102,7 +102,7 @@ class Misfit:
         )
 
     @classmethod
-    def stranger(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
+    def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
         """Build the misfit of a field that the table lacks; `near` is a table's field that differs only by case."""
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

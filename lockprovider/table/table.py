@@ -613,7 +613,7 @@ class Table(TableContext):
         >>> table.sweep()  # no writer has died
         ()
         """
-        return (*rollback.sweep(self), *(done.instant for done in clean.finish_dead(self)))
+        return (*rollback.sweep(self), *(done.instant for done in clean.finish_dead_cleans(self)))
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
@@ -644,7 +644,7 @@ class Table(TableContext):
         >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
         (True, 2, ())
         """
-        return restore.save(self, version, user=user, comment=comment)[0]
+        return restore.create_savepoint(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
         """List all savepoints by the begin time of their commit, oldest first.

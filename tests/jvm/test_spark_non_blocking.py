@@ -137,7 +137,7 @@ def test_m1_jvm_readers_see_commits_while_an_earlier_write_is_pending(
     hudi: HudiSpark, table: Table, is_anchored: bool
 ) -> None:
     if is_anchored:
-        anchors.anchor(table, ["a"])
+        anchors.ensure_anchors(table, ["a"])
     pending = as_the_jvm_does(table, (IN_BUCKET_0, "a", "pending", 1))
     as_the_jvm_does(table, (IN_BUCKET_0, "a", "done", 2)).commit()
     found = [(IN_BUCKET_0, "a", "done", 2)]

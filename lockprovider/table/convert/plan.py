@@ -164,7 +164,7 @@ class _Compiler:
         near = {name.lower(): name for name in names} if strangers else {}
         for column in strangers:
             self.misfits.append(
-                Misfit.stranger(path, column.name, str(column.type), names, near.get(column.name.lower()))
+                Misfit.unknown(path, column.name, str(column.type), names, near.get(column.name.lower()))
             )
 
     # -- of one type ------------------------------------------------------------------------------------------------

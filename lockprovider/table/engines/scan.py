@@ -17,7 +17,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.filters import check_kind
-from lockprovider.table.read.scan import ScanPlan, Where, given_columns, to_reader, to_table
+from lockprovider.table.read.scan import ScanPlan, Where, checked_columns, to_reader, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.versions import check_version
 from lockprovider.table.timeline.view import FileSlice, Snapshot, given_partitions
@@ -49,7 +49,7 @@ class Scan:
     read_optimized: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", given_columns(self.columns))
+        object.__setattr__(self, "columns", checked_columns(self.columns))
         object.__setattr__(self, "partitions", given_partitions(self.partitions))
         if self.filter is not None:
             check_kind(self.filter)

@@ -18,7 +18,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, given_columns, plan_scan, read_slice
+from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, checked_columns, plan_scan, read_slice
 from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, unless_stale
 from lockprovider.table.state.parallel import repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
@@ -43,18 +43,18 @@ _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionChanges:
     """Changes of one partition: its touched file groups before and after. Picklable."""
 
     before: ScanPlan
-    then: ScanPlan
+    after: ScanPlan
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
         """Read the changes of this partition."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
-            for scan in (self.before, self.then)
+            for scan in (self.before, self.after)
         )
         return changed_rows(old, new).select(self.schema.names).cast(self.schema)
 
@@ -80,7 +80,7 @@ class Changes:
     checkpoint: str
     commits: tuple[Instant, ...]
     schema: pa.Schema
-    parts: tuple[Part, ...] = field(repr=False)
+    parts: tuple[PartitionChanges, ...] = field(repr=False)
     _place: TablePlace = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
@@ -116,7 +116,7 @@ def changes_since(
 ) -> Changes:
     """Plan the changes between two checkpoints; see `Table.changes`."""
     order = _order(order)
-    columns, within = given_columns(columns), given_partitions(partitions)
+    columns, within = checked_columns(columns), given_partitions(partitions)
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
@@ -181,7 +181,9 @@ def _changes(
     names = list(dict.fromkeys((*result.names[1:], *_NEEDED)))
     old, new = (plan_scan(snapshot, schema, table.config(), columns=names) for snapshot in (before, then))
     # Each part is a whole partition, since a row may have moved between its file groups.
-    parts = (Part(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items())
+    parts = (
+        PartitionChanges(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items()
+    )
     return Changes(span.checkpoint, span.commits, result, tuple(parts), table.place)
 
 

@@ -124,7 +124,9 @@ def plan(
     schema = table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
-    return scan.plan_scan(snapshot, schema, config, columns=columns, where=where, partitions=partitions, known=ranges)
+    return scan.plan_scan(
+        snapshot, schema, config, columns=columns, where=where, partitions=partitions, ranges_of=ranges
+    )
 
 
 def rows(

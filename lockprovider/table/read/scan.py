@@ -69,7 +69,7 @@ class ScanPlan:
     merged: tuple[pa.Schema, MergeRule] | None = None
 
 
-def given_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     """Check the column names that a caller gave; None means all columns."""
     return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
@@ -82,7 +82,7 @@ def plan_scan(
     columns: Iterable[str] | None = None,
     where: Where = None,
     partitions: Iterable[str] | None = None,
-    known: RangesOf | None = None,
+    ranges_of: RangesOf | None = None,
 ) -> ScanPlan:
     """Plan which files to read for the requested rows.
 
@@ -93,13 +93,13 @@ def plan_scan(
         columns: the columns to return; None for all without Hudi's.
         where: the filter, over any column of the table.
         partitions: paths of partitions; all if None.
-        known: returns the column ranges of files (`TablePlace.ranges`); called at most once.
+        ranges_of: returns the column ranges of files (`TablePlace.ranges`); called at most once.
 
     Raises:
         InvalidInput: a column does not exist, or the filter does not fit the columns' types.
         UnsupportedTable: the snapshot has log files, and the table's merge rule is unknown.
     """
-    columns = given_columns(columns)
+    columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
     result = _result_schema(schema, full, columns)
     slices = snapshot.within(partitions)
@@ -113,8 +113,8 @@ def plan_scan(
     bound = row_filter.bound()
     if bound is not None:
         slices = _pruned(slices, full, bound, (_guarantee(file_slice.partition, full, config) for file_slice in slices))
-        if known is not None:
-            slices = _within_ranges(slices, full, bound, mentioned, known)
+        if ranges_of is not None:
+            slices = _within_ranges(slices, full, bound, mentioned, ranges_of)
     merged = _merge_plan(slices, full, read, config)
     if not row_filter.goes_by_statistics(full):
         bound = None
@@ -130,11 +130,13 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
     return of_expression(where, full) if isinstance(where, pc.Expression) else of_tuples(where, full)
 
 
-def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
-    """Read all rows of a scan; `told` wraps the slices' batches, for progress reports."""
+def to_table(
+    place: TablePlace, scan: ScanPlan, progress: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter
+) -> pa.Table:
+    """Read all rows of a scan; `progress` wraps the slices' batches, for progress reports."""
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     # pyarrow decodes slices without logs by several threads.
-    parts = told(in_order(reads, 1 if scan.merged is None else _merge_concurrency(place)))
+    parts = progress(in_order(reads, 1 if scan.merged is None else _merge_concurrency(place)))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 

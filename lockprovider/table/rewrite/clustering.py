@@ -256,7 +256,7 @@ def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot,
         if overlap is not None:
             lost_to, touched = overlap.lost_to.file_name, {*overlap.file_groups}
     if lost_to:
-        plans.take_back(table, lease, begin, Action.CLUSTERING)
+        plans.remove_plan(table, lease, begin, Action.CLUSTERING)
         table.report("clustering_unscheduled", begin)
         raise WriteConflict(begin, lost_to, tuple(sorted(touched)))
 

@@ -252,14 +252,14 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
             old = [plan for plan in table.listed_timeline().pending(action) if to_ms(plan) <= latest_ms]
             begins = [plan for plan in old if not _is_run(table, plan)]
         for plan in begins:
-            plans.take_back(table, lease, plan, action)
+            plans.remove_plan(table, lease, plan, action)
     for plan in begins:
         table.report(cast("EventKind", f"{action.value}_unscheduled"), plan)
     return tuple(begins)
 
 
 def _is_run(table: TableContext, begin: str) -> bool:
-    with plans.beating(table, table.listed_timeline()):  # A fresh heartbeat shows the other's age.
+    with plans.claim_with_heartbeat(table, table.listed_timeline()):  # A fresh heartbeat shows the other's age.
         return begin not in plans.dead_among(table, [begin])
 
 

@@ -32,7 +32,7 @@ _AT_ONCE = 16
 _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
-def anchor(table: TableContext, partitions: Collection[str]) -> None:
+def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
     """Ensure that each bucket of these partitions has a file group; writes missing ones under the lock.
 
     Safe to repeat, and concurrently. Sends no request if this process has seen them all. Raises `Aborted` if a restore
@@ -70,7 +70,7 @@ def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: 
     """Write and complete the anchors of these buckets, under the lock."""
     config, schema = table.config(), table.schema(timeline)
     local_writes = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
-    with plans.beating(table, timeline) as begin:
+    with plans.claim_with_heartbeat(table, timeline) as begin:
         writer = GroupWriter(table.place, begin, config, schema, local_writes)
         writer.open_partitions({partition for partition, _ in bare})
         plans.put_plan(table, begin, Action.DELTACOMMIT, b"", lease)

@@ -45,7 +45,7 @@ _LEVELS = 9  # A level is one digit.
 _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.versions`)
 
 
-def settle(table: TableContext, lease: Lease) -> History:
+def settle_archive(table: TableContext, lease: Lease) -> History:
     """Return the archive, after pointing `_version_` to a manifest decided under an earlier lease."""
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
@@ -199,7 +199,7 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
     """Remove archived instants that a dead archiver left on the timeline."""
-    history = settle(table, lease)
+    history = settle_archive(table, lease)
     if not history.files:
         return
     timeline = table.listed_timeline()

@@ -46,10 +46,10 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
-        plan = planned(table, policy, *_list_paths_and_timeline(table), table.clock.store_ms())
+        plan = plan_clean(table, policy, *_list_paths_and_timeline(table), table.clock.store_ms())
         return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
     writable_config(table)
-    finished = finish_dead(table)
+    finished = finish_dead_cleans(table)
     with contextlib.ExitStack() as alive:
         scheduled = _schedule(table, policy, alive)
         own = None if scheduled is None else _carry_out(table, *scheduled)
@@ -60,20 +60,20 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
     """Store a plan under the lock, and send its heartbeat until `alive` ends; None: nothing to do."""
     with table.locked() as lease:
         paths, timeline = _list_paths_and_timeline(table)
-        plan = planned(table, policy, paths, timeline, table.clock.store_ms())
+        plan = plan_clean(table, policy, paths, timeline, table.clock.store_ms())
         if timeline.pending(Action.CLEAN) or not plan.files:
             return None
-        begin = alive.enter_context(plans.beating(table, timeline))
+        begin = alive.enter_context(plans.claim_with_heartbeat(table, timeline))
         plans.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
     return begin, plan
 
 
-def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
+def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
     """Carry out the plans of dead cleaners: delete their files and complete them."""
     timeline = table.listed_timeline()
     if not timeline.pending(Action.CLEAN):
         return ()
-    with plans.beating(table, timeline):
+    with plans.claim_with_heartbeat(table, timeline):
         dead = plans.dead_plans(table, timeline, Action.CLEAN)
         done = (_carry_out(table, begin, read_clean_plan(table, begin)) for begin in dead)
         return tuple(result for result in done if result is not None)
@@ -84,7 +84,9 @@ def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
     return decode_clean_plan(*plans.read_requested(table, begin, Action.CLEAN))
 
 
-def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], timeline: Timeline, now_ms: int) -> CleanPlan:
+def plan_clean(
+    table: TableContext, policy: Policy, paths: tuple[str, ...], timeline: Timeline, now_ms: int
+) -> CleanPlan:
     """Return the plan of a clean; `paths` must be listed before `timeline`."""
     check_retention(policy)
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)

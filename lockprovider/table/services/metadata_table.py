@@ -85,7 +85,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     if len(slices) != 1 or not all(valid(log.file.begin) for log in slices[0].logs):
         return None
     both = Timeline((*timeline.instants, *own.instants))
-    with plans.beating(table, both) as begin:
+    with plans.claim_with_heartbeat(table, both) as begin:
         for planned in compaction_plan(Snapshot(own, slices), begin, ()):
             listing = merged_listing(table.store, slices, valid)
             done = ListingCompaction.of(begin, planned, listing, own_schema(table.store, slices))

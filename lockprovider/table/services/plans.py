@@ -43,7 +43,7 @@ def claim_time(table: TableContext, timeline: Timeline) -> str:
 
 
 @contextlib.contextmanager
-def beating(table: TableContext, timeline: Timeline) -> Iterator[str]:
+def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[str]:
     """Reserve an unused begin time, and write its heartbeat in a thread until the block ends."""
     begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
@@ -142,7 +142,7 @@ def check_no_write(table: TableContext) -> None:
         )
 
 
-def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
+def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
     """Remove a rewrite plan that no executor runs, and its files; the plan last."""
     lease.check()
     listing.unlist(table, begin)
@@ -188,7 +188,7 @@ def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
     return _dead(table, suspects, {}) if suspects else ()
 
 
-def silent(table: TableContext) -> tuple[str, ...]:
+def silent_begins(table: TableContext) -> tuple[str, ...]:
     """Return the begin times whose heartbeats are too old, pending or not."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)

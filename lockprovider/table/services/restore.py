@@ -69,10 +69,10 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
         if not plan.victims:
             return RestoreResult("", target.begin, target.completion or "", ())
         _check_savepoints(table, timeline, plan)
-        needed_by(table, timeline, target)
+        files_needed_by(table, timeline, target)
         if table.config().named_metadata:
             plans.check_no_write(table)
-        with plans.beating(table, timeline) as begin:
+        with plans.claim_with_heartbeat(table, timeline) as begin:
             plans.put_plan(table, begin, Action.RESTORE, encode_restore_plan(plan), lease)
             return _carry_out(table, lease, begin, plan)
 
@@ -84,7 +84,7 @@ def finish_restore(table: TableContext, begin: str) -> None:
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
 
 
-def finish_left(table: TableContext, timeline: Timeline) -> bool:
+def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
     """Finish the restores of dead executors, under the lock; return whether any existed."""
     dead = plans.dead_plans(table, timeline, Action.RESTORE)
     for begin in dead:
@@ -165,7 +165,9 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
     }
 
 
-def save(table: TableContext, version: TableVersion | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
+def create_savepoint(
+    table: TableContext, version: TableVersion | None, *, user: str, comment: str
+) -> tuple[str, Savepoint]:
     """Make a savepoint of a commit, or return the existing one; see `Table.savepoint`.
 
     It lists all files that a read as of this commit needs, by completion and by begin time.
@@ -178,7 +180,7 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
         existing = savepoints(table, timeline).get(target.begin)
         if existing is not None:
             return target.begin, existing
-        names = names_by_partition(sorted(needed_by(table, timeline, target)))
+        names = names_by_partition(sorted(files_needed_by(table, timeline, target)))
         savepoint = Savepoint(user, table.world.now_ms(), comment, names)
         inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
@@ -202,7 +204,7 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
     return bool(states)
 
 
-def needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
+def files_needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
     """Return the paths that a read as of `target` needs, under the lock.
 
     Raises `HistoryGone` if some were cleaned, or a planned clean removes them.

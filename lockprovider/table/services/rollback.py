@@ -48,11 +48,11 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
             if own:
                 plans.remove_files(table, begin, files_of(table, begin))  # Their plan lacks files written after it.
             return
-        execute(table, lease, timeline, begin, fenced=not own)
+        execute_rollback(table, lease, timeline, begin, fenced=not own)
     table.report("rolled_back", begin)
 
 
-def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bool:
+def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool:
     """Remove the caller's own pending instant, without the lock or a trace on the timeline.
 
     `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
@@ -64,7 +64,7 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
     if (
         not timeline.pending_files(begin)
         or timeline.written_at(begin) is not None
-        or planned_for(table, timeline, begin) is not None
+        or pending_rollback_of(table, timeline, begin) is not None
     ):
         return False
     table.store.delete_all(files)
@@ -75,17 +75,17 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
 
 def _has_live_rollback(table: TableContext, timeline: Timeline, victim: str) -> bool:
     """Return whether a live process rolls it back: JVM writers need no lock for it, and fail if overtaken."""
-    planned = planned_for(table, timeline, victim)
+    planned = pending_rollback_of(table, timeline, victim)
     return planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK)
 
 
-def execute(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
+def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
     """Plan and carry out the rollback of `victim` under this lease, or finish a planned one.
 
     `fenced`: the victim is another writer's, which may commit it after this lease expired.
     """
     files = files_of(table, victim)
-    begin = planned_for(table, timeline, victim)
+    begin = pending_rollback_of(table, timeline, victim)
     if begin is None:
         named = Victim(victim, (timeline.pending_action(victim) or Action.COMMIT).value)
         begin = plan_rollback(table, timeline, named, files, lease if fenced else None)
@@ -110,7 +110,7 @@ def plan_rollback(
     return begin
 
 
-def planned_for(table: TableContext, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
+def pending_rollback_of(table: TableContext, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
     """Return the begin time of a pending rollback of this victim, begun after `since`, or None.
 
     With a JVM writer's slow clock it may precede its victim's.
@@ -138,7 +138,7 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
 _STAYS_S = 60.0
 
 
-def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
+def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     """Roll back or finish dead writers' pending instants; `me` is an instant with a fresh heartbeat.
 
     Suppresses errors of lock and store. With EAGER settings all other writers count as dead.
@@ -169,7 +169,7 @@ def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
             return True
         if planned not in dead_among(table, [planned]) or not _is_owned(table, planned):
             return False
-        plans.take_back(table, lease, planned, Action.CLUSTERING)
+        plans.remove_plan(table, lease, planned, Action.CLUSTERING)
     table.report("clustering_unscheduled", planned)
     return True
 
@@ -186,7 +186,9 @@ def sweep(table: TableContext) -> tuple[str, ...]:
     Also removes other leftovers: heartbeats, markers, unused intents, and checkpoints of ended logs.
     """
     timeline = table.listed_timeline()
-    with plans.beating(table, timeline):  # A fresh heartbeat shows the store's time, and so the age of the others.
+    with plans.claim_with_heartbeat(
+        table, timeline
+    ):  # A fresh heartbeat shows the store's time, and so the age of the others.
         done = _recover(table, timeline, set(), eager=False)
         _remove_leftovers(table)
     return done
@@ -198,7 +200,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
     if begin not in timeline.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
     if not force:
-        with plans.beating(table, timeline):
+        with plans.claim_with_heartbeat(table, timeline):
             alive = begin not in dead_among(table, [begin])
         if alive:
             raise Aborted(f"the writer of {begin} is alive; wait for it, or force it (`--force`)")
@@ -206,7 +208,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
-    silent = plans.silent(table)  # Before the timeline is listed: a write that begins in between is not in it.
+    silent = plans.silent_begins(table)  # Before the timeline is listed: a write that begins in between is not in it.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
@@ -251,4 +253,4 @@ def _finish_rollback(table: TableContext, planned: str) -> None:
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned in timeline.pending_rollbacks:
-            execute(table, lease, timeline, victim_of(table, planned).begin, fenced=True)
+            execute_rollback(table, lease, timeline, victim_of(table, planned).begin, fenced=True)

@@ -103,7 +103,7 @@ class Committing:
             if isinstance(outcome, str):
                 return outcome
             unknown, others_can_judge = outcome.unknown or unknown, others_can_judge and not outcome.hold
-            if outcome.restoring is not None and not restore.finish_left(table, outcome.restoring):
+            if outcome.restoring is not None and not restore.finish_dead_restores(table, outcome.restoring):
                 raise Aborted(
                     "a restore of the table is not finished; wait for it, or repeat the restore, then begin again"
                 )

@@ -79,7 +79,7 @@ class Started:
         try:
             table.report("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.pending is not None:
-                rollback.clean_dead(table, self.pending, self.begin)
+                rollback.recover_dead(table, self.pending, self.begin)
                 if self.view.has_jvm_writers:
                     rollback.remove_ended_beats(table, self.pending)
         except BaseException:
@@ -104,7 +104,7 @@ class Started:
                 self.wait_in_flight()  # else the file might appear after its removal
             with contextlib.suppress(CasError, NotAcquired):
                 own_files = files if self.heartbeat.alive else None
-                if own_files is None or not rollback.take_back_alone(table, self.begin, own_files):
+                if own_files is None or not rollback.roll_back_own(table, self.begin, own_files):
                     rollback.roll_back(table, self.begin, own=True)
         finally:  # last, or others would take this writer for dead and roll back, too
             with contextlib.suppress(CasError):

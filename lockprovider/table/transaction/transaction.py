@@ -247,7 +247,7 @@ class Transaction:
     def write_blindly(self, partitions: Collection[str]) -> None:
         """Make this a blind write into these partitions, if `may_be_blind`; writes missing anchors."""
         if self.may_be_blind and self.state is State.OPEN:
-            anchors.anchor(self.table, partitions)
+            anchors.ensure_anchors(self.table, partitions)
             self._is_blind, self._timeline = True, None
 
     @property

@@ -108,7 +108,7 @@ def _check_alive(
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     if not heartbeat.alive:
         raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
-    if rollback.planned_for(table, timeline, begin, since=begin) is not None:
+    if rollback.pending_rollback_of(table, timeline, begin, since=begin) is not None:
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
     if view.config != basis.config:
         writable_config(table, view.config)

@@ -324,7 +324,7 @@ def found_by(place: TablePlace, seen: Snapshot, told: dict[str, Ranges], where: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "FEW", 0)
         plan = plan_scan(
-            seen, SCHEMA, SPEC.config(), where=where, known=lambda paths: {one: told[one] for one in paths}
+            seen, SCHEMA, SPEC.config(), where=where, ranges_of=lambda paths: {one: told[one] for one in paths}
         )
     return sorted(to_table(place, plan)["id"].to_pylist())
 

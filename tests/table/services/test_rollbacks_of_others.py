@@ -38,7 +38,7 @@ def test_rollback_begun_before_its_target_is_completed_not_replanned(tmp_path: P
     engine.write(victim, upserts=rows((1, "a", -1)))
     planned = plan_as_they_do(table, victim.begin, behind_ms=1)
     with table.lock.acquire() as lease:
-        rollback.execute(table, lease, table.listed_timeline(), victim.begin, fenced=True)
+        rollback.execute_rollback(table, lease, table.listed_timeline(), victim.begin, fenced=True)
     done = [instant for instant in table.timeline().instants if instant.action is Action.ROLLBACK]
     assert {instant.begin for instant in done} == {planned}
     assert table.timeline().pending_rollbacks == ()
@@ -58,8 +58,8 @@ def test_rollback_planned_by_another_is_finished_only_when_that_is_dead(
     assert victim.begin in table.timeline().pending_writes
     assert table.timeline().pending_rollbacks == (planned,)
 
-    beating = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
-    impatient = Table.open(str(tmp_path), settings=beating)
+    claim_with_heartbeat = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
+    impatient = Table.open(str(tmp_path), settings=claim_with_heartbeat)
     written = 2
     for turn in range(500):
         if victim.begin not in table.timeline().pending_writes:

@@ -55,7 +55,7 @@ class InvalidRecords(TableError):
 
 _SHOWN = 80  # characters of a value in a message
 _LISTED = 20  # names or misfits in a message
-_ADVICE = {("double", "float"): 'astype("float32") says that rounding is meant'}
+_ADVICE = {("double", "float"): 'use astype("float32") if values may be rounded'}
 
 
 @dataclass(frozen=True)
@@ -192,15 +192,15 @@ class WriteConflict(TableError):
         lost, again = f"instant {self.instant} lost to {self.lost_to}", "read a fresh snapshot and try again"
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         if self.lost_to == ARCHIVED:
-            return f"{lost} its snapshot, so that nobody can tell what they changed; {again}"
+            return f"{lost} its snapshot, and what they changed is unknown; {again}"
         if self.keys:
             more = f" and {len(self.keys) - 1} more" if len(self.keys) > 1 else ""
             return f"{lost}: both inserted key {self.keys[0]!r}{more}; {again}"
         if not self.file_groups:
-            return f"{lost}, which took back what it had read, or added columns; {again}"
+            return f"{lost}, which undid commits that it had read, or added columns; {again}"
         if self.lost_to.endswith(_PLANNED):
-            ways = "run it (`lockprovider table cluster --run`) or take it back (`--unschedule`)"
-            return f"{lost}, which is going to rewrite {groups}; {ways}, then try again from a fresh snapshot"
+            ways = "run that plan (`lockprovider table cluster --run`) or remove it (`--unschedule`)"
+            return f"{lost}, which plans to rewrite {groups}; {ways}, then try again from a fresh snapshot"
         return f"{lost}: both wrote {groups}; {again}"
 
 

@@ -315,7 +315,7 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
         return None
     engine = options.get(BUCKET_ENGINE, SIMPLE).strip().upper()
     if kind == BUCKET and engine != SIMPLE:
-        raise InvalidSettings(f"{BUCKET_ENGINE}={engine} cannot be had here: use {SIMPLE}")
+        raise InvalidSettings(f"{BUCKET_ENGINE}={engine} is not supported here: use {SIMPLE}")
     return IndexSettings(kind, _number(options, BUCKETS, None, int), list_at(options, HASH_FIELD))
 
 
@@ -341,7 +341,7 @@ def _archival(options: Mapping[str, str]) -> KeepActive:
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
     if key := next((key for key in LOG_COMPACTION_KEYS if _flag(options, key)), ""):
-        raise InvalidSettings(f"{key}=true cannot be had here, log files are compacted: use {_COMPACT_KEYS[0]}")
+        raise InvalidSettings(f"{key}=true is not supported here; to compact log files use {_COMPACT_KEYS[0]}")
     every = CompactEvery(_number(options, _COMPACT_KEYS[1], CompactEvery().commits, int))
     return every if _flag(options, _COMPACT_KEYS[0]) else None
 

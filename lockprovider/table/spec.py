@@ -82,15 +82,15 @@ class TableSpec:
         if not isinstance(self.buckets, (int, type(None))) or isinstance(self.buckets, bool):
             raise InvalidRecords(f"buckets={self.buckets!r} must be a whole number, or None for no bucket index")
         if not isinstance(self.table_type, str) or self.table_type.upper() not in TABLE_TYPES:
-            raise InvalidRecords(f"table_type={self.table_type!r} is none: use 'copy_on_write' or 'merge_on_read'")
+            raise InvalidRecords(f"table_type={self.table_type!r} is unknown: use 'copy_on_write' or 'merge_on_read'")
         if not isinstance(self.version, int) or self.version not in READABLE_VERSIONS:
-            raise InvalidRecords(f"version={self.version!r} cannot be made: use 8, or 9, which Hudi 1.0 cannot open")
+            raise InvalidRecords(f"version={self.version!r} is not supported: use 8, or 9, which Hudi 1.0 cannot open")
         for flag in ("hive_style", "url_encode"):
             if not isinstance(getattr(self, flag), bool):
                 raise InvalidRecords(f"{flag}={getattr(self, flag)!r} must be True or False")
         _check_visibility(self.visibility)
         if self.bucket_by and self.buckets is None:
-            raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
+            raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets=..., the file groups in each partition")
 
     def with_index(self, index: IndexSettings | None) -> TableSpec:
         """Return this spec, with the bucket index of `index` if this spec has none, as a JVM writer does."""

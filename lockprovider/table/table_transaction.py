@@ -91,7 +91,7 @@ class TableTransaction(TransactionHandle):
         1
         """
         if self._keys:
-            raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
+            raise InvalidRecords("call upsert before delete in a transaction: a key in both is deleted")
         converted = as_table(rows, lambda: self._schema)
         self._add_rows("upsert", converted, "refuse")
         if deletes is not None:
@@ -129,7 +129,7 @@ class TableTransaction(TransactionHandle):
         1
         """
         if self._kind:
-            raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
+            raise InvalidRecords(f"overwrite must be the only write of a transaction; this one has an {self._kind}")
         self._partitions = given_partitions(partitions)
         self._add_rows("overwrite", as_table(rows, lambda: self._schema), "null")
 
@@ -145,7 +145,7 @@ class TableTransaction(TransactionHandle):
 
     def _begin(self, kind: str) -> None:
         if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
-            raise InvalidRecords(f"{kind} does not go together with {self._kind} in one transaction; begin another one")
+            raise InvalidRecords(f"{kind} cannot follow {self._kind} in one transaction; begin another one")
         self._kind = kind
 
     # -- its end -------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_appends_go_together_and_an_overwrite_stands_alone(table: Table) -> None
         in_one(table, lambda txn: txn.delete(rows((1, "a", 1))), lambda txn: txn.upsert(rows((1, "a", 1))))
     with table.transaction() as txn:
         txn.overwrite(rows((7, "a", 70)))
-        with pytest.raises(InvalidRecords, match="alone"):
+        with pytest.raises(InvalidRecords, match="must be the only write"):
             txn.overwrite(rows((8, "a", 70)))
     assert content(table) == {(7, "a", 70)} == by_hudi_rs(table.url)
 
@@ -143,7 +143,7 @@ def test_bad_rows_are_refused_where_they_are_given(table: Table) -> None:
     with table.transaction() as txn:
         with pytest.raises(InvalidRecords, match="value"):
             txn.upsert(pd.DataFrame({"id": [1], "part": ["a"]}))
-        with pytest.raises(InvalidInput, match=r"at character 1: 'fare' is no column"):
+        with pytest.raises(InvalidInput, match=r"at character 1: 'fare' is not a column"):
             txn.delete("fare = 1")
     assert txn.result is None
 

@@ -146,7 +146,7 @@ def _order(value: Order | str) -> Order:
     try:
         return Order(value)
     except ValueError:
-        raise InvalidInput(f"order={value!r} is none: use {', '.join(order.value for order in Order)}") from None
+        raise InvalidInput(f"order={value!r} is unknown: use {', '.join(order.value for order in Order)}") from None
 
 
 def _changes(
@@ -203,9 +203,9 @@ def check_since(
     _refuse_restored(timeline, start, order)
     if is_checkpoint and start != archived and not any(start in (i.begin, i.completion) for i in timeline.instants):
         raise HistoryGone(
-            f"checkpoint {start} is no commit of the table at {table.url!r}: it was made anew or put back from a copy, "
-            f"or the checkpoint is another table's, or of another order than {order.value!r}; read the whole table "
-            "again, or give a datetime for what completed after a time"
+            f"checkpoint {start} is not a commit time of the table at {table.url!r}: it was recreated or copied, "
+            f"or the checkpoint is of another table, or of another order than {order.value!r}; read the whole table "
+            "again, or give a datetime to read what completed after it"
         )
 
 
@@ -228,6 +228,6 @@ def _refuse_restored(timeline: Timeline, start: str, order: Order) -> None:
     ]
     if restores:
         raise HistoryGone(
-            f"the table was restored ({restores[0].file_name}) after {start}, which took back commits that may have "
-            "been consumed; read the whole table again"
+            f"the table was restored ({restores[0].file_name}) after {start}, which undid commits that you may have "
+            "read; read the whole table again"
         )

@@ -392,7 +392,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
             f"filter {expression} does not fit the table ({error}); its columns are {schema.names}"
         ) from error
     if "FieldPath(" in str(expression):
-        raise InvalidInput(f"filter {expression} mentions a column by its number; name it, of {schema.names}")
+        raise InvalidInput(f"filter {expression} refers to a column by its number; use its name, one of {schema.names}")
 
     def among(names: list[str]) -> Iterator[str]:
         """Yield those of `names` that the expression needs."""
@@ -436,7 +436,7 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
         alternatives = [alternatives]
     if not alternatives or not all(isinstance(terms, (list, tuple)) and terms for terms in alternatives):
         raise InvalidInput(
-            f"filter {_shown(tuples)} is none: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
+            f"filter {_shown(tuples)} is no filter: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
         )
     return alternatives
 
@@ -444,14 +444,14 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
     """Convert one `(column, sign, value)` tuple to steps."""
     if not isinstance(term, (list, tuple)) or len(term) != 3:  # noqa: PLR2004 - column, sign, value
-        raise InvalidInput(f"filter {_shown(term)} is no (column, sign, value), as ('fare', '>', 3)")
+        raise InvalidInput(f"filter {_shown(term)} is not a tuple (column, sign, value), such as ('fare', '>', 3)")
     column, sign, value = term
     if column not in schema.names:
         raise InvalidInput(
-            f"filter {_shown(term)} does not fit the table: {column!r} is no column; there are {schema.names}"
+            f"filter {_shown(term)} does not fit the table: {column!r} is not a column; the columns are {schema.names}"
         )
     if value is None:
-        raise InvalidInput(f"filter {_shown(term)} is never true; ask for nulls by ({column!r}, 'in', [None])")
+        raise InvalidInput(f"filter {_shown(term)} is never true; to find nulls use ({column!r}, 'in', [None])")
     kind, sign = schema.field(column).type, "=" if sign == "==" else sign
     try:
         if sign in {"in", "not in"}:

@@ -139,7 +139,7 @@ def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place 
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find
-    raise LiteralMisfit(f"values of type {kind} cannot be compared; `is null` is all that can be asked of them")
+    raise LiteralMisfit(f"values of type {kind} cannot be compared; only `is null` is possible")
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Place | None:
@@ -230,7 +230,7 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, (float, Decimal)) and math.isnan(value):
-        raise LiteralMisfit("NaN is equal to no number; ask by an expression, pc.field(...).is_nan()")
+        raise LiteralMisfit("NaN does not equal any number; use an expression, pc.field(...).is_nan()")
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
 
 

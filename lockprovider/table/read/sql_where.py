@@ -177,7 +177,7 @@ class _Parser:
             raise self._error("a column")
         if value not in self._columns:
             shown = _shortened(", ".join(self._schema.names))
-            raise InvalidInput(f"filter {self._position(at)}: {value!r} is no column; there are {shown}")
+            raise InvalidInput(f"filter {self._position(at)}: {value!r} is not a column; the columns are {shown}")
         self._step()
         return value
 

@@ -47,7 +47,7 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
     with table.lock.acquire() as lease:
         listed = table.listed_timeline()
         if listed.pending(Action.RESTORE):
-            raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
+            raise Aborted("a restore of the table is not finished; wait for it or repeat it, then begin again")
         bare = bare_buckets(table.snapshot_of(listed), partitions, index_of(table.config()).buckets)
         if bare:
             _write_missing(table, lease, listed, bare)

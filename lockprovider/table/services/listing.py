@@ -65,7 +65,7 @@ def begin_listing(
         _create(table, requested, b"")  # This goes first: a JVM writer finds and removes the others by it.
         concurrently(table.store, [partial(_create, table, path, data) for path, data in puts])
     except AlreadyExists as error:
-        message = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
+        message = f"instant {commit.begin} is already in the metadata table, from an earlier try; begin again"
         raise Aborted(message) from error
     return Pending.of_bytes(commit.path(InstantState.COMPLETED, completion), commit.completed), after(completion)
 

@@ -108,8 +108,8 @@ def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan
     saved = sorted(set(savepoints(table, timeline)) & {begin for begin, _ in plan.victims})
     if saved:
         raise HistoryGone(
-            f"the restore to {plan.target} would take back {', '.join(saved)}, of which there are savepoints; "
-            "delete those first, or restore to the last of them"
+            f"the restore to {plan.target} would undo {', '.join(saved)}, which have savepoints; "
+            "delete these savepoints first, or restore to the last of them"
         )
 
 
@@ -118,7 +118,7 @@ def _check_archive(table: TableContext, target: Instant) -> None:
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
-            f"a commit that completed at {reached}, after {target.begin}, was archived, and cannot be taken back; "
+            f"a commit that completed at {reached}, after {target.begin}, was archived, and cannot be undone; "
             "restore to a later commit"
         )
 

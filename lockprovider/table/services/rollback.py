@@ -203,7 +203,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
         with plans.claim_with_heartbeat(table, timeline):
             alive = begin not in dead_among(table, [begin])
         if alive:
-            raise Aborted(f"the writer of {begin} is alive; wait for it, or force it (`--force`)")
+            raise Aborted(f"the writer of {begin} is alive; wait for it, or give force=True (`--force`)")
     roll_back(table, begin)
 
 

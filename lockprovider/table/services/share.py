@@ -91,7 +91,7 @@ def _check_zone(table: TableContext, config: TableConfig) -> None:
     foreign = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
     if foreign:
         raise UnsupportedTable(
-            f"table {config.name!r} has {len(foreign)} times that are not of UTC by the store's clock, the last is "
+            f"table {config.name!r} has {len(foreign)} times that differ from UTC by the store's clock, the last is "
             f"{max(foreign)}: a writer ran in another zone, or the table was copied; if you know that all ran in UTC, "
             "give all_in_utc=True (`lockprovider table share --all-in-utc`)"
         )
@@ -116,14 +116,14 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
     check_writable(changed)
     if table.store.list(f"{BUCKET_RULES}/"):
         raise UnsupportedTable(
-            f"table {config.name!r} has rules for its buckets below {BUCKET_RULES}; use its own engine"
+            f"table {config.name!r} has rules for its buckets below {BUCKET_RULES}; use the engine that set them"
         )
     for _ in range(_TRIES):
         timeline = table.listed_timeline()
         _check_rows(table, timeline, changed, index)
         if _write_index(table, timeline, index):
             return
-    raise Aborted("others committed each time while the table's keys were read; try again when less is written")
+    raise Aborted("other writers committed each time while the table's keys were read; try again when fewer are active")
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:

@@ -197,7 +197,7 @@ def test_pruning_by_float_statistics_would_lose_rows(table: Table, monkeypatch: 
 
 
 def test_filter_on_a_column_number_is_refused(table: Table) -> None:
-    with pytest.raises(InvalidInput, match=r"by its number; name it, of \['_hoodie_commit_time'"):
+    with pytest.raises(InvalidInput, match=r"by its number; use its name, one of \['_hoodie_commit_time'"):
         table.to_arrow(filter=pc.field(0) == "x")
 
 

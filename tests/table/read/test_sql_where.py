@@ -158,7 +158,7 @@ def test_filter_of_floats_means_the_nearest_float() -> None:
     ("text", "why"),
     [
         ("", "expected a column, not 'the end'"),
-        ("colour = 1", "at character 1: 'colour' is no column"),
+        ("colour = 1", "at character 1: 'colour' is not a column"),
         ("n = ", "expected a literal"),
         ("n = city", "expected a literal"),
         ('city = "ulm"', "double quotes are for names, a text stands in ''"),

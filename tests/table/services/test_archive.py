@@ -250,7 +250,7 @@ def test_restore_is_refused_when_a_commit_to_undo_was_archived(table: Table) -> 
     upsert(table, (1, "a", 3))
     table.archive(KeepActive(3, 4))
     assert late.begin < table.timeline().first_active <= done[-1].instant
-    with pytest.raises(HistoryGone, match="was archived, and cannot be taken back"):
+    with pytest.raises(HistoryGone, match="was archived, and cannot be undone"):
         table.restore(done[-1].instant)
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 3), (7, "z", 7)}
 

@@ -569,7 +569,7 @@ def test_writer_that_read_restored_away_commits_gives_way(table: Table) -> None:
     reader = Transaction(table)
     table.restore(begins[0])
     engine.write(reader, upserts=rows((9, "c", 9)))
-    with pytest.raises(WriteConflict, match="took back what it had read"):
+    with pytest.raises(WriteConflict, match="undid commits that it had read"):
         reader.commit()
     reader.rollback()
     assert same(table) == {(1, "a", 0), (2, "b", 0)}

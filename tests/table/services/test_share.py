@@ -110,7 +110,7 @@ def test_local_times_are_taken_for_utc_only_when_they_were_utc(table: Table, fol
     written_s = last.stat().st_mtime
     for hours in (-5, 9):
         os.utime(last, (written_s, written_s + hours * 3600))
-        with pytest.raises(UnsupportedTable, match=f"1 times that are not of UTC.*{last.name}"):
+        with pytest.raises(UnsupportedTable, match=f"1 times that differ from UTC.*{last.name}"):
             table.share()
         assert said(folder)[ZONE_KEY] == "LOCAL"
     assert [one.wanted for one in table.share(dry_run=True, all_in_utc=True)] == ["UTC"]  # a copy has other times (I5)

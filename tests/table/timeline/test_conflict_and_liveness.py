@@ -133,7 +133,7 @@ def test_overlap_exists_exactly_when_a_file_group_is_shared(my_groups: Groups, o
 
 def test_conflict_with_a_restore_says_so_and_can_be_pickled() -> None:
     error = WriteConflict(A, f"{B}_{C}.restore", ())
-    assert "took back what it had read" in str(error)
+    assert "undid commits that it had read" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 

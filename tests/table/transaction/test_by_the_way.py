@@ -125,7 +125,7 @@ def test_batch_dropped_by_a_jvm_writer_is_written_again(table: Table) -> None:
     again.exactly_once(BATCH)
     taken_by_jvm(table)
     engine.write(again, upserts=rows((5, "z", 5)))
-    with pytest.raises(WriteConflict, match="took back what it had read"):
+    with pytest.raises(WriteConflict, match="undid commits that it had read"):
         again.commit()
     again.rollback()
     batch(again.table).commit()

@@ -65,7 +65,7 @@ def test_thread_can_write_once_the_session_is_made_its_own(spark: Any, table: Ta
 def test_options_narrow_a_read(spark: Any, table: Table) -> None:
     assert load(spark, table, columns="value, id", filter="part = 'a' and value >= 2") == {(2, 2)}
     assert load(spark, table, partitions="b") == {(3, "b", 3)}
-    with pytest.raises(Exception, match="at character 1: 'colour' is no column"):
+    with pytest.raises(Exception, match="at character 1: 'colour' is not a column"):
         load(spark, table, filter="colour = 1")
     with pytest.raises(Exception, match="fliter"):
         load(spark, table, fliter="id = 1")

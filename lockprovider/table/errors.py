@@ -66,8 +66,8 @@ class Misfit:
         path: the field: `column.field`, `.element` of a list, `.key` and `.value` of a map.
         given: the field's type; empty for a missing field.
         wanted: the table's type; empty for a field that the table does not have.
-        text: the fault and the next step; `{at}` marks the place for the value and the row.
-        row: the first row that does not fit; None if the types alone show the misfit.
+        text: the fault and the next step; `{at}` stands for the value and the row.
+        row: the first row that does not fit; None if the types alone show it.
     """
 
     path: str
@@ -128,7 +128,6 @@ class Misfit:
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
-        """Return one sentence with the next step."""
         shown = (
             ""
             if self.value is None
@@ -156,7 +155,6 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
         self.row, self.value = misfits[0].row, misfits[0].value
 
     def __str__(self) -> str:
-        """Return one sentence per misfit."""
         if len(self.misfits) == 1:
             return str(self.misfits[0])
         more = [f"and {len(self.misfits) - _LISTED} more"] if len(self.misfits) > _LISTED else []
@@ -188,7 +186,6 @@ class WriteConflict(TableError):
         super().__init__(instant, lost_to, file_groups, keys)
 
     def __str__(self) -> str:
-        """Return one sentence with the next step."""
         lost, again = f"instant {self.instant} lost to {self.lost_to}", "read a fresh snapshot and try again"
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         if self.lost_to == ARCHIVED:

@@ -91,7 +91,7 @@ class FailedWrites(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Index settings given to a writer; they must agree with the table's own index, which counts.
+    """Index settings given to a writer; the table's own index counts, and they must agree with it.
 
     Attributes:
         kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up, always in the same way here.

@@ -166,6 +166,6 @@ def commits(table: TableContext) -> CommitHistory:
                 Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done
             )
         except HistoryGone as error:
-            raise Stale(error) from error  # The commit was archived during the read.
+            raise Stale(error) from error  # A commit was archived during the read.
 
     return repeat_while_stale(look)

@@ -100,6 +100,7 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
+        """Return whether each value is in the list; null for null."""
         array = self.array
         if len(array) == 1:
             return pc.equal(column, array[0])

@@ -49,7 +49,7 @@ def retire(table: TableContext, lease: Lease) -> int:
     return len(entries)
 
 
-# Readers of the listing read one more log file with each commit, until a compaction under the table lock:
+# Steps of a compaction, under the table lock; before it, readers read one more log file with each commit:
 #
 #     take back   what a dead compaction left; no reader uses it before its completion
 #     plan        `.compaction.requested`, a fenced publish: from then on no log file completes before its time

@@ -107,7 +107,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
     Deletes Hadoop's checksum file. Raises `LeaseLost` before writing, `TableNotFound`, or `VersionMismatch` if a writer
     without the lock changed them at the same moment.
     """
-    table.listed_timeline()  # It refuses a table or version other than the opened one.
+    table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
     if stored is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")

@@ -126,8 +126,7 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
     """Remove this plan's victims and the metadata table, and complete the restore."""
     started_s = table.world.monotonic_s()
-    # Each removed completed file takes one commit back, the latest first: readers see the table after some commit,
-    # never a part of one.
+    # Commits go one by one, the latest first: readers see the table after some commit, never a part of one.
     table.lock.wait_for_late()
     if table.config().named_metadata:
         retire(table, lease)  # It lists commits that are removed here.

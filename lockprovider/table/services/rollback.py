@@ -58,9 +58,8 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
     `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
     not pending or another process rolls it back.
     """
-    timeline = Timeline.of(
-        files_below(table.store, TIMELINE, after=begin, until=":")
-    )  # A rollback begins after its victim.
+    # A rollback begins after its victim.
+    timeline = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))
     if (
         not timeline.pending_files(begin)
         or timeline.written_at(begin) is not None
@@ -124,7 +123,7 @@ def victim_of(table: TableContext, begin: str) -> Victim:
     name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
-        return Victim("", Action.COMMIT.value)  # The rollback was completed, then archived or removed.
+        return Victim("", Action.COMMIT.value)
     return decode_rollback_plan(content.data, name)
 
 
@@ -186,9 +185,8 @@ def sweep(table: TableContext) -> tuple[str, ...]:
     Also removes other leftovers: heartbeats, markers, unused intents, and checkpoints of ended logs.
     """
     timeline = table.listed_timeline()
-    with plans.claim_with_heartbeat(
-        table, timeline
-    ):  # A fresh heartbeat shows the store's time, and so the age of the others.
+    # A fresh heartbeat shows the store's time, and so the age of the others.
+    with plans.claim_with_heartbeat(table, timeline):
         done = _recover(table, timeline, set(), eager=False)
         _remove_leftovers(table)
     return done

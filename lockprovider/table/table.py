@@ -678,7 +678,8 @@ class Table(TableContext):
         Raises:
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
-            Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
+            Aborted: the table has a metadata table and a pending write, whose writer may be building it; nothing was
+                changed.
 
         >>> before = table.version
         >>> done = table.delete("id = 1")

@@ -430,6 +430,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
+    """Return the lists of tuples of a filter, one for each alternative."""
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives

@@ -52,9 +52,8 @@ def begin_listing(
         cached = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
     commit = ListingCommit.of(begin, records, cached.schema)
     table.knowledge.listing = replace(cached, logs=cached.logs + 1)
-    latest = (
-        "" if own is None else own.latest_time
-    )  # Instants added to the listing since then are older than `timeline`.
+    # Instants added to the listing since then are older than `timeline`.
+    latest = "" if own is None else own.latest_time
     completion = timeline.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
     if again and former:

@@ -162,7 +162,7 @@ CALLED: list[Case] = [
     ("read: filter", lambda p: to(p).to_arrow(filter="city = 1"), InvalidInput, ["city = 1"]),
     ("scan: column", lambda p: to(p).scan(columns=["no"]).plan(), InvalidInput, ["['no']", "city"]),
     ("scan: columns", lambda p: to(p).scan(columns=5), InvalidInput, ["columns=5", "names of columns"]),
-    ("scan: filter", lambda p: to(p).scan(filter=5), InvalidInput, ["filter 5 is none", "SQL text"]),
+    ("scan: filter", lambda p: to(p).scan(filter=5), InvalidInput, ["filter 5 is no filter", "SQL text"]),
     ("scan: partition", lambda p: to(p).scan(partitions="ulm"), InvalidInput, ["'ulm'", "['ulm']"]),
     ("scan: partitions", lambda p: to(p).scan(partitions=5), InvalidInput, ["partitions=5", "paths of partitions"]),
     ("scan: optimized", lambda p: to(p).scan(read_optimized="no"), InvalidInput, ["='no'", "True or False"]),

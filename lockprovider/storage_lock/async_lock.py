@@ -95,6 +95,7 @@ async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any)
 
 
 def _retrieved(done: asyncio.Future[Any]) -> None:
+    """Retrieve the error, or asyncio reports it when no task waits."""
     if not done.cancelled():
         done.exception()
 

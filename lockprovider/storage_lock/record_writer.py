@@ -154,7 +154,7 @@ class RecordWriter:
     def learn(self, known: KnownRecord) -> None:
         """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
 
-        A JVM writer drops the epoch, so it is no proof.
+        The other read may precede the write. Its epoch is no proof, as a JVM writer drops it.
         """
         current = self._file.known
         if not self._doubts and (current is None or known.record.epoch > current.record.epoch):

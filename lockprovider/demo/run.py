@@ -567,6 +567,7 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
+        """Return the lines about the proof."""
         comparison = self.proof
         if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]

@@ -403,6 +403,7 @@ class LogReader(ProcessBound):
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
+            """Return the reader's next bytes; raises Fenced if another client opened it."""
             stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and stored["epoch"] != self.epoch:
                 raise Fenced(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import check_text, whole
+from fsspec_cas.given import LARGEST_NUMBER, check_text
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject
 
@@ -51,7 +51,15 @@ def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
 
 def check_fence(fence: Any) -> int:
     """Return the epoch of a lease, term or job, or the epoch itself; may raise InvalidInput."""
-    return whole(getattr(fence, "epoch", fence), "fence", least=1)
+    epoch = getattr(fence, "epoch", fence)
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 < epoch <= LARGEST_NUMBER:
+        raise InvalidInput(f"fence={fence!r} must be a lease, a term, a job, or its epoch (a whole number above 0)")
+    return epoch
+
+
+def epoch_of(fence: Any) -> int:
+    """Return the epoch of a fence, or 0 without a fence; may raise InvalidInput."""
+    return 0 if fence is None else check_fence(fence)
 
 
 def storable(text: str) -> str:

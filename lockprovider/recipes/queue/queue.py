@@ -43,7 +43,7 @@ from lockprovider.recipes.queue.operations import (
     Touch,
 )
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import UNNAMED, check_fence, check_producer
+from lockprovider.recipes.values import UNNAMED, check_producer, epoch_of
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
@@ -451,7 +451,7 @@ class Queue(Recipe):
         """Number a message and submit its put; may first read the producer's last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
-        epoch = 0 if fence is None else check_fence(fence)
+        epoch = epoch_of(fence)
         if dedupe is not None:
             check_producer(dedupe, "dedupe")
             put = Put(message, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from fsspec_cas.given import LARGEST_NUMBER
 from lockprovider.recipes.errors import Fenced, StateConflict, StateLocked
 from lockprovider.recipes.state.document import Document, EditMark
 
@@ -203,16 +202,6 @@ def _must_not_be_passed(mark: EditMark | None, epoch: int) -> None:
 
 def _why(reason: str) -> str:
     return f" ({reason})" if reason else ""
-
-
-def epoch_of(fence: Any) -> int:
-    """Return the epoch of a lease, term, job or number (None: 0), or raise TypeError."""
-    if fence is None:
-        return 0
-    epoch = getattr(fence, "epoch", fence)
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 < epoch <= LARGEST_NUMBER:
-        raise TypeError(f"fence={fence!r} must be a lease, or its epoch (a whole number above 0)")
-    return epoch
 
 
 Settled = Literal["mine", "never", "untold"]

@@ -17,9 +17,10 @@ from fsspec_cas.waiting import SLICE_S
 from lockprovider.recipes.base import Recipe, RecipeForTasks
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
-from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
+from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
 from lockprovider.recipes.state.writer import StateFile, StateWriter
+from lockprovider.recipes.values import epoch_of
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.async_lock import AsyncLease, AsyncLock
 from lockprovider.storage_lock.inspect import break_lock, look

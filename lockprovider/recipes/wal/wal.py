@@ -16,7 +16,7 @@ from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.values import UNNAMED, check_fence, check_name, check_producer
+from lockprovider.recipes.values import UNNAMED, check_name, check_producer, epoch_of
 from lockprovider.recipes.wal.appending import Lead, LogCodec, LogOperation, Seal
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS, Appended, LogBatch, LogInfo, LogManifest, Position
 from lockprovider.recipes.wal.objects import (
@@ -178,7 +178,7 @@ class Wal(Recipe):
         >>> log.info().epoch, log.info().led
         (1, False)
         """
-        epoch = 0 if fence is None else check_fence(fence)
+        epoch = epoch_of(fence)
         if producer is not None:
             check_producer(producer, "producer")
         led: int = self._batcher.do(Lead(epoch))
@@ -202,7 +202,7 @@ class Wal(Recipe):
         [(True, 'memory://docs/orders')]
         """
         named = None if successor is None else check_name(successor, "successor")
-        end: Position = self._batcher.do(Seal(0 if fence is None else check_fence(fence), named))
+        end: Position = self._batcher.do(Seal(epoch_of(fence), named))
         return end
 
     def read(self, start: Start = "oldest") -> Iterator[LogBatch]:

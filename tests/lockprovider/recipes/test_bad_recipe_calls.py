@@ -202,7 +202,7 @@ STATES: list[Case] = [
     (lambda m: m.state.update(5), InvalidInput, ["fn=5", "UNCHANGED"]),
     (lambda m: m.state.update(lambda _: object()), InvalidInput, ["JSON"]),
     (lambda m: m.state.update(dict, reason=5), InvalidInput, ["reason=5", "text"]),
-    (lambda m: m.state.update(dict, fence="x"), TypeError, ["fence='x'", "epoch"]),
+    (lambda m: m.state.update(dict, fence="x"), InvalidInput, ["fence='x'", "epoch"]),
     (lambda m: m.state.put(object()), InvalidInput, ["JSON"]),
     (lambda m: m.state.put({1: 2}), InvalidInput, ["1", "text"]),
     (lambda m: m.state.put({}, expected=-1), InvalidInput, ["expected=-1"]),

@@ -294,7 +294,7 @@ def test_older_fence_is_refused(store) -> None:
     assert state.update(lambda _: UNCHANGED, fence=9).epoch == 9  # to be known as newest is a change
     assert state.read().value == [1, 2, 3]
     for bad in (0, -1, True, "7"):
-        with pytest.raises(TypeError, match="fence="):
+        with pytest.raises(InvalidInput, match="fence="):
             state.put([], fence=bad)
 
 

@@ -43,7 +43,7 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Return whether the answer is a throttle: 429, or 503 as S3's SlowDown."""
+    """Return whether the answer is a throttle: its `why` begins with 429 or 503, or names S3's SlowDown."""
     return isinstance(answer, (NotApplied, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
@@ -98,6 +98,7 @@ class Info:
     """The metadata of an object. A field is None if the store does not report it.
 
     `modified_ms` and `answered_ms` are the store's clock at write and answer, in epoch ms (over HTTP whole seconds).
+    `metadata` leaves out the write's identity.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()

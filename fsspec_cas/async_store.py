@@ -71,6 +71,7 @@ class AsyncStore:
             InvalidUrl: the URL cannot be parsed.
             InvalidInput: this kind of store has no such option.
             NotSupported: no backend for this protocol.
+            StoreError: no credentials were found, or their service did not answer.
 
         >>> AsyncStore.from_url("playground", {"auto_mkdir": True})
         <AsyncStore 'file:///.../playground'>
@@ -159,6 +160,9 @@ class AsyncStore:
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """Return the object, or None while it is at `version`. A store with conditional reads then sends no body.
+
+        Raises:
+            ObjectNotFound: no object is at `path`.
 
         >>> await store.read_if_changed("a", version) is None
         True
@@ -267,7 +271,7 @@ class AsyncStore:
     ) -> AsyncExclusive:
         """Return a writer that creates the whole object on close, only if the path is then empty.
 
-        It buffers a few times `part_size` bytes. Up to one part is written by `put_if_absent`; more goes in parts,
+        Memory: a few times `part_size` bytes. Up to one part is written by `put_if_absent`; more goes in parts,
         completed under the condition. An exception in the `with` block, or no `close`, leaves no object. `timeout`
         (seconds) is for each part and the completion. Other arguments: see `put_if_absent`.
 
@@ -465,7 +469,6 @@ class AsyncStore:
         return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 
     def _full_path(self, path: str) -> str:
-        """Check an object's path; return it joined to the root."""
         return self._join(check_path(path, absolute=not self.root, marker=True))
 
     def _full_prefix(self, prefix: str) -> str:

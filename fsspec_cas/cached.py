@@ -115,6 +115,7 @@ class _Writing:
         self._path = path
 
     def of(self, data: Bytes) -> bytes:
+        """Record and return the bytes to write."""
         self.data = check_bytes(self._path, data)
         return self.data
 
@@ -133,7 +134,7 @@ class Cached(_Shared):
 
     - `get` returns a state that the object had at some moment between the call and its return.
     - One conditional GET is under way at a time; callers that arrive during it share the next.
-    - After a write through the cache, a later read moves no body.
+    - A read of content that the cache itself wrote moves no body.
     - A failed request fails for all callers that share it. After an interrupt or cancellation another caller repeats
       it.
     - A forked child keeps the cached content. No thread or task is started.

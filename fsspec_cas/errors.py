@@ -1,13 +1,20 @@
 """Errors, grouped by what the caller would do next.
 
-CasError ├── Refused              read again, decide again │   ├── AlreadyExists        (a FileExistsError) │   └──
-VersionMismatch ├── OutcomeUnknown       `resolve()`, or read and decide ├── StoreError           nothing was changed
-(an OSError) │   ├── ObjectNotFound       (a FileNotFoundError) │   ├── BucketNotFound       (a FileNotFoundError) │
-├── AccessDenied         (a PermissionError) │   └── Unavailable          try again later ├── NotSupported
-choose another store or protocol └── InvalidInput         no retry makes it valid (a ValueError)
-    ├── InvalidUrl
-    ├── InvalidVersion
-    └── NotBytes             (a TypeError)
+    CasError
+        Refused              read again, decide again
+            AlreadyExists        (a FileExistsError)
+            VersionMismatch
+        OutcomeUnknown       `resolve()`, or read and decide
+        StoreError           nothing was written (an OSError)
+            ObjectNotFound       (a FileNotFoundError)
+            BucketNotFound       (a FileNotFoundError)
+            AccessDenied         (a PermissionError)
+            Unavailable          try again later
+        NotSupported         choose another store or protocol
+        InvalidInput         no retry makes it valid (a ValueError)
+            InvalidUrl
+            InvalidVersion
+            NotBytes             (a TypeError)
 
 Every error has a one-sentence message and can be pickled. `path` names the object, if any.
 """
@@ -87,7 +94,7 @@ def _rebuilt(kind: type[OutcomeUnknown], message: str, path: str, outcome: Unkno
 
 
 class StoreError(CasError, OSError):
-    """The store did not perform the call; nothing was changed."""
+    """The call failed and nothing was written; an unconditional delete may have been performed."""
 
 
 class ObjectNotFound(StoreError, FileNotFoundError):

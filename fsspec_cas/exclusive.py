@@ -25,8 +25,7 @@ _log = logging.getLogger(__name__)
 class AsyncExclusive:
     """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
 
-    Up to one part goes by one `put_if_absent` on close; more is sent in parts, and the completion carries the
-    condition. If the uploaded parts do not settle the outcome, it is unknown, as a stream cannot be re-sent.
+    If the uploaded parts do not settle the outcome, it is unknown, as a stream cannot be re-sent.
 
     Leaving `async with` closes the writer and raises unless the write was won; leaving it by an exception aborts.
     """
@@ -151,7 +150,7 @@ class AsyncExclusive:
     async def _finish(self) -> Outcome:
         """Create the object by a put or the upload's completion; after a refusal only read the winner."""
         tail = bytes(self._buffer)
-        if self._denied:
+        if self._denied:  # no request could create the object
             state = await self._sender.head(self.path, self._timeout)
             return Lost(self.path, self._write.condition, state.version if isinstance(state, ObjectState) else ABSENT)
         if self._upload is None:
@@ -207,7 +206,7 @@ class Exclusive:
 
     @property
     def outcome(self) -> Outcome | None:
-        """See `AsyncExclusive`: the result of `close`."""
+        """The result of `close`; None before it, and after `abort`."""
         return self._async.outcome
 
     @property

@@ -174,7 +174,6 @@ def _check_steps(text: str, kind: type[InvalidInput]) -> None:
 
 
 def _normalized(path: str) -> str:
-    """Drop empty and `.` steps of a path."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
     return f"/{steps}" if path.startswith("/") else steps
 

@@ -25,7 +25,7 @@ A delete leaves no identity, so it begins with a HEAD:
 
     HEAD, nothing sent  anything else              lost
     HEAD, refused       anything else              unknown: the refusal may be of a proxy's second copy
-    send                applied, but no proof     unknown: success is also reported without an object
+    send                applied, but no proof      unknown: success is also reported without an object
 """
 
 from __future__ import annotations

@@ -26,10 +26,11 @@ class Store:
     `Lost` one was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and `Lost`
     document the limits.
 
-    Not promised: a bound on time beyond `timeout` per call; order between clients except by conditions; anything for
-    stores that ignore the conditions (see `fsspec-cas probe`).
+    Not promised: a bound on time beyond `timeout` seconds per call; order between clients except by conditions;
+    anything for stores that ignore the conditions (see `fsspec-cas probe`).
 
-    `s3`, `gcs` and `azure` run on fsspec's own loop thread, local files and memory in the calling thread.
+    `s3`, `gcs` and `azure` run on fsspec's loop thread; local files, memory and `client="obstore"` in the calling
+    thread.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1").unwrap()
@@ -62,6 +63,7 @@ class Store:
             InvalidUrl: the URL cannot be parsed.
             InvalidInput: this kind of store has no such option.
             NotSupported: no backend for this protocol.
+            StoreError: no credentials were found, or their service did not answer.
 
         >>> Store.from_url("playground", {"auto_mkdir": True}).put_if_absent("a", b"1").unwrap().backend
         'local'

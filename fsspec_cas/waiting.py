@@ -91,7 +91,7 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread; every thread of this library is one, started from a separate thread.
+    """A daemon thread, started from a separate thread.
 
     CPython marks a new thread with its creator's number until it runs, so an exception sent to the creator
     (`PyThreadState_SetAsyncExc`) can kill it, and `Thread.start` waits forever.

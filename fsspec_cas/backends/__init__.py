@@ -90,6 +90,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Check the options, then create the filesystem, which may look for credentials."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
+    # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
     kind = get_filesystem_class(split_protocol(url)[0] or "file")
     check_options(kind, options)
     url_options = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - as fsspec itself does
@@ -97,7 +98,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return our error for a filesystem that found no credentials, else None."""
+    """Return our error for credentials that gcsfs did not find, else None."""
     summary = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{summary}; check the network, and that the file given as `token` exists")

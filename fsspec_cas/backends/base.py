@@ -16,7 +16,7 @@ WRITE_ID_KEY = "cas-id"  # metadata name of a write's identity
 
 @dataclass(frozen=True, slots=True)
 class PartRules:
-    """A store's limits for an upload's parts, except the smaller last one.
+    """A store's limits for an upload's parts, of which the last may be smaller.
 
     `tail_with_finish`: the completing request carries the last bytes.
     """
@@ -30,7 +30,8 @@ class PartRules:
 class Backend(Protocol):
     """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
-    It never retries and never decides what a refusal means. Paths are fsspec's (`bucket/key`).
+    It never retries and never decides what a refusal means; it raises StoreError or NotSupported if no second send
+    would help. Paths are fsspec's (`bucket/key`).
     """
 
     @property

@@ -63,7 +63,7 @@ class HttpBackend(Backend):
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Write the object if the condition holds."""
+        """Write the object."""
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
         request = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
@@ -74,7 +74,7 @@ class HttpBackend(Backend):
         return self._http_sender.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Read body and version; `Unchanged` if still at `unless`."""
+        """Read body and version."""
         return self._http_sender.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
@@ -86,12 +86,12 @@ class HttpBackend(Backend):
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
-        """List one page of objects with this prefix."""
+        """List one page."""
         request = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
         return self._http_sender.ask(request, timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
-        """Begin an upload in parts."""
+        """Begin an upload."""
         return self._http_sender.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
@@ -132,10 +132,7 @@ class HttpSender:
         self.gives_request_ids, self._pinned = True, True
 
     async def ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request and return its answer; up to two more requests confirm a reply that proves nothing.
-
-        May raise StoreError, if no second send would help, or NotSupported.
-        """
+        """Send the request and return its answer; up to two more requests confirm a reply that proves nothing."""
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)
         if not isinstance(reply, HttpReply):

@@ -1,7 +1,7 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-A server that checks a condition first and writes later is then sure to be caught. Bodies are unsigned, as a server
-could verify a whole body first.
+A server that checks a condition first and writes later is then sure to be caught. A client that does not call
+`hold_last_byte` only starts the requests together. Bodies are unsigned, as a server could verify a whole body first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_S = 1.0
 
 
 class _Barrier:
-    """Barrier at which racing requests wait, on loops and on threads."""
+    """Barrier at which racing requests wait, on loops and on threads, for at most `_LONGEST_S`."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -32,14 +32,12 @@ class _Barrier:
         self._open: Future[None] = Future()
 
     async def cross(self) -> None:
-        """Wait on the loop for all racers, at most `_LONGEST_S`."""
         self._arrive()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
         self._let_go()
 
     def cross_here(self) -> None:
-        """Wait in this thread for all racers, at most `_LONGEST_S`."""
         self._arrive()
         wait([self._open], _LONGEST_S)
         self._let_go()
@@ -59,7 +57,7 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the calls that `make` returns, each sending one body, at the same moment; return their results in order.
 
-    If the store refuses unsigned bodies, `make` is called again.
+    If the store refuses unsigned bodies, `make` is called again, for signed ones.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):

@@ -37,6 +37,7 @@ from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
 from fsspec_cas.outcome import Absent, Version, Write
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
+# No identity is kept, as a file system call does not lose its answer.
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
 )

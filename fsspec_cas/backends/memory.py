@@ -100,7 +100,7 @@ class MemoryBackend(Backend):
             return Page(tuple(Entry(n, f.size, _modified_ms(f), self._version(n)) for n, f in files))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Begin an upload as an empty list of parts."""
+        """Begin an upload."""
         del timeout_s
         self._parts[write.write_id] = []
         return Upload(write, write.write_id)
@@ -124,6 +124,7 @@ class MemoryBackend(Backend):
         self._parts.pop(upload.token, None)
 
     def _open_file(self, path: str, data: bytes) -> Any:
+        """Store the object, unless a transaction defers its commit; return its file."""
         try:
             return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
         except FileExistsError as error:  # it must not look like a lost race

@@ -117,7 +117,7 @@ class ForTasks(Generic[S]):
 
 
 class EnteredByTasks(ForTasks[Entered]):
-    """Base of an async context manager over a sync one; its exit cannot be cancelled."""
+    """Base of an async context manager over a sync one; a cancelled exit runs to its end."""
 
     async def __aenter__(self: Made) -> Made:
         return self

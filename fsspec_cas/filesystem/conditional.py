@@ -157,7 +157,6 @@ class ConditionalCalls:
         return await self._then_changed(full, self._async_store.update(full, fn, timeout=timeout))
 
     async def _resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Version:
-        """Resolve `OutcomeUnknown.outcome` and return the version."""
         return (await self._async_store.resolve(unknown, timeout=timeout)).unwrap()
 
     async def _rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:

@@ -43,7 +43,7 @@ class ExclusiveFile(io.BufferedIOBase):
     """A file for writing that creates its object on a clean close, and only if the path is then empty.
 
     An exception that leaves the `with` block, or a missing close, leaves no object. So does a close while an exception
-    propagates.
+    propagates. `version`: of the object, once created.
 
     Raises:
         AlreadyExists: from `close`: the race was lost.
@@ -303,7 +303,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Open an exclusive file at an empty path, in a running transaction."""
+        """Open an exclusive file at an empty path, in the running transaction, if any."""
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit

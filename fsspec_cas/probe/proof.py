@@ -62,10 +62,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Run the test of `require_safe_for_locks` on any store, without a cache.
-
-    `timeout` is for the whole test; the removal takes up to 2 s more.
-    """
+    """Run the test of `require_safe_for_locks` on any store, without a cache."""
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - not needed for documented stores
 
     path = f"cas-probe-{(world or Machine()).new_id()}"

@@ -168,5 +168,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """Return the next block's id; all ids of one blob must have the same length."""
+    """Return the next block's id, of this write alone; all ids of one blob must have the same length."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -67,7 +67,6 @@ class GcsBackend(AioBackend):
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs
 
     async def _open(self) -> aiohttp.ClientSession:
-        """Open a session as gcsfs would, without re-sends and decompression."""
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:

@@ -218,7 +218,6 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the first setting with one of these names."""
         for settings in (
             self._config,
             {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"},

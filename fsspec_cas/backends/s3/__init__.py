@@ -85,7 +85,8 @@ class S3Api(HttpBackend):
     def adapt(self, refused: str = "") -> bool:
         """Switch between a quoted and an unquoted ETag in If-Match, for all callers.
 
-        Ceph 16, Spaces and Hetzner accept only the other form. Of concurrent refusals only the first switches.
+        Ceph 16, Spaces and Hetzner accept only the form that they do not send. Of concurrent refusals only the
+        first switches.
         """
         if refused in ("", _form(quoted=self._quoted)):
             proved = self._proved

@@ -312,7 +312,7 @@ def _with_document(
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page, which must repeat the prefix and IsTruncated."""
+    """Return a listing's page, which must repeat the prefix and give IsTruncated."""
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")

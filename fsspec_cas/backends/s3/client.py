@@ -105,9 +105,10 @@ def key_of(path: str) -> dict[str, str]:
 
 
 async def connect(filesystem: Any) -> Connection:
-    """Create a client for the running loop, as the s3fs filesystem `given` would, that sends each request once.
+    """Create a client for the running loop, as `filesystem` (of s3fs) would, that sends each request once.
 
-    Off are the retries of s3fs, botocore and aiohttp, redirects, and the round trip of `Expect: 100-continue`.
+    Off are the retries of s3fs, botocore and aiohttp, redirects, and for small bodies the round trip of
+    `Expect: 100-continue`.
     """
     options = {
         "session": _session(filesystem),

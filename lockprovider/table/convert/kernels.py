@@ -20,7 +20,7 @@ from lockprovider.table.convert.rules import MOST_DIGITS, ROUNDED, family
 
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
-ARRAY_BYTES = (1 << 31) - 1  # of text, or list elements, in one array with 32-bit offsets
+ARRAY_BYTES = (1 << 31) - 1  # the most, of text or list elements, in one array with 32-bit offsets
 _WHOLE_WIDTH = 128
 _EXACT_DIGITS = 15  # A double distinguishes all decimals of this length.
 _EXACT_POWER = 22  # the greatest power of ten that a double holds exactly

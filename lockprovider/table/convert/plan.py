@@ -48,8 +48,8 @@ def compile_plan(
     """Compile a plan that converts rows of `source` to rows of `table`, from the schemas alone.
 
     Hudi's meta columns that `table` lacks are left out, with a warning. A field that `source` lacks becomes null, or a
-    misfit if it is `needed` or `missing` is `refuse`. With rules `READ` it becomes null, and columns that `table` lacks
-    are left out. Raises DoesNotFit (with `READ` Corrupt), which names every misfit.
+    misfit if it is `needed`, not nullable, or `missing` is `refuse`. With rules `READ` it becomes null, and columns
+    that `table` lacks are left out. Raises DoesNotFit (with `READ` Corrupt), which names every misfit.
     """
     plan = Plan(source, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
@@ -385,7 +385,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
-        """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit."""
+        """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit or Corrupt."""
         compiler = _Compiler(self.missing, self.rules)
         steps = compiler.columns(self.source, self.table, self.needed)
         if compiler.misfits:

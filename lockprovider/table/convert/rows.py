@@ -33,10 +33,10 @@ def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.T
 
 
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
-    """Return the rows as a stream, or as a table if they are in memory already.
+    """Return a RecordBatchReader unchanged, and other rows as a table in memory.
 
-    `columns` is called only for pandas objects that may be maps or structs. May raise InvalidRecords or
-    UnsupportedSchema.
+    `columns` returns the table's columns; called only for pandas objects that may be maps or structs. May raise
+    InvalidRecords or UnsupportedSchema.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():
@@ -117,7 +117,6 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
 
 
 def _may_be_maps(series: Any) -> bool:
-    """Return whether the first value is a dict or list, as maps are in Python."""
     return isinstance(next((value for value in series if not _is_null(value)), None), (dict, list, tuple))
 
 

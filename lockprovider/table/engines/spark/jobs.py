@@ -100,7 +100,6 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _sketch(keyed: DataFrame, step: str) -> Sketch:
-    """Compute the sketch of all changed keys; four bytes per key come to the driver."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
     return Sketch.of([row[0] for row in collect_rows(hashed, keys.schema, step)])
@@ -340,9 +339,9 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Rows with binary
-    or nested columns still end by bytes. Of several threads, the first sets and restores the properties. A user's
-    `MOST_BYTES` stays, for rows of more than 2 MB.
+    Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Other queries of
+    the session get such batches, too. Binary or nested columns still end by bytes. Of several threads, the first sets
+    and restores the properties. A user sets `MOST_BYTES` for rows above 2 MB; that value stays.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """

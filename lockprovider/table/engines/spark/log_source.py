@@ -11,8 +11,8 @@ A stream's offset is a position in the log; a repeated batch has the same record
 - `storage_options`: JSON
 - `starting`: `earliest`, `latest` or `slot:offset`, for a query without a checkpoint
 - `max_slots`: the most slots at once
-- `reader`: the name of a reader in the log, which keeps the records that Spark has not committed. The log does not
-  wait for a query without it, which then fails with `Trimmed`
+- `reader`: the name of a reader in the log, which keeps the records that Spark has not committed. Without it, a query
+  that falls behind fails with `Trimmed`
 
 Needs PySpark 4.2.
 """
@@ -237,7 +237,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def commit(self, end: dict[str, int]) -> None:
-        """Commit this position for the option `reader`."""
+        """Move the log's named reader, if any, to this position."""
         if self._options.reader is not None:
             self._reader = self._reader or self._opened().reader(self._options.reader)
             if _position(end) > self._reader.position:

@@ -55,9 +55,9 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe a scan's rows as a DataFrame, perhaps unfiltered; its later reads may raise HistoryGone.
+    """Describe a scan's rows as a DataFrame, perhaps unfiltered; `typed_errors` turns a cleaned file into HistoryGone.
 
-    Spark's reader does not read floats inside nested columns, which it would filter by their statistics.
+    Python reads all files if a nested column has floats, which Spark would filter by their statistics.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []

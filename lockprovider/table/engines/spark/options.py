@@ -40,7 +40,7 @@ Parser = Callable[[str, str], Any]  # takes an option's name and text; raises In
 
 
 def parsed(lowered: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """Parse the given options; keys of `known` are in lower case."""
+    """Parse the given options, named in lower case; may raise InvalidInput."""
     return {name: parse(name, lowered[name.lower()]) for name, parse in parsers.items() if name.lower() in lowered}
 
 

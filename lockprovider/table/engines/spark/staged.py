@@ -1,8 +1,8 @@
 """Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
 A data source cannot shuffle rows. So tasks stage converted rows in the table's folder, and the committing process
-merges them by file group on its own disk. It holds all keys. Not promised: that a killed process's files in
-`.hoodie/.temp/staged-*` are removed.
+merges them by file group on its own disk. It holds all keys, one staged file and the groups in work. Not promised: that
+a killed process's files in `.hoodie/.temp/staged-*` are removed.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ _WRITES = _Writes()
 def _query(rows: DataFrame) -> tuple[str | None, object]:
     """Return the query's id and Spark's id of this attempt; None for rows of no stream."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
-        return _CONNECT, _CONNECT  # Connect does not tell the query's id
+        return _CONNECT, _CONNECT  # Connect starts a process per start of a query, without its id
     context = rows.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)
     return query, None if query is None else (context.applicationId, context.getLocalProperty(_EXECUTION))

@@ -234,7 +234,8 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """The file groups of one write, numbered by the driver, the same in every attempt.
 
-    `old` may change. `new` is the first number of each partition's `buckets` new groups. `changes` counts the rows.
+    `old` are those that may change. `new` is the first number of each partition's `buckets` new groups. `changes`
+    counts the rows.
     """
 
     old: Mapping[str, FileSlice]
@@ -345,7 +346,7 @@ def _new_group(
 ) -> WriteStat | None:
     """Write a new group's first file; return None without rows, as for deletes of unknown keys."""
     if not len(keys):
-        return None  # only deletes of unknown keys
+        return None
     partition, bucket = partition_bucket
     bucketed = writer.config.bucket_index is not None
     file_id = (

@@ -2,10 +2,10 @@
 
 Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
 planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
-commit. It sends the heartbeat, as does every task that writes, and `commit` resumes the instant.
+commit. That process sends the heartbeat, as does every task that writes, and `commit` resumes the instant.
 
 Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes, as
-when it waits for executors. It then fails, and nothing of it is visible.
+when it waits for executors. It then fails, and nothing of it is visible. The functions in `spark` have no such limit.
 
 Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -46,7 +46,7 @@ _RETRIES = 5
 
 
 def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Open or create the table for these rows, and add columns if asked; None if `if_exists=ignore` leaves it alone.
+    """Open or create the table, and add columns with `merge_schema`; None if `if_exists=ignore` leaves it alone.
 
     Raises TableNotFound, TableExists, InvalidInput, InvalidRecords or UnsupportedSchema.
     """
@@ -118,14 +118,14 @@ class WriteJob:
     is_ignored: bool = False
 
     def check(self) -> None:
-        """Create a missing table, and raise InvalidInput for rows that do not fit; see `open_target`."""
+        """Open or create the table (`open_target`); raise DoesNotFit or InvalidInput for rows that it cannot take."""
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
         if table is not None:
             self._check(table)
 
     def begin(self) -> Transaction | None:
-        """Check the write, and take an instant, unless the job has one or gathers all rows."""
+        """Run `check`, unless the job has an instant; take one, unless the job gathers all rows."""
         if self.group is not None or self.is_ignored:
             return None
         self.check()

@@ -166,7 +166,7 @@ def test_checkpoint_is_refused_only_when_its_own_files_were_cleaned(table: Table
     later = table.changes(start).checkpoint
     upsert(table, (2, "b", 20))
     old.unlink()
-    with pytest.raises(HistoryGone, match="cleaned, one is .* in partition 'a'.*read the whole table again"):
+    with pytest.raises(HistoryGone, match="a clean removed .* such as .* in partition 'a'.*read the whole table again"):
         table.changes(start)
     assert told(table.changes(later)) == {("update", 2, "b", 20)}
     assert told(table.changes()) == {("insert", 1, "a", 10), ("insert", 2, "b", 20)}
@@ -400,14 +400,14 @@ def test_change_feed_refuses_another_table_at_its_path(tmp_path: Path, order: Or
     removed(table)
     anew = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(anew, (3, "a", 3))
-    with pytest.raises(HistoryGone, match=f"{checkpoint} is no commit"):
+    with pytest.raises(HistoryGone, match=f"{checkpoint} is not a commit time"):
         anew.changes(after=checkpoint, order=order)
 
     removed(anew)
     shutil.copytree(tmp_path / "copy", tmp_path / "t")
     back = Table.open(str(tmp_path / "t"), settings=SETTINGS)
     for _ in range(2):
-        with pytest.raises(HistoryGone, match=f"{checkpoint} is no commit"):
+        with pytest.raises(HistoryGone, match=f"{checkpoint} is not a commit time"):
             back.changes(after=checkpoint, order=order)
         upsert(back, (4, "a", 4))
 
@@ -415,5 +415,5 @@ def test_change_feed_refuses_another_table_at_its_path(tmp_path: Path, order: Or
 def test_checkpoint_of_the_future_is_refused(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
-    with pytest.raises(HistoryGone, match="20990101000000000 is no commit"):
+    with pytest.raises(HistoryGone, match="20990101000000000 is not a commit time"):
         table.changes(after="20990101000000000")

@@ -496,7 +496,7 @@ def test_archival_settings_are_those_of_hudi() -> None:
     assert keep(max="5") == KeepActive(1, 5)
     with pytest.raises(InvalidSettings, match="hoodie.keep.min.commits=x"):
         keep(min="x")
-    with pytest.raises(InvalidSettings, match="hoodie.keep.max.commits=5 cannot be"):
+    with pytest.raises(InvalidSettings, match="hoodie.keep.max.commits=5 are not possible"):
         keep(min="6", max="5")
 
 

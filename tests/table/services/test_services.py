@@ -590,7 +590,7 @@ def test_writer_that_was_pending_is_rolled_back_with_the_rest(table: Table, fold
 def test_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     table.savepoint(begins[2])
-    with pytest.raises(HistoryGone, match="savepoints; delete those"):
+    with pytest.raises(HistoryGone, match="savepoints; delete these savepoints"):
         table.restore(begins[1])
     table.clean(KeepVersions(1))
     names, files = timeline_names(folder), data_files(folder)

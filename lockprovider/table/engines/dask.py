@@ -85,9 +85,6 @@ def upsert(
     """Insert rows or replace them by key, and delete keys, like `Table.upsert`, with its errors.
 
     One task holds all changes of a table partition.
-
-    Raises:
-        WriteConflict: all `retries` + 1 tries lost to other writers.
     """
     return transact(table, lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
 

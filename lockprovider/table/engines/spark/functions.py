@@ -140,7 +140,10 @@ def delete(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`."""
+    """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
+
+    May raise WriteConflict.
+    """
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
@@ -156,6 +159,7 @@ def insert_overwrite(
     """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`.
 
     Raises:
+        WriteConflict: as for `upsert`.
         InvalidInput: `partitions` is a single text.
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
     """

@@ -5,7 +5,7 @@
     rows = log.select(from_json(log.record.cast("string"), schema).alias("row")).select("row.*")
     rows.writeStream.format("hudi_cas").option("checkpointLocation", folder).start("s3://bucket/table")
 
-A stream's offset is a position in the log; a repeated batch has the same records. Options:
+The columns are `COLUMNS`. A stream's offset is a position in the log; a repeated batch has the same records. Options:
 
 - `path`
 - `storage_options`: JSON

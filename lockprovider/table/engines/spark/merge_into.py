@@ -48,7 +48,7 @@ class MatchedDelete:
 
 @dataclass(frozen=True, slots=True)
 class NotMatchedInsert:
-    """Insert a source row whose key the table lacks; columns not in `values` come from the source."""
+    """Insert a source row whose key the table lacks; columns not in `values` come from the source, or are null."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None

@@ -55,9 +55,10 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe a scan's rows as a DataFrame, perhaps unfiltered; `typed_errors` turns a cleaned file into HistoryGone.
+    """Describe a scan's rows as a DataFrame, perhaps unfiltered.
 
-    Python reads all files if a nested column has floats, which Spark would filter by their statistics.
+    Within `typed_errors`, a file cleaned since raises HistoryGone. Python reads all files if a nested column has
+    floats, which Spark would filter by their statistics.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []

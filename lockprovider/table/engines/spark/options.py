@@ -51,14 +51,14 @@ def text_option(name: str, text: str) -> str:
 
 
 def count_option(name: str, text: str) -> int:
-    """Parse a count from 1 on; may raise InvalidInput."""
+    """Parse a count from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput(f"{name}={text} is not a positive whole number: give 1 or more")
     return int(text)
 
 
 def json_option(name: str, text: str) -> dict[str, Any]:
-    """Parse a JSON object; may raise InvalidInput."""
+    """Parse a JSON object."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -120,7 +120,7 @@ class SparkOptions:
         columns, partitions: names or paths, separated by commas; None: all.
         filter: see `sql_where`.
         as_of, begin, end: versions, see `Table.version`: rows committed after `begin` (empty: all), until `end`.
-        changes: read every change with its kind (`_operation`), deletes too, not only the present rows.
+        changes: read net changes with their kind (`_operation`), deletes too, not only the present rows.
         read_optimized: base files only; see `Table.scan`.
         stream_id: a sink's name for its stream; None: the query's id, which its checkpoint keeps.
         starting: the start of a source: `earliest`, `latest` or a version after which it reads.

@@ -72,7 +72,7 @@ def snapshot_scan(
 def changed(
     table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str, *, streams: bool = False
 ) -> list[Piece]:
-    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or all changes.
+    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
     `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
     """
@@ -249,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
-    """Raise InvalidInput for invalid times, or `changes` of one moment."""
+    """Raise InvalidInput for invalid times, or `changes` with `as_of` or `filter`."""
     if options.changes and (options.as_of is not None or options.filter is not None):
         raise InvalidInput(
             "changes=true cannot be used with as_of or filter: set begin and end, and call where on the DataFrame"

@@ -45,7 +45,7 @@ def run_sql(
 
 
 class _Run:
-    """One attempt of a statement in a transaction."""
+    """One attempt of a statement."""
 
     def __init__(self, spark: SparkSession, txn: Transaction, view: RegisteredView, text: str) -> None:
         self._spark, self._txn, self._view, self._text = spark, txn, view, text

@@ -186,7 +186,7 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume the text up to one of these words, outside of parentheses and CASE, or all."""
+        """Consume the text up to one of these words, outside of parentheses and CASE, or to the end."""
         start, depth = self.at, 0
         while not self.is_over and not (depth == 0 and self.word in words):
             depth += (self.word in _OPENS) - (self.word in _CLOSES)

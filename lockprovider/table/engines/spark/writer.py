@@ -230,7 +230,7 @@ class WriteJob:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writer of a batch as one commit, of new file groups or (mode overwrite) of all rows."""
+    """Writer of a batch as one commit; with mode overwrite it replaces all rows."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -252,7 +252,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a stream: one commit per batch, with the ids of both; a repeated batch is skipped."""
+    """Writer of a stream: one commit per batch, with the ids of stream and batch; a repeated batch is skipped."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job

@@ -271,7 +271,7 @@ def check_retention(policy: Policy) -> None:
 
 
 def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: type) -> None:
-    """Raise `InvalidSettings` if a compaction or clustering setting is of the wrong kind or impossible."""
+    """Raise `InvalidSettings` for a wrong or impossible setting."""
     if every is None:
         return
     if not isinstance(every, kind):

@@ -31,7 +31,7 @@ class TableSpec:
 
     Attributes:
         name: the table's name, for people and catalogs.
-        schema: the columns, without Hudi's meta columns; or rows that have them (a DataFrame, a pyarrow Table).
+        schema: the columns, without Hudi's meta columns; or rows with these columns (a DataFrame, a pyarrow Table).
         record_keys: the columns that together identify a row. A single text names one column, here and below.
         partition_by: the columns whose values make the folders; empty for none.
         ordering: the column that decides between two rows with one key: the higher value wins. None: the later commit

@@ -76,9 +76,10 @@ class Table(TableContext):
         InvalidInput: an argument has the wrong kind, or a version is none (see `version`).
         WriteConflict: by writes: all `retries` + 1 tries lost to other writers of the same file groups.
         Aborted: by writes: the heartbeat expired, or another writer rolled this write back.
-        NotAcquired, LeaseLost: by services (`clean` and those below it): the lock failed.
+        NotAcquired, LeaseLost, PublishUnknown: by writes and services (`clean` and those below it): the lock failed.
+            After `PublishUnknown` the change may be visible.
         UnsupportedTable: by writes and services: the table cannot be written here.
-        Fenced: by writes and services `under` a fence: a newer epoch has committed.
+        Fenced: by writes and the above services `under` a fence: a newer epoch has committed.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"), exist_ok=True)
@@ -243,7 +244,7 @@ class Table(TableContext):
 
         Args:
             after: a checkpoint or a version; None for the beginning, when every row is an insert. A text must be the
-                time of a commit of this table, so that a feed cannot continue on another table here.
+                time of a commit of this table, so that a feed cannot continue on another table at this URL.
             until: a version; None for the last commit.
             order: `completion`, `fenced` or `begin`.
             columns: columns to read; None: all but Hudi's own. The operation always comes first.
@@ -290,6 +291,7 @@ class Table(TableContext):
             DoesNotFit: a field is unknown to the table, has a type that does not fit, or has a value that would change.
             InvalidRecords: a key is null, comes twice in `rows` or (if checked) exists in the table.
             UnsupportedSchema: a DataFrame's column has no Arrow type.
+            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -328,6 +330,7 @@ class Table(TableContext):
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
+            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
         >>> done.updated, done.inserted
@@ -355,6 +358,7 @@ class Table(TableContext):
         Raises:
             InvalidRecords: a key is null, or a key or partition column is missing.
             InvalidInput: the condition does not fit the table.
+            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> table.delete("city = 'ulm' and fare > 3").deleted, table.delete(rows.select(["id", "city"])).deleted
         (1, 1)
@@ -378,6 +382,7 @@ class Table(TableContext):
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.
+            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
         >>> sorted(table.to_arrow().column("id").to_pylist())
@@ -398,6 +403,7 @@ class Table(TableContext):
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
             InvalidInput: a path leads nowhere.
+            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
@@ -434,11 +440,12 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times and must read only from its transaction. `extra`, `check_keys`: see `upsert`.
-        `pinned`: see `transaction`.
+        `fn` may run `retries` + 1 times and must read only from its transaction. `extra`: see `append`. `check_keys`:
+        see `upsert`. `pinned`: see `transaction`.
 
         Raises:
-            Aborted: also if the table's properties changed and no retries are left.
+            WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and no
+                retries are left.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
@@ -452,7 +459,7 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
-        >>> table.run_inline_services()  # as its settings say: nothing, by default
+        >>> table.run_inline_services()  # nothing, by default
         """
         inline.run_due(self)
 
@@ -479,7 +486,7 @@ class Table(TableContext):
         scheduled. After `Fenced`, the plan is left for a later compaction.
 
         Raises:
-            UnsupportedTable: the table is copy-on-write, or cannot be written here.
+            UnsupportedTable: the table is copy-on-write.
 
         >>> len(logs.compact())
         1
@@ -489,7 +496,7 @@ class Table(TableContext):
     def schedule_compaction(self) -> str | None:
         """Write a compaction plan for another process to run; returns its begin time, None if nothing is to be merged.
 
-        >>> instant = logs.schedule_compaction()  # to be run here or elsewhere
+        >>> instant = logs.schedule_compaction()
         """
         return compaction.schedule_compaction(self)
 
@@ -542,7 +549,7 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: a column does not exist, or a size is invalid.
-            UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
+            UnsupportedTable: the table has buckets (one file group each: nothing to join).
             WriteConflict: a write was faster, or is preferred; the clustering that lost changed no row.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
@@ -574,8 +581,7 @@ class Table(TableContext):
         """Run a scheduled clustering, also one of JVM Hudi, or continue one whose executor died.
 
         Raises:
-            HistoryGone: no such clustering exists, or files that it names are gone.
-            Aborted: another executor is running it.
+            HistoryGone, Aborted: as for `run_compaction`.
             WriteConflict: a write was faster, or is preferred; the plan was removed.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
@@ -618,7 +624,7 @@ class Table(TableContext):
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
 
-        Safe to repeat.
+        Safe to repeat until it succeeds.
 
         Raises:
             HistoryGone: no such pending write exists.
@@ -680,6 +686,7 @@ class Table(TableContext):
                 savepoint or was archived.
             Aborted: the table has a metadata table and a pending write, whose writer may be building it; nothing was
                 changed.
+            VersionMismatch: as for `share`.
 
         >>> before = table.version
         >>> done = table.delete("id = 1")
@@ -697,6 +704,7 @@ class Table(TableContext):
             UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
             InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
             Aborted: other writers committed each time while the keys were read; nothing was changed.
+            VersionMismatch: as for `share`.
 
         >>> Table.create("memory://docs/none", TableSpec("none", rows, "id")).adopt_bucket_index(4)
         """
@@ -705,7 +713,7 @@ class Table(TableContext):
     def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
         """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes. Safe to repeat.
 
-        A JVM job that contradicts these properties fails; one that began without the lock uses none until its restart.
+        A JVM job that contradicts these properties fails; one that began without the lock takes none until its restart.
         A transaction in progress ends with `Aborted`. If writers here keep a metadata table's listing, its statistics
         are deleted.
 
@@ -729,6 +737,7 @@ class Table(TableContext):
 
         Raises:
             Aborted: a write is pending; nothing was changed.
+            VersionMismatch: as for `share`.
 
         >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
         'hoodie.write.lock.provider'
@@ -738,9 +747,9 @@ class Table(TableContext):
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
         """Find faults of the table, with the next step for each; nothing is written.
 
-        `keys`: also read all record keys in base files, and count keys that are in several file groups. `lockprovider
-        table doctor URL` also examines tables that cannot be opened. NOT promised: that a finding is still true when
-        you read it.
+        Works on tables that cannot be written here, too; `lockprovider table doctor URL` also on those that cannot be
+        opened. `keys`: also read all record keys in base files, and count keys that are in several file groups. NOT
+        promised: that a finding is still true when you read it.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
@@ -752,6 +761,9 @@ class Table(TableContext):
 
         A transaction in progress ends with `Aborted`, as after every change of the properties.
 
+        Raises:
+            VersionMismatch: as for `share`.
+
         >>> table.set_visibility("ordered")
         """
         sharing.set_visibility(self, visibility)
@@ -760,10 +772,11 @@ class Table(TableContext):
         """Stop using JVM Hudi's metadata table and delete it; returns how many files it had. Safe to repeat.
 
         Readers that opened the table before may fail once. JVM writers in Spark do not make a new one. For others
-        (Flink, Java) set `hoodie.metadata.enable=false` first.
+        (HoodieStreamer, Flink, Java) set `hoodie.metadata.enable=false` first.
 
         Raises:
             Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
+            VersionMismatch: as for `share`.
 
         >>> table.retire_metadata_table()  # the table has none
         0

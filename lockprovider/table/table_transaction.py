@@ -157,6 +157,7 @@ class TableTransaction(TransactionHandle):
             WriteConflict: a commit that completed since the begin changed the same file groups; call `rollback`.
             Aborted: the heartbeat expired, another writer rolled this write back, or the table changed; call
                 `rollback`.
+            PublishUnknown: the changes may be visible; call `commit` again to find out.
             InvalidRecords: nothing was written, or a row is invalid.
 
         >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))

@@ -190,7 +190,7 @@ def _changes(
 def check_since(
     table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
 ) -> None:
-    """Refuse a checkpoint after which commits were archived or undone, or that is no commit's time.
+    """Refuse a checkpoint after which commits were archived or undone, or (`is_checkpoint`) that is no commit's time.
 
     An empty text, the table's beginning, is never refused.
 

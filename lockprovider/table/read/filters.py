@@ -287,7 +287,6 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
-    """Return the range of texts with this prefix."""
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
@@ -328,7 +327,7 @@ def both(first: Filter, second: Filter) -> Filter:
 class Chain:
     """Terms joined by one word, appended one after the other.
 
-    Those that compare one column for (in)equality may become a single question.
+    `=` terms of one column in an `or`, and `!=` terms in an `and`, become a single question.
     """
 
     word: str
@@ -482,5 +481,4 @@ def _shown(value: Any) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Convert timestamps to integers."""
     return values.cast(pa.int64()) if types.is_timestamp(values.type) else values

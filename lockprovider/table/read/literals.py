@@ -41,7 +41,8 @@ class Place(NamedTuple):
     """Place of a literal among the values of a type.
 
     Attributes:
-        floor: the greatest value of the type that is not above the literal, for a pyarrow array; None if all are above.
+        floor: the greatest value of the type that is not above the literal, as a pyarrow array takes it (times as
+            numbers); None if all are above.
         exact: whether the floor equals the literal.
     """
 
@@ -73,7 +74,7 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> date:
-    """Parse ISO text as a day, without a time of day."""
+    """Parse ISO text as a day; refuses a time of day."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return date.fromisoformat(text)
@@ -135,7 +136,6 @@ def _plain(value: Any) -> Any:
 
 
 def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
-    """Return the name of a type's literals, and their locating function."""
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find

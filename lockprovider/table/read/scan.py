@@ -86,18 +86,8 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan which files to read for the requested rows.
 
-    Args:
-        snapshot: the rows to choose from.
-        schema: the table's columns, without Hudi's meta columns.
-        config: the table's properties.
-        columns: the columns to return; None for all without Hudi's.
-        where: the filter, over any column of the table.
-        partitions: paths of partitions; all if None.
-        ranges_of: returns the column ranges of files (`TablePlace.ranges`); called at most once.
-
-    Raises:
-        InvalidInput: a column does not exist, or the filter does not fit the columns' types.
-        UnsupportedTable: the snapshot has log files, and the table's merge rule is unknown.
+    `schema` lacks Hudi's meta columns, which `columns` and `where` may name. `ranges_of` (`TablePlace.ranges`) is
+    called at most once. Raises `InvalidInput`, or `UnsupportedTable` if the table's rule to merge log files is unknown.
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
@@ -175,7 +165,7 @@ def _result_schema(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | 
 def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
-    """Return the columns and rule for merging slices with logs, or None."""
+    """Return the columns and rule for merging slices with logs."""
     if not any(file_slice.logs for file_slice in slices):
         return None
     rule = MergeRule.of(config)

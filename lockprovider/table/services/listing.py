@@ -36,7 +36,7 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the listing, under the lock.
 
-    Returns its completion, to be published `first`, and the completion time of the table's instant. `now`: the timeline
+    Returns its completion, to be published `first`, and the completion time of the table's instant. `timeline`: listed
     under this lease. `again`: first remove what a dead writer left. The instant's rollback removes these files, too.
 
     Raises:

@@ -64,7 +64,7 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the listing under the lock, if this process has with_progress enough commits in it."""
+    """Compact the listing under the lock, if this process has counted enough commits in it."""
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:

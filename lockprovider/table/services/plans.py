@@ -1,5 +1,7 @@
 """Shared steps of table services: a begin time with a heartbeat, and plan and completion under the lock.
 
+Each step must be safe to repeat: any process may carry out a dead executor's plan.
+
 Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 """
 

@@ -114,7 +114,7 @@ def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan
 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
-    """Refuse a target if a later commit is in the archive."""
+    """Refuse a target if a later commit is in the archive, which goes by begin times."""
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
@@ -126,12 +126,12 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
     """Remove this plan's victims and the metadata table, and complete the restore."""
     started_s = table.world.monotonic_s()
-    # Commits go one by one, the latest first: readers see the table after some commit, never a part of one.
     table.lock.wait_for_late()
     if table.config().named_metadata:
         retire(table, lease)  # It lists commits that are removed here.
     files = plans.files_by_begin(table)
     timeline = table.listed_timeline()
+    # Commits go one by one, the latest first: readers see the table after some commit, never a part of one.
     for victim, _ in plan.victims:
         lease.check()
         _take_back(table, timeline, victim, files.get(victim, ()))

@@ -53,7 +53,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
 
 
 def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool:
-    """Remove the caller's own pending instant, without the lock or a trace on the timeline.
+    """Remove the caller's own pending instant, without a trace on the timeline, and without the lock, to keep its log.
 
     `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
     not pending or another process rolls it back.
@@ -148,7 +148,7 @@ def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Try to remove the heartbeats of instants that ended a minute ago; `timeline` has the pending ones.
+    """Try to remove the heartbeats of instants that ended over a minute ago; `timeline` has the pending ones.
 
     A JVM writer finds a heartbeat, then reads its age, and fails if the file disappears in between.
     """
@@ -247,7 +247,6 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish the rollback of a dead cleaner, under the lock."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned in timeline.pending_rollbacks:

@@ -143,7 +143,7 @@ def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, in
 
 
 def _write_index(table: TableContext, timeline: Timeline, index: BucketIndex) -> bool:
-    """Write the index under the lock; return False if something was committed since `seen`."""
+    """Write the index under the lock; return False if something was committed since `timeline`."""
     with table.lock.acquire() as lease:
         if table.listed_timeline().written != timeline.written:
             return False

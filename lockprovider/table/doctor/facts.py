@@ -1,4 +1,4 @@
-"""Facts about a table that the doctor gathers without a write, and its findings; `rules` judges the facts."""
+"""Facts about a table that the doctor gathers, and its findings; `rules` judges the facts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Facts:
         beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
         now_ms: the time of these facts, in epoch ms.
-        dead: pending instants whose writer or executor is dead or missing.
+        dead: begin times of pending instants whose writer or executor is dead or missing.
         clock_ahead_ms: this machine's clock minus the store's, in ms; 0 if harmless.
         lock_fault: a fault of the lock record.
         lock_note: the lock's holder, or a pending publish.
@@ -92,7 +92,7 @@ class Facts:
         misread: why a reader here would misread rows.
         archive_fault: a fault of the archive's own files.
         archive_left: archived instants that are still on the timeline.
-        archive_hidden: younger archived writes, which then count as never committed.
+        archive_hidden: archived writes that `archive_left` hides: they count as never committed.
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
         misplaced: number of rows in the wrong bucket, by file.
         repeated: number of keys in several base files, by partition; None if not read.
@@ -157,7 +157,7 @@ def first_names(names: Iterable[str]) -> str:
 
 
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
-    """Gather all facts without a write; with `keys` also read all record keys.
+    """Gather all facts; with `keys` also read all record keys.
 
     Raises `TableNotFound` if there is neither a properties file nor a timeline.
     """
@@ -207,7 +207,6 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
-    """Return the latest snapshot's slices, and why its rows cannot be read."""
     with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
         try:
             return table.snapshot_of(timeline, files).slices, ""
@@ -219,7 +218,6 @@ def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -
 def _listing(
     table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
 ) -> ListingDifferences | str | None:
-    """Return differences between the metadata table and the files, or the error text."""
     if LISTING not in config.metadata_partitions:
         return None
     try:
@@ -230,7 +228,6 @@ def _listing(
 
 
 def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Count misplaced keys by file; read all keys if the table has buckets."""
     counts: dict[str, int] = {}
     for file_slice in (file_slice for file_slice in slices if config.bucket_index is not None and file_slice.path):
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
@@ -248,7 +245,7 @@ def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, i
         for file_slice in (
             file_slice for file_slice in slices if file_slice.partition == partition and file_slice.path
         ):
-            with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
+            with contextlib.suppress(Corrupt, CasError, HistoryGone):
                 parts.append(KeyFile(table.place, file_slice.path, file_slice.size).keys.unique())
         counts = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
         repeated[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
@@ -296,7 +293,7 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return dead pending instants.
+    """Return the begin times of dead pending instants.
 
     A service is alive while its files are fresh, a waiting plan only while its executor sends heartbeats.
     """
@@ -329,7 +326,6 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
 
 
 def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
-    """Return the lock record's fault, a note on it, and the commits made without the lock."""
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()

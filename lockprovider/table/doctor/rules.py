@@ -1,4 +1,4 @@
-"""Checks of a table's facts: the rules R1 to R7 that all writers of a shared table must keep, and more.
+"""Checks of a table's facts: the rules R1 to R7 (`_CHECKS`) that all writers of a shared table must keep, and more.
 
 Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstantTimeGenerator`, `UpgradeDowngrade`,
 `HoodieTableFileSystemView`, `FSUtils.getAllPartitionPaths`.
@@ -194,7 +194,6 @@ def properties(facts: Facts) -> _Found:
 
 
 def _appearance(config: TableConfig) -> _Found:
-    """Check the visibility of commits, and note which readers may miss some."""
     recorded = visibility(config)
     if recorded not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={recorded} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
@@ -333,7 +332,6 @@ def examine(facts: Facts) -> TableReport:
 
 
 def _version(facts: Facts) -> _Found:
-    """Report an unknown table version, and note that all other checks are skipped."""
     yield from (finding for finding in properties(facts) if "hoodie.table.version" in finding[1])
     version = facts.config and facts.config.version
     what = f"all other checks were skipped: a table of version {version} has another timeline layout"
@@ -400,7 +398,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return the finding of a waiting plan, with its age; it is wrong after a day."""
+    """Return a plan's finding, with its age; it is wrong after a day."""
     if begin not in facts.dead:
         return _NOTE, f"{what}; an executor runs it", "wait until it completes"
     age_ms = max(0, facts.now_ms - to_ms(begin))
@@ -469,8 +467,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Run every check on a table, even on one that cannot be opened; write nothing.
-
-    With `keys`, the doctor reads all record keys and counts those in several file groups.
-    """
+    """Run every check on a table, even on one that cannot be opened; with `keys` read all record keys, too."""
     return examine(gather(table, keys=keys))

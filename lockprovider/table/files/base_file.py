@@ -43,7 +43,7 @@ ROW_GROUP_BYTES = 128 << 20
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
     """Return each row's record key: the value itself, or `a:1,b:2` for several fields or if `named`.
 
-    Timestamps are microseconds since 1970, as by default in Hudi; its Spark row writer may differ.
+    Dates are ISO, booleans lower case, timestamps microseconds since 1970; Hudi's Spark row writer may differ.
 
     Raises:
         InvalidRecords: a column is missing; a key is null or empty (of several fields: all) or ambiguous.
@@ -152,7 +152,8 @@ def check_operation(names: Iterable[str], name: str) -> None:
 def check_footer(footer: pq.FileMetaData, name: str) -> None:
     """Raise `UnsupportedTable` for a Flink change log, or dates in Spark's Julian calendar.
 
-    These are dates before 1582-10-15, or timestamps before 1900, in a file with Spark's legacy mark.
+    These are dates before 1582-10-15, or timestamps before 1900, in a file with Spark's legacy mark; without statistics
+    all columns of such types count.
     """
     check_operation(footer.schema.names, name)
     if LEGACY_KEY.encode() not in (footer.metadata or {}):

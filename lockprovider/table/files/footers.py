@@ -1,6 +1,7 @@
 """Footer notes: cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
 
-Processes share notes in the lock folder. Notes never expire, since files never change and names are never reused.
+Processes share notes in the lock folder, without long filters and the latest small commits (SPECIFICATION.md,
+"Footers"). Notes never expire, since files never change and names are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -165,7 +166,7 @@ class FooterNotes:
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return files that certainly have none of the wanted keys; may read the lock folder."""
+        """Return files that certainly have none of the wanted keys, after `look_up`; never a file without a note."""
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}

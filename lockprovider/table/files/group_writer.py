@@ -64,7 +64,7 @@ class WritesHere(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """Rows and keys of a new file group; all attempts of a task use the same `file_id`."""
+    """Rows and keys of a new file group."""
 
     partition: str
     rows: pa.Table

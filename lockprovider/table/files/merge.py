@@ -1,5 +1,7 @@
 """Copy-on-write merge of one file group: plan what happens to each row, then yield the new rows in parts.
 
+Memory: the old file's keys, a number for each row, and a batch.
+
 Source: Hudi `HoodieMergeHandle`.
 """
 
@@ -92,7 +94,7 @@ def merge_plan(
     """Plan upserts and deletes of a base file's rows; return None if its key range excludes all keys.
 
     With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
-    must be unique (see `dedupe`).
+    must be unique (see `dedupe`). To delete only, pass an empty table with the table's schema.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))

@@ -45,7 +45,8 @@ class MergeRule:
     """Rule that chooses between versions of a row: by the `ordering` columns, or the later version if none.
 
     The higher ordering value wins, and of equal values the later; null is lowest and NaN highest. A delete without a
-    value wins over all earlier events, and any later row wins over it.
+    value wins over all earlier events, and any later row wins over it. `key` is the column whose texts are the record
+    keys, if any.
     """
 
     ordering: tuple[str, ...] = ()
@@ -93,7 +94,7 @@ class LogSide:
 
 
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events without partial updates to one state for each key (see `fold_fields`)."""
+    """Fold events without partial updates to one state for each key."""
     chosen = _chosen(events, rule)
     if len(chosen) == events.rows.num_rows == len(events.keys):
         return LogSide(events.keys, events.kinds, events.order, events.rows, {})

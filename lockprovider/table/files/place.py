@@ -37,12 +37,12 @@ class TablePlace:
 
     @cached_property
     def store(self) -> Store:
-        """The table's store, opened once in each process."""
+        """The table's open store."""
         return Store.from_url(self.url, self.storage_options)
 
     @cached_property
     def footer_notes(self) -> FooterNotes:
-        """This process's cache of footer notes for the table's files."""
+        """This process's cache of footer notes."""
         return FooterNotes()
 
     @classmethod
@@ -61,7 +61,10 @@ class TablePlace:
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:
-        """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads (only with a `size`)."""
+        """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads (only with a `size`).
+
+        May raise `FileNotFoundError`, now or at the read.
+        """
         store = self.store
         if self.is_local:
             return Source(f"{store.root}/{path}", arrow_fs.LocalFileSystem())
@@ -75,14 +78,14 @@ class TablePlace:
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
-        """Open a base file and read its footer; without a `size` fetch the whole file.
+        """Open a base file, and cache its footer's note; without a `size` fetch the whole file.
 
         May raise `HistoryGone` or `Corrupt`.
         """
         return self._opened(path, size, base_file.open_base_file)
 
     def footer(self, path: str) -> pq.FileMetaData:
-        """Read only the footer of a base file; errors as for `open`."""
+        """Read only the footer of a base file."""
         return self.open(path, WHOLE_BYTES + 1).metadata
 
     @property

@@ -76,8 +76,9 @@ def merged_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
 
-    With `in_place` log rows keep the positions of replaced rows, so that a rewritten file stays sorted. Otherwise log
-    rows come last, which costs less. Reads may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
+    The order is the same each time. With `in_place` log rows keep the positions of replaced rows, so that a rewritten
+    file stays sorted. Otherwise log rows come last, which costs less. Reads may raise `HistoryGone`, `Corrupt` or
+    `UnsupportedTable`.
     """
     if not file_slice.logs:
         yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, _BATCH_ROWS)

@@ -1,5 +1,7 @@
 """Writer of base files: Parquet with Hudi's meta columns and footer, from rows in parts.
 
+Memory: the rows of one row group, and the bytes of the file.
+
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`; Spark's
 `DataSourceUtils.datetimeRebaseSpec`.
 """
@@ -225,7 +227,6 @@ def repetitive(full: pa.Table) -> bool | list[str]:
 
 
 def _compared(full: pa.Table) -> bool | list[str]:
-    """Return the columns that get statistics; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True
     return [name for name in full.column_names if name not in _NOT_COMPARED]

@@ -43,9 +43,10 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Encode a log file from rows, their unique keys, and deletes; return its statistics and bytes.
+    """Encode a log file from rows, their unique keys, and deletes of `rows_of_keys`; return its statistics and bytes.
 
-    A delete carries its row's ordering value, since without a value the base row would reappear.
+    A delete carries its row's ordering value: after a delete without a value, a late row could let the base row
+    reappear.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)

@@ -37,13 +37,13 @@ _SLICE = 65_536  # fits the processor's cache
 
 @dataclass(frozen=True, slots=True)
 class BucketIndex:
-    """Bucket index: `buckets` file groups in each partition, by a hash of some key columns, `fields`."""
+    """Bucket index: at most `buckets` file groups in each partition, by a hash of some key columns, `fields`."""
 
     buckets: int
     fields: tuple[str, ...]
 
     def checked(self, key_fields: Sequence[str]) -> BucketIndex:
-        """Return this index; raise `InvalidRecords` if it does not fit these key columns."""
+        """Return this index; raise `InvalidRecords` for `fields` outside `key_fields`, or impossible `buckets`."""
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
@@ -59,7 +59,8 @@ class BucketIndex:
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
         """Return each record key's bucket as int32, equal to JVM Hudi 1.2's.
 
-        JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field.
+        JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field. Composite keys
+        with a `:` in a value are slow.
         """
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
@@ -93,7 +94,7 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a record key, in order, or the key itself.
+    """Return the values of `fields` in a record key, in order, or the key itself if it has no such parts.
 
     A value ends at the last `,` before the next `:`. Like the JVM, this misreads a value with a `,` and then a `:`.
     """

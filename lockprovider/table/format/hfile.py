@@ -267,6 +267,7 @@ def _packed(magic: bytes, payload: bytes) -> bytes:
     return head + packed + checksums
 
 
+# Source: Hadoop `WritableUtils.writeVInt`.
 def _hadoop_number(value: int) -> bytes:
     if value <= _ONE_BYTE:
         return bytes([value])

@@ -132,7 +132,7 @@ def heartbeat_path(begin: str) -> str:
 
 
 def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
-    """Return path and content of a metafile; JVM readers ignore a partition without one."""
+    """Return path and content of a partition's metafile."""
     depth = partition.count("/") + 1 if partition else 0
     content = f"#partition metadata\ncommitTime={begin}\npartitionDepth={depth}\n"
     return join(partition, PARTITION_METAFILE), content.encode("ascii")
@@ -156,7 +156,7 @@ def checked_path(path: str) -> str:
 
 
 def outer_of(partition: str) -> list[str]:
-    """Return the paths of all possible partitions that would contain this one."""
+    """Return the paths of all partitions that would contain this one."""
     levels = partition.split("/")
     return ["/".join(levels[:count]) for count in range(1, len(levels))]
 
@@ -284,7 +284,7 @@ _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """Parsed name of a base file: file group, write token of the task attempt, and instant."""
+    """Parsed name of a base file: file group, write token `<task partition>-<stage>-<attempt>`, and instant."""
 
     file_id: str
     write_token: str

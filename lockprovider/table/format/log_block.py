@@ -90,7 +90,7 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Encode one block; its last number counts from the magic."""
+    """Encode one block."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -106,7 +106,7 @@ def _encode(block: LogBlock) -> bytes:
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     """Decode the whole blocks of a log file, in order; skip torn blocks.
 
-    May raise `Corrupt` or `UnsupportedTable`.
+    Changed bytes in a whole block are not detected. May raise `Corrupt` or `UnsupportedTable`.
     """
     blocks: list[LogBlock] = []
     at, view = 0, memoryview(data)

@@ -1,4 +1,7 @@
-"""Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes."""
+"""Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes.
+
+Decoders raise `Corrupt` with the file's name, also for layout 1 (JSON) and empty files.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,10 @@ class Victim(NamedTuple):
 
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
-    """Encode a completed or inflight commit, as Hudi's replacecommit if it replaces file groups."""
+    """Encode a completed or inflight commit.
+
+    It is Hudi's replacecommit if it replaces file groups, or its operation is in `REPLACING`.
+    """
     schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
     record: dict[str, Any] = {
         "partitionToWriteStats": {
@@ -135,7 +141,7 @@ def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
-    """Decode a completed commit of any kind; errors as for `decoded`."""
+    """Decode a completed commit of any kind."""
     return decoded(data, file_name, "commit metadata", _commit)
 
 
@@ -172,7 +178,7 @@ def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = 
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
-    """Return the instant that a requested rollback undoes; errors as for `decoded`."""
+    """Return the instant that a requested rollback undoes."""
     return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
 
 
@@ -206,7 +212,7 @@ def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[st
 
 
 def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
-    """Return the instants that a completed rollback undid; errors as for `decoded`."""
+    """Return the instants that a completed rollback undid."""
     return decoded(
         data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
     )
@@ -274,7 +280,7 @@ def avro_schema(name: str) -> Any:
 
 
 def one_record(name: str, record: Mapping[str, Any]) -> bytes:
-    """Encode a record of Hudi's schema `name` as a container file; equal records give equal bytes."""
+    """Encode a record of Hudi's schema `name` as a container file."""
     out, counts = BytesIO(), BytesIO()
     fastavro.schemaless_writer(out, avro_schema(name), record)
     body = out.getvalue()
@@ -292,10 +298,7 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode a container file's one record and convert it with `read`; `kind` is for the error text.
-
-    Raises `Corrupt` with the file's name for data of another form.
-    """
+    """Decode a container file's one record and convert it with `read`; `kind` is for the error text."""
     record = read_one(data, file_name)
     try:
         return read(record)

@@ -215,7 +215,7 @@ class TableConfig:
 
     @property
     def ordering_field(self) -> str | None:
-        """The column whose higher value wins between rows of one key, or None."""
+        """The column whose higher value wins between rows of one key; None if the later commit wins."""
         return self.ordering_fields[0] if self.ordering_fields else None
 
     @property
@@ -254,7 +254,7 @@ class TableConfig:
 
     @property
     def has_complex_single_key(self) -> bool:
-        """Whether keys have one column, written differently by Hudi's releases."""
+        """Whether a complex key generator makes keys of one column, which Hudi's releases write differently."""
         return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
 
     @property

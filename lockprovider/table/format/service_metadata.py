@@ -1,4 +1,4 @@
-"""Codec of the plans and results of table services: one Avro record in a container file.
+"""Codec of the plans and results of table services: one Avro record in a container file. Decoders raise `Corrupt`.
 
 Source: Hudi `CleanerUtils`, `TimelineMetadataUtils`, `ClusteringUtils`, `CompactionUtils`.
 """
@@ -28,8 +28,8 @@ _RESTORE_PLAN_VERSION = 2
 class CleanPlan:
     """Plan of a clean: the names of files to remove, by partition.
 
-    `earliest` is the oldest commit that stays whole, or None. `last_commit` is the begin time of the last commit
-    completed before the plan.
+    `earliest` is begin time and action of the oldest commit that stays whole, or None. `last_commit` is the begin time
+    of the last commit completed before the plan.
     """
 
     policy: str
@@ -191,7 +191,7 @@ def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
 
 
 def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, Iterable[str]], took_ms: int) -> bytes:
-    """Encode a completed restore with each victim's rollback record and deleted `paths`."""
+    """Encode a completed restore with each victim's rollback record and, by its begin time, deleted `paths`."""
     record = {
         "startRestoreTime": begin,
         "timeTakenInMillis": took_ms,

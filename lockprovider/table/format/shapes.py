@@ -250,7 +250,7 @@ def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
 
 
 def next_step_for(config: TableConfig, against: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
-    """Return the next step against all these reasons, for the error text."""
+    """Return the next step against these reasons."""
     ways = ways_to_write(config, keeps_listing=keeps_listing)
     return ", or ".join(ways) or _elsewhere(against)
 
@@ -330,7 +330,6 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each setting for all writers that this library would refuse."""
     refused = _refusal(settings)
     alone = {f"{key}={value}": error for key, value in settings.items() if (error := _refusal({key: value}))}
     for stated, error in (alone or {", ".join(settings): refused}).items() if refused else ():

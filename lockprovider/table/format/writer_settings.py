@@ -1,7 +1,7 @@
 """Settings that a shared table stores for JVM Hudi's writers in Spark, and the visibility of commits.
 
-Spark's writers adopt every setting in `hoodie.properties`; HoodieStreamer, Flink, the Java client, `ALTER TABLE` and
-`archive_commits` ignore them.
+Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts one.
+HoodieStreamer, Flink, the Java client, `ALTER TABLE` and `archive_commits` ignore them.
 
 Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
 """
@@ -85,7 +85,7 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Return the spelling of one-column keys in version 8, without which Hudi 1.1 refuses to write."""
+    """Return the spelling of one-column keys in version 8, without which Hudi from 1.1 on refuses to write."""
     if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
         return {}
     return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}

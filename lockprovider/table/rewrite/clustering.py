@@ -1,7 +1,7 @@
 """Clustering: join and sort the rows of small files in new file groups, while writers continue elsewhere.
 
-A write to a file group of a scheduled plan gives way at its commit. With `prefer_writer` the plan gives way. No row is
-lost: whichever completes first ends the other.
+A write to a file group of a scheduled plan gives way at its commit. With `prefer_writer` the plan gives way, and file
+groups of pending writes are not planned. No row is lost: whichever completes first ends the other.
 
 Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.cluster`, `SparkRejectUpdateStrategy`.
 """
@@ -72,8 +72,7 @@ def cluster_table(
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `dry_run` writes nothing and returns the first plan. Raises `WriteConflict` if a write overtook one of its own
-    plans, which was removed.
+    `dry_run` writes nothing and returns the first plan.
     """
     _check(table, rule)
     if dry_run:
@@ -96,8 +95,8 @@ def schedule_clustering(
 ) -> str | None:
     """Schedule a clustering for any process; return its begin time, or None if there is nothing to join.
 
-    Until it is run or removed, writes to its file groups give way. With `owned` the caller must run it at once; if the
-    caller dies, the next writer removes the plan.
+    It joins only slices that began before `until`. Until it is run or removed, writes to its file groups give way. With
+    `owned` the caller must run it at once.
     """
     _check(table, rule)
 
@@ -116,8 +115,8 @@ def run_clustering(
 ) -> ClusteringResult:
     """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
-    JVM Hudi's plans are sorted by their columns one after the other, whatever curve they ask for. Raises
-    `WriteConflict`, and removes the plan, if a write to its file groups was faster or is preferred.
+    JVM Hudi's plans are sorted by their columns one after the other, whatever curve they ask for. If a write was faster
+    or is preferred, removes the plan and raises `WriteConflict`.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -138,7 +137,7 @@ def run_clustering(
 
 
 def unschedule_clustering(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Remove a scheduled clustering, or all at least `hours` old without an executor; return their begin times."""
+    """Remove scheduled clusterings and return their begin times; see `executor.unschedule`."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.CLUSTERING)
 
@@ -155,7 +154,6 @@ def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
 
 
 def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
-    """Return why rows cannot be sorted by these columns; empty if they can."""
     missing = hudi_schema.absent(sort_by, schema.names)
     if missing:
         return f"columns {missing} are not in the table, which has {schema.names}"

@@ -54,7 +54,7 @@ def compact_table(
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
 
-    `dry_run` writes nothing.
+    `dry_run` writes nothing and returns what it would schedule.
     """
     _check(table)
     if dry_run:
@@ -87,7 +87,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
 
 
 def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Remove a scheduled compaction, or all at least `hours` old without an executor; return their begin times."""
+    """Remove scheduled compactions and return their begin times; see `executor.unschedule`."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.COMPACTION)
 

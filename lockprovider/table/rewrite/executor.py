@@ -36,7 +36,7 @@ TOKEN = "0-0-0"  # noqa: S105 - same in each attempt, so a file group gets one b
 _Planned = TypeVar("_Planned")
 _AT_ONCE = 4
 _HOUR_MS = 3_600_000
-_AT_ONCE_BYTES = 256 << 20  # stored
+_AT_ONCE_BYTES = 256 << 20  # of stored files
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,12 @@ class RewriteTask:
     held: int = 0
 
 
+# Runs tasks in threads here, or as an engine's jobs.
 Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
-    """Run the tasks of a plan in threads of this process; fewer at once if they hold much memory."""
+    """Run tasks in threads of this process; fewer at once if they hold much memory."""
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
@@ -154,7 +155,7 @@ def executing(
     """Become the only executor of a plan, until the end of the block; raise `Aborted` if there is another.
 
     `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
-    are removed first, since readers would read both.
+    are removed first, since readers would read both. `owned`, the heartbeat of the caller's own plan, stops at the end.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -235,10 +236,7 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove a plan, or all at least `hours` old without a live executor; return their begin times.
-
-    Raises `Aborted` if an executor is at work on the plan.
-    """
+    """Remove a plan, or all at least `hours` old without a live executor; return their begin times."""
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):

@@ -48,12 +48,11 @@ def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
         yield
     except UnsupportedTable:
         return  # the table has nothing to rewrite
-    except Exception as error:  # noqa: BLE001 - of a full disk, for example: the commit stands
+    except Exception as error:  # noqa: BLE001 - the commit stands
         table.report("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
 
 
 def _commits_since(timeline: Timeline, action: Action) -> int:
-    """Count the row commits completed since the last plan of this action was made."""
     planned = {i.begin for i in timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     last = max((i.begin for i in timeline.instants if i.action is action), default="")
     return sum((i.completion or "") > last and i.begin not in planned for i in timeline.writes)

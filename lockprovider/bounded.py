@@ -49,7 +49,10 @@ class Undecodable(ValueError):
 
 
 class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppress`
-    """Raise a block's decoding errors as `kind`: text `message`, start of bytes `shown`, reason, next step."""
+    """Raise a block's decoding errors as `kind`: `message`, start of `shown`, reason, `step`.
+
+    An error of that kind passes unchanged.
+    """
 
     __slots__ = ("_kind", "_message", "_shown", "_step")
 
@@ -72,7 +75,7 @@ class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppre
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
     """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
 
-    Infinite numbers and text that UTF-8 cannot store are refused, too.
+    Infinite numbers and text that UTF-8 cannot store are refused.
     """
     size = len(data)
     if size > most or size > items or data.count(b"[") + data.count(b"{") > deepest:
@@ -83,7 +86,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
             value, end = _SCAN(text, 0)
         except StopIteration:
             end = -1
-        if end != len(text):
+        if end != len(text):  # blanks around it, or no JSON
             value = _DECODER.decode(text)
     except Undecodable:
         raise

@@ -1,10 +1,13 @@
 """Errors of the lock, grouped by what the caller can do.
 
-LockError ├── NotAcquired          another client holds the lock: wait longer ├── LeaseLost            stop: another
-client may hold the lock ├── PublishUnknown       acquire the lock again, then read the path ├── Unappliable
-run `lockprovider break`, then acquire again ├── MalformedRecord      no lock record at the path; nothing was
-overwritten ├── NotPicklable         a held lock cannot go to another process (a TypeError) └── InvalidSettings
-settings contradict, or are out of range (a ValueError)
+LockError
+├── NotAcquired          another client holds the lock: wait longer (a TimeoutError)
+├── LeaseLost            stop: another client may hold the lock
+├── PublishUnknown       acquire the lock again, then read the path
+├── Unappliable          run `lockprovider break`, then acquire again
+├── MalformedRecord      no lock record at the path; nothing was overwritten (a ValueError)
+├── NotPicklable         a held lock cannot go to another process (a TypeError)
+└── InvalidSettings      settings contradict, or are out of range (a ValueError)
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ HONOURED = frozenset(
 # Accepted: they concern JVM writers only, or the table's properties decide.
 WITHOUT_EFFECT = frozenset(
     {
-        # JVM Hudi repeats `wait_time_ms`; here that is the whole wait.
+        # JVM Hudi repeats `wait_time_ms`; here that is the whole wait, and `retries=` repeats a write.
         "hoodie.write.lock.num_retries",
         "hoodie.write.lock.max_wait_time_ms_between_retry",
         "hoodie.write.lock.client.num_retries",

@@ -25,7 +25,7 @@ _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _NEEDED = ("validity", "timeout", "poll")
-_ROUNDING = 1e-9  # ten times a tenth
+_ROUNDING = 1e-9  # tolerates rounding
 
 
 @dataclass(frozen=True, slots=True, init=False)

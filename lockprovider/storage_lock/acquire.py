@@ -109,7 +109,7 @@ class ProcessQueue:
         self.name = name
         self.fifo = Fifo()
         self.busy: Busy | None = None  # the last refusal of the polling client
-        self._world = world  # part of its key
+        self._world = world
         self._guard = threading.Lock()
         self._idle = Idle()
         self._known: KnownRecord | None = None

@@ -1,7 +1,7 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-Each holder (in JVM Hudi each provider) writes one file, with a line for the take, each renewal and the release. A line
-has the holder's time BEFORE its request. Not promised: that the audit is complete.
+While `audit_enabled.json` says so, each holder (in JVM Hudi each provider) writes one file, with a line for the take,
+each renewal and the release. A line has the holder's time BEFORE its request. Not promised: that the audit is complete.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """

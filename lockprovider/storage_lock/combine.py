@@ -137,11 +137,11 @@ class Decider(Protocol):
     def refresh(self, seen_s: float) -> None:
         """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock).
 
-        Then the record was read: if its next write wins, what was read later is current.
+        At `seen_s` the record was read: if the next write over it wins, what was read later is current.
         """
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
-        """Return if the intent may follow these entries, for every client alike.
+        """Return if the intent may follow these entries; all clients must get the same answer.
 
         Raises:
             JudgeAnew: the entries do not show it.
@@ -167,7 +167,7 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose, by stem, the intents that can follow the log, while there is room after `all_pending`."""
+    """Choose, in the order of stems, the intents that can follow the log, while there is room after `all_pending`."""
     chosen: list[Pending] = []
     begun = log
     for intent in sorted(set(intents), key=lambda posted: (posted.stem, posted.position)):
@@ -445,7 +445,7 @@ def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) 
     if others_wait(record, waiting.name) and max(free_for_s(record, now_ms), waiting.waits_s) <= waiters_first_s(
         record
     ):
-        return PollAgain(_pause_s(waiting, poll_s))  # waiters go first
+        return PollAgain(_pause_s(waiting, poll_s))
     return WriteRecord(leads=waiting.posted or waiting.refused > 0)
 
 

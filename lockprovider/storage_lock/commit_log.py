@@ -303,7 +303,6 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 
 
 def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
-    """Decode the entry at `at`; returns it with its end."""
     path, digest, size, *before = fields
     if len(before) > (not is_first):
         raise Undecodable("an entry has more fields than a writer stores")

@@ -25,8 +25,8 @@ from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
 _SIGNALS_S = 1.0  # a signal may come right before the wait
-_IDLE_S = 1.0  # wait of the idle thread
-_LEFT = 4  # publishes
+_IDLE_S = 1.0
+_LEFT = 4  # publishes whose leftovers go together
 _AT_EXIT_S = 5.0  # wait at exit for requests
 
 

@@ -39,7 +39,7 @@ from lockprovider.storage_lock.states import (
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """Record as a client knows it, current at `seen_s` (monotonic clock).
+    """Record as a client has known it since `seen_s` (monotonic clock).
 
     `understood`: encoding it again gives the same bytes.
     """

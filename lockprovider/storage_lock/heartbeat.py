@@ -69,7 +69,7 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Prolong the lease once; returns the seconds until the next beat, or None."""
+        """Prolong the lease once, or mark it as lost; returns the seconds until the next beat, if any."""
         with self._beating:
             lease = self._lease()
             if self._stopped or lease is None:  # it is being released
@@ -105,7 +105,7 @@ def _renewed(lease: Beating) -> bool:
 
 
 class Pulse:
-    """Thread of successive heartbeats, which looks for one twice in an interval, and ends after one without."""
+    """Thread of successive heartbeats, which looks for one twice in an interval, and ends after two looks in vain."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None

@@ -359,7 +359,7 @@ class Lease:
 
     @property
     def _closed(self) -> bool:
-        """Whether the lease was released, or is another process's: do not use its machine then."""
+        """Whether `released`: then its machine must not be used."""
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:

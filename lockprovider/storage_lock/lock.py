@@ -345,8 +345,8 @@ class Lock:
     def wait_for_late(self) -> None:
         """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
 
-        Call it under the lock before you remove published objects. It returns once this client has held the lock for
-        half of `HAND_OVER_S`; at once if the earlier lease ended more than a minute ago.
+        Call it under the lock before you remove published objects. After a recent release with pending publishes it
+        returns once this client has held the lock for 5.5 s, else at once.
 
         Raises:
             CasError: the record still names such a publish, and could not be rewritten.

@@ -97,7 +97,6 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
-    """Return the released record; pending publishes keep foreign clients away."""
     if record.all_pending:
         return replace(record, released_pending=True, valid_until_ms=_pending_until_ms(me, _not_back_ms(held, at)))
     yield_until_ms = due_yield_until_ms(record, at.now_ms) if record.waiters and record.foreign_seen_ms else 0
@@ -216,11 +215,12 @@ def _prolonged(me: Me, held: Held, at: Moment) -> LockRecord:
 
 
 def _not_back_ms(held: Held, at: Moment) -> int:
+    # A clock that steps back must not make a lease look lapsed.
     return max(at.now_ms, round(at.monotonic_s * 1000) + held.clocks_ms)
 
 
 def decided(record: LockRecord, pending: Pending) -> LockRecord:
-    """Return the record that decides this publish, after its earlier ones."""
+    """Return the record that decides this publish, last in its log."""
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, pending_before=(), log=log)
 

@@ -51,7 +51,7 @@ class _Leading:
 
 
 class Member:
-    """One client of group commit. Not thread-safe. The arguments are those of `Committer`."""
+    """One client of group commit. Not thread-safe. See `Committer` for `wants_hold` and `throttled`."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent until no write can decide it; True if an ended log may have decided it.
+        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have decided it.
 
         After `PublishUnknown` or `CasError` it may be decided.
         """

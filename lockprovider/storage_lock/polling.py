@@ -17,7 +17,7 @@ FIRST_S = 0.15  # first pause outside the waiters; a waiter's allowed delay
 _SHARE = 0.5  # next pause's share of the time waited in vain
 _POLLS = 6  # in a turn, once a waiter's turn is due
 _LATENCIES = 3  # a waiter polls that early, and may be that late
-# A join makes the holder write again: its turn must end.
+# A join makes the holder write again: if all joined, its turn would not end.
 _UNKNOWN_TURN_S = 0.2
 _JOIN_BURST = 4  # in short turns, one attempt in three or four succeeds
 

@@ -8,7 +8,7 @@ The life of a publish, in the order of the calls:
         _advance              sends the commit, or settles an unanswered write
         apply_left            applies what an earlier write has decided
         _apply_own            applies what the commit has decided, and checks that this was in time
-    settle                after the lease and a sent commit, reads the record and the path
+    settle                after the lease, if a commit was sent, reads the record and the path
     discard               removes the staged copy
 """
 

@@ -48,7 +48,7 @@ def lapsed(valid_until_ms: int, now_ms: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """One state of the lock. Times are epoch ms UTC; 0 means unknown or long past.
+    """One state of the lock. Times are epoch ms UTC; 0 means none, unknown or long past.
 
     Attributes:
         owner: UUID of the client that wrote the record.
@@ -274,7 +274,6 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
 
 # Longest expected turn; a free lock is left to its waiters for that long.
 LONGEST_S = 4.5
-# For publishes, a free lock is left to its waiters for at least that long.
 _WAITERS_FIRST_S = 0.25
 
 

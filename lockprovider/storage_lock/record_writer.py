@@ -217,7 +217,7 @@ class RecordWriter:
         """Write the record until no earlier write over its current version can land."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
-            if not combine.may_write(known.record):
+            if not combine.may_write(known.record):  # then no such write was sent
                 return
             self.put(known, (), leading_s=0.0)
             known = self.look()

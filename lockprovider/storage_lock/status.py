@@ -89,7 +89,6 @@ JVM_HOLDS = (
     "a JVM writer with hoodie.write.auto.upgrade=true can hold the lock while it waits for all writes, even its own; "
     "if it holds the lock for minutes, stop it and set the key to false"
 )
-# Yield windows last a second, a few times a minute.
 JVM_STARVES = (
     "a JVM writer cannot add itself to the waiters, so fast writers may keep it from the lock; raise its "
     "hoodie.write.lock.wait_time_ms and hoodie.write.lock.client.num_retries, or pause the other writers"

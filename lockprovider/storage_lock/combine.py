@@ -401,8 +401,8 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
     if situation.waiting is None:
         if situation.applies:
             return Wait()
-        all_there = situation.wrote and record.released_pending and not situation.all_pending
-        return Free() if all_there and not situation.is_waited_for else Rest()
+        all_applied = situation.wrote and record.released_pending and not situation.all_pending
+        return Free() if all_applied and not situation.is_waited_for else Rest()
     if not situation.undecided and situation.applies:
         return Wait()
     if not situation.undecided and situation.others_apply:

@@ -244,8 +244,8 @@ def _place(
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
     """Replace a managed identity's client id by a credential object of `azure-identity`."""
-    credentials = dict(options)
-    identity = credentials.pop(MANAGED_IDENTITY, None)
+    storage_options = dict(options)
+    identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:
         try:
             from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
@@ -253,8 +253,8 @@ def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidSettings(
                 "a managed identity needs a package that is not installed: run `pip install azure-identity`"
             ) from error
-        credentials["credential"] = ManagedIdentityCredential(client_id=identity)
-    return credentials
+        storage_options["credential"] = ManagedIdentityCredential(client_id=identity)
+    return storage_options
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:

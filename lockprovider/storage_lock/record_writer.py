@@ -98,10 +98,10 @@ class Applying:
             raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)
         with self._guard:
             self._done.add(pending)
-            for earlier in self._left():
-                if earlier not in self._done:
+            for publish in self._left():
+                if publish not in self._done:
                     break
-                self.last_applied = earlier
+                self.last_applied = publish
 
     def _next(self) -> Pending | None:
         with self._guard:

@@ -406,7 +406,6 @@ def _settings(arguments: argparse.Namespace, settings: LockSettings) -> LockSett
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:
-    """Release the lock if an interrupted acquisition has acquired it."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
         if record is not None and record.owner == lock.owner and not record.is_free:

@@ -204,7 +204,6 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _tenures(table: Table) -> tuple[Tenure, ...]:
-    """Return the lock's holders and times from its audit, if kept."""
     folder = places(HUDI_LOCK_PATH).folder
     return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).tenures
 
@@ -305,7 +304,6 @@ def _list_files(arguments: Any) -> CommandAnswer:
 
 
 def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
-    """List path, instant and size of each base and log file."""
     files: list[tuple[str, str, int]] = []
     for file_slice in slices:
         files += [(file_slice.path, file_slice.begin, file_slice.size)] if file_slice.path else []

@@ -636,7 +636,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path; raises a CasError if it is not empty. Only reads."""
+    """Return the URL, or a folder's absolute path; raises TableExists or a CasError if it is not empty."""
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")

@@ -61,7 +61,7 @@ class Backlog(Generic[T]):
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
-    """Return the seconds from an answer to the next write, longer after throttling."""
+    """Return the seconds from an answer to the next write, longer for a minute after throttling at `throttled_s`."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
 

@@ -20,7 +20,7 @@ R = TypeVar("R", bound="Recipe")
 
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
-    """Create `kind` for a URL's object; may raise InvalidUrl, InvalidInput, NotSupported."""
+    """Create `kind` for a URL's object."""
     allowed = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
         if name not in allowed:

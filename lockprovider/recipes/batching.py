@@ -35,8 +35,8 @@ class Batcher(ProcessBound, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
     Each operation is in at most one write, in the order of arrival. `write` returns a result or an error for each; if
-    it raises, all get that error. `pace_s` is the time from an answer to the next write. The interpreter's end waits 5
-    s for writes.
+    it raises, all get that error. `pace_s` is the time from an answer to the next write. The interpreter's end waits
+    for writes, 5 s at most.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for all operations; return their results or raise the first error."""
+        """Wait for all operations; return their results or raise the first error. For interrupts see `do`."""
         try:
             self.await_end(answers)
             return [answer.result() for answer in answers]
@@ -119,7 +119,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pass
 
     def wait_slice(self, answer: Later[T]) -> bool:
-        """Wait up to a second for a result, starting the writing thread if needed."""
+        """Wait up to a second for a result; return whether it came. May start the writing thread."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True

@@ -24,7 +24,7 @@ class Fenced(CoordinationError):
 
 
 class StateLocked(CoordinationError):
-    """Another client edits the state: wait. `owner` and `valid_until_ms` (epoch ms) describe its lock."""
+    """Another client edits the state: wait. `owner`, `reason` and `valid_until_ms` (epoch ms) describe its lock."""
 
     def __init__(self, message: str = "", owner: str = "", valid_until_ms: int = 0, reason: str = "") -> None:
         super().__init__(message, owner, valid_until_ms, reason)

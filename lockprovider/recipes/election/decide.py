@@ -288,7 +288,7 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return the change since `before` led, which may skip others."""
+    """Return the change since `before` led; changes between two reads may be missed."""
     leader = leads(observed, now_s)
     if leader is not None:
         return None if leader == before else Elected(leader)

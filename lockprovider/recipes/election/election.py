@@ -43,7 +43,7 @@ class Election(Recipe):
         value: the JSON that it proclaims.
         validity: seconds that a leader leads without a renewal.
         renew: seconds between renewals (default: a tenth of the validity).
-        poll: seconds between reads of other candidates.
+        poll: seconds between reads while another candidate leads.
 
     Raises:
         InvalidInput, InvalidSettings: an option has the wrong type, or the times do not fit together.
@@ -95,7 +95,7 @@ class Election(Recipe):
         the timeout; the last request may add 20 s.
 
         Raises:
-            NotElected: another candidate led for `timeout` seconds (None: wait for ever).
+            NotElected: another candidate led for `timeout` seconds (None: for ever), or `stop` was called.
 
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work

@@ -39,7 +39,6 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Await `fn` and end the job; return whether `fn` raised, after calling `tell`."""
     try:
         async with job:
             await fn(job)

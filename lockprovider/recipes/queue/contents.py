@@ -141,9 +141,9 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Messages in their own object; `messages` is None until they were read.
+    """Messages in their own object; `messages` is None unless it is new or was read.
 
-    `first` is their lowest order of delivery, `due_ms` when one may be delivered (epoch ms, 0: now).
+    `size` is in bytes, `first` their lowest order of delivery, `due_ms` when one may be delivered (epoch ms, 0: now).
     """
 
     name: str
@@ -391,7 +391,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set all segments' messages from `loaded`, and return the contents."""
+    """Set all segments' messages from `loaded` (others: None), and return the contents."""
     contents.segments = [
         segment if segment.messages is loaded.get(segment.name) else replace(segment, messages=loaded.get(segment.name))
         for segment in contents.segments

@@ -129,7 +129,7 @@ class PutBefore:
 
 @dataclass(frozen=True, slots=True)
 class NothingReady:
-    """Result of a claim without a message; one may be due at `until_ms`."""
+    """Result of a claim without a message; one may be due at `until_ms` (0: unknown)."""
 
     until_ms: int
 
@@ -317,7 +317,6 @@ def _next_place(contents: Contents, now_ms: int) -> int | None:
 
 
 def _is_first(contents: Contents, message: Message) -> bool:
-    """Return whether the message is next of its key, and none is claimed."""
     if any(claim.message.key == message.key for claim in contents.claims.values()):
         return False
     return all(other.n >= message.n for other in contents.ready if other.key == message.key)
@@ -489,7 +488,7 @@ class QueueCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> QueueOperation:
-        """Decode an operation; may raise ValueError or TypeError."""
+        """Decode an operation."""
         match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
                 return Put(_decoded_message(new), producer, seq, client, known, fence)
@@ -520,7 +519,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """Decode an operation's result; may raise ValueError or TypeError."""
+        """Decode an operation's result."""
         match operation, encoded:
             case Put(), int():
                 return encoded

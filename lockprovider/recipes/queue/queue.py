@@ -127,6 +127,7 @@ class Queue(Recipe):
         Raises:
             CoordinationError: the queue exists with other settings.
             InvalidInput: the URL or a setting does not fit.
+            StoreError, OutcomeUnknown: it may exist; do it again.
 
         >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
         0
@@ -165,7 +166,8 @@ class Queue(Recipe):
         Raises:
             SequenceGap: a higher number was put, and this one was not; or an earlier number failed, and must be put
                 first.
-            QueueFull, TooLarge: dead letters, claims and messages with keys fill the object.
+            QueueFull: dead letters, claims and messages with keys fill the object.
+            TooLarge: the message exceeds 256 KiB.
             Fenced: `fence` is over.
             OutcomeUnknown: with a producer or `dedupe`, put it again.
 

@@ -87,7 +87,7 @@ class Segments:
                 self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """List all segments, named or not; may raise StoreError."""
+        """List all segments, named or not."""
         return {entry.path.rpartition("/")[2] for entry in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
@@ -160,7 +160,7 @@ class QueueWriter:
             self._broker.close()
 
     def create(self, contents: Contents) -> bool:
-        """Create the queue, False if it exists; may raise OutcomeUnknown or StoreError."""
+        """Create the queue, False if it exists."""
         self._store_check.require()
         outcome = self._object.put_if_absent(contents.encode())
         if isinstance(outcome, Unknown):
@@ -227,7 +227,7 @@ class QueueWriter:
     def _tried(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Draft and write the batch; return its results ([]: read again) and the outcome."""
+        """Draft the batch, and write it if it changes anything; return its results ([]: read again) and the outcome."""
         tries = progress.tries
         try:
             draft, results, batch = self._drafted(contents, operations, progress)
@@ -364,7 +364,7 @@ class QueueWriter:
 
 
 def _is_foreign_claim(operation: Given) -> bool:
-    """Return whether it is a foreign claim, which may come too late."""
+    """Return whether it is a foreign claim, whose process may have claimed elsewhere since."""
     return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
 
 
@@ -374,7 +374,7 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
 
 
 def _numbered(operation: Given) -> ProducerNumber | None:
-    """Return a put's producer and number; None: foreign, or unnumbered."""
+    """Return a put's producer and number; None: unnumbered, or foreign (its own process keeps the order)."""
     named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
     return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 

@@ -104,8 +104,8 @@ def apply_all(
 ) -> Changed:
     """Apply changes in order: each sees the result of the one before, and fails alone.
 
-    Edits up to epoch `over` have ended. With `exclusive`, updates during an edit are not made, but are in `locked` with
-    their errors.
+    Edits up to epoch `over` count as ended. With `exclusive`, updates during an edit are not made, but are in `locked`
+    with their errors.
     """
     draft = Draft(None, 0, None, 0) if base is None else Draft(base.value, base.epoch, base.edit, base.serial)
     errors: list[Exception | None] = []
@@ -227,7 +227,8 @@ class StateWrite:
     3. After a refusal the writer reads the state, since a proxy may have sent the write twice. It searches its write's
        id at the path, or in the history if the state has moved on: a writer that overwrote it has archived it first.
 
-    With `doubt` a copy may be on its way. The verdict `untold`: the deciding revision was trimmed or removed.
+    With `doubt` a copy may be on its way, or written. The verdict `untold`: the deciding revision was trimmed or
+    removed.
     """
 
     base: Document | None

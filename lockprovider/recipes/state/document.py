@@ -204,7 +204,7 @@ class Json:
     """Codec of JSON values; refuses None."""
 
     def encode(self, value: Any) -> Any:
-        """Encode a value; may raise InvalidInput."""
+        """Encode a value."""
         if value is None:
             raise InvalidInput("None is not a state: return the new value, or UNCHANGED to write nothing")
         return json_copy(value, "a state", LARGEST_STATE)
@@ -218,7 +218,7 @@ class Raw:
     """Codec of bytes."""
 
     def encode(self, value: bytes) -> dict[str, str]:
-        """Encode a value; may raise InvalidInput."""
+        """Encode a value."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is not bytes, which the state's codec needs")
         if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
@@ -226,10 +226,7 @@ class Raw:
         return {"base64": base64.b64encode(value).decode()}
 
     def decode(self, stored: Any) -> bytes:
-        """Decode a stored value.
-
-        Decode stored bytes, or raise MalformedObject.
-        """
+        """Decode stored bytes, or raise MalformedObject."""
         try:
             return base64.b64decode(stored["base64"], validate=True)
         except (TypeError, ValueError, KeyError, binascii.Error) as error:
@@ -243,7 +240,7 @@ class Model(Generic[V]):
         self._model: Any = model
 
     def encode(self, value: V) -> Any:
-        """Encode a value; may raise InvalidInput."""
+        """Encode a value."""
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
         instance: Any = value
@@ -262,7 +259,7 @@ class Checked(Generic[V]):
         self.codec = codec
 
     def encode(self, value: V) -> Any:
-        """Encode a value; may raise InvalidInput."""
+        """Encode a value."""
         return json_copy(self.codec.encode(value), "the value that the codec returned", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:

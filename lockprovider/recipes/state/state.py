@@ -346,7 +346,9 @@ class State(Recipe, Generic[V]):
         self._do(StopEdits(shown.status.record.epoch))
 
     def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
-        """Find the outcome of a write that raised `error`, here or elsewhere; None: it was not done, and never will be.
+        """Find the outcome of a write that raised `error`, here or elsewhere; may send that write again.
+
+        None: it was not done, and never will be.
 
         Raises:
             OutcomeUnknown: it is still unknown.

@@ -325,7 +325,7 @@ class Appending:
         return epochs
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
-        """Finish with `error`, or `unknown` for operations that may be in the log."""
+        """Finish: operations that need a write get `error`, or `unknown` if they may be in the log."""
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             return replace(
@@ -360,7 +360,7 @@ class LogCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> LogOperation:
-        """Decode an operation, or raise ValueError."""
+        """Decode an operation."""
         match encoded:
             case [
                 "append",
@@ -387,7 +387,7 @@ class LogCodec:
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """Decode an operation's result, or raise ValueError."""
+        """Decode an operation's result."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

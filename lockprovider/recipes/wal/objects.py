@@ -1,7 +1,8 @@
 """Objects of a log in a store, and its readers. No object is ever removed, and each write is conditional.
 
-orders/log.json              settings, the floor, a hint of the end (`LogManifest`) orders/slots/00000017        the
-slot that is in this place (`Slot`) orders/readers/to-hudi       the position of a reader
+orders/log.json              settings, the floor, a hint of the end (`LogManifest`)
+orders/slots/00000017        the slot that is in this place (`Slot`)
+orders/readers/to-hudi       the position of a reader
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _HINT_EVERY = 64  # slots between two updates of the hint
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
     """Find the last slot, -1 if none was written, by doubled and then halved steps instead of a listing.
 
-    `look` returns the slot in a slot's place, -1 if empty: it alone shows whether a slot was ever written. A result
-    below the `written` slot means that another program has removed it.
+    `look` returns the slot in a slot's place, -1 if empty: it alone shows whether a slot, and so each before it, was
+    ever written. A result below the `written` slot means that another program has removed it.
     """
     low = written if written == NOT_YET else look(written)
     while True:
@@ -92,7 +93,7 @@ class LogObjects:
         self._store_check = StoreCheck(store, f"{path}/log.json")
 
     def create(self, manifest: LogManifest) -> bool:
-        """Create the log, False if it exists; may raise OutcomeUnknown or StoreError."""
+        """Create the log, False if it exists."""
         self._store_check.require()
         outcome = self.store.put_if_absent(self._manifest_path, manifest.encode(), timeout=self.timeout_s)
         if isinstance(outcome, Unknown):
@@ -189,7 +190,7 @@ class LogObjects:
         return outcome
 
     def last(self, written: int = NOT_YET) -> Slot:
-        """Find the last slot, as it was during the search; `written` is a written slot."""
+        """Find the last slot, as it was during the search; slot `written` is known to be written."""
         manifest = self.manifest()
         slots = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -440,7 +441,7 @@ class _OtherReaders(Exception):
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor, and return it; `retain="readers"` or `spares_readers` stops it at the slowest reader."""
+    """Raise the floor to `before`; return it. `retain="readers"` or `spares_readers` stops it at the slowest reader."""
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"

@@ -106,6 +106,7 @@ class Wal(Recipe):
         Raises:
             CoordinationError: the log exists with other settings.
             InvalidInput: the URL or a setting does not fit.
+            StoreError, OutcomeUnknown: it may exist; do it again.
 
         >>> lockprovider.wal.create("memory://docs/audit", slots=None).info().slots is None
         True

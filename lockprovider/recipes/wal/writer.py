@@ -38,7 +38,7 @@ class LogWriter:
         self._world = objects.world
         self._end: Head | None = None
         self._since: int | None = None
-        self._took: dict[str, int] = {}  # by client: the epoch of its name
+        self._took: dict[str, int] = {}  # by client: the epoch of the name that it may have
         self._numbers = FailedNumbers()
 
     def reset(self) -> None:
@@ -210,7 +210,7 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
 
 
 _RECORD_BYTES = 1 << 20
-_ACKNOWLEDGED = 1000  # acknowledged numbers
+_ACKNOWLEDGED = 1000  # remembered numbers
 _CHUNK = 1000
 
 

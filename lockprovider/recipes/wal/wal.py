@@ -173,6 +173,7 @@ class Wal(Recipe):
 
         Raises:
             Fenced: a newer epoch has led.
+            OutcomeUnknown: do it again.
 
         >>> with log.lead() as out:
         ...     done = out.append(b"of the leader")

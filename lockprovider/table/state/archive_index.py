@@ -127,7 +127,7 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Return `read`'s results by archive file, except for known files; repeats after a merge."""
+    """Return results by archive file, `cached` or from `read`; repeats after a merge of files."""
 
     def look() -> dict[str, T]:
         history = read_history(table)
@@ -164,7 +164,7 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
-    """Return the digest of the whole archive, and cache those of its files."""
+    """Return the archive's digest, and cache its files' digests."""
 
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)

@@ -73,7 +73,10 @@ def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, Co
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Raise `HistoryGone` if `start` precedes the last archived write, else return that write's time, or ""."""
+    """Raise `HistoryGone` if `start` precedes the last archived write, else return that write's time, or "".
+
+    States between archived writes are unknown.
+    """
     digest = reach(table.knowledge)
     reached = digest.completion if order is Order.COMPLETION else digest.begin
     if start < reached:

@@ -1,6 +1,6 @@
 """Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
 
-A checkpoint is valid while the log in the lock record reaches back to its position; whatever ends a log ends them.
+A checkpoint is valid while the log in the lock record reaches back to its position; whatever ends the log ends it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,6 @@ def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[
 
 
 def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the distances between begin times, and from begin to completion."""
     begins = [0, *(begin for begin, _ in times)]
     return [b - a for a, b in pairwise(begins)], [completion - begin for begin, completion in times]
 

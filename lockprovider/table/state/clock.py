@@ -51,7 +51,7 @@ class TimelineClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far this machine's clock is ahead of the store's; 0 within `_DIFFERS_MS`."""
+        """How many ms this machine's clock is ahead of the store's, negative if behind; 0 within `_DIFFERS_MS`."""
         by_store = self._store.time_ms
         difference_ms = 0 if by_store is None else self._world.now_ms() - by_store
         return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0

@@ -201,7 +201,8 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        With a log it lists only recent names, and older instants with a heartbeat.
+        With a log of a long timeline it lists only recent names, and older instants with a heartbeat. Otherwise, or
+        after a commit without the lock, it lists all.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -226,7 +227,7 @@ class CurrentState:
         return self._knowledge.learn(record, timelines[0], config, decided=decided)
 
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
-        """Return the table by the lock's current `record` and the cache or a checkpoint; None: list it."""
+        """Return and cache the table by the lock's current `record` and the cache or a checkpoint; None: list it."""
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.view_at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
@@ -246,7 +247,6 @@ class CurrentState:
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """Read the lock record; None if it cannot be understood."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
@@ -376,7 +376,8 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """Return the snapshot for readers, if the lock's log is enough; None: list the files.
 
-        None also if a decided commit is not stored yet. It looks for commits made without the lock.
+        None also if a decided commit is not stored yet, or after a commit made without the lock: looked for at the end
+        of the timeline, and once a minute among the last `_RECENT` commits.
         """
         record = self._record()
         view = self.view_by_log(record)
@@ -407,7 +408,6 @@ class CurrentState:
 
 
 def _begin_of_recent(timeline: Timeline) -> str:
-    """Return the least begin time of the last `_RECENT` commits; empty without older ones."""
     recent = timeline.writes[-_RECENT:]
     return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
 

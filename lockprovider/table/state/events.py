@@ -23,7 +23,7 @@ EventKind = Literal[
     "lock_released",  # the lock is free
     "cleaned",  # files that no reader needs were removed
     "archived",  # the oldest instants were moved to the archive
-    "anchored",  # new partitions got empty files for non-blocking writers
+    "anchored",  # buckets without files got empty ones, for non-blocking writers
     "compaction_scheduled",  # a plan to merge log files exists
     "compaction_unscheduled",  # the plan was removed
     "compacted",  # log files were merged
@@ -81,7 +81,7 @@ def ignore_event(event: TableEvent) -> None:
     del event
 
 
-# `detail` of a `progress` event: `step` (name), `number`, `of` (most steps), `done` and `total` (files; None: unknown).
+# `detail` of a `progress` event: `step` (name), `number`, `of` (most steps), `done`, `total` (None: unknown).
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider.table")
 _WIDTH = 24
@@ -98,8 +98,8 @@ def with_progress(table: TableContext, begin: str, step: str, results: Iterable[
 class ShowProgress:
     """A watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
 
-    The logger `lockprovider.table` gets each tenth of a step at INFO. pyarrow, pandas and polars report each file or
-    partition, Dask's local schedulers each task. Spark and a Dask cluster report only each step.
+    The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. pyarrow, pandas and polars report
+    each file or partition, Dask's local schedulers each task. Spark and a Dask cluster report only each step.
 
     Not promised: one line for each of several threads that write concurrently.
 

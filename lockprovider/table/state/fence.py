@@ -79,10 +79,7 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
 def refuse_repeated_or_fenced(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
-    """Raise if this batch or these fences may not follow the noted commits, newest first.
-
-    Raises `AlreadyCommitted`, `WrongCheckpoint` or `Fenced`.
-    """
+    """Raise if this batch or these fences may not follow the noted commits, newest first."""
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.duplicate_error(done)
     for fence in fences:
@@ -137,7 +134,7 @@ class BatchId:
         return with_batch(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
-        """Return the commit that has this batch, or None; `notes`: commits with their batches, newest first.
+        """Return the commit that has this batch or, without a run, a later one. `notes`: newest first.
 
         Raises `WrongCheckpoint` if the stream's last commit is of another run, or a later batch of this run.
         """

@@ -31,7 +31,7 @@ class TableView:
 
     Attributes:
         log: the name of the lock's log; empty if no log covers the table.
-        place: the offset in that log.
+        position: the position in that log.
         slices: the latest slice of each file group; None if not read.
         listed: whether the timeline was listed; otherwise it lacks others' pending instants.
         latest_begin: the latest begin time of all completed instants, even if not in `timeline` yet.
@@ -99,7 +99,7 @@ class KeySpellings:
 class TableKnowledge:
     """The facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
 
-    **All else than these facts is a hint: it may start a read, and never replaces one.** A fact is of
+    **Everything but these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
     - an immutable object, true for ever: completed writes, digests and completion times of archive files
     - a position in a log, while the record's log reaches back to it: the view, `applied`, `listing`, a checkpoint

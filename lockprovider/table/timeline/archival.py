@@ -83,7 +83,8 @@ class ArchivalFacts:
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that unfinished rollbacks take back.
         logs: the begin times of writes whose log files are read by completion time.
-        listed: the metadata table's last compaction; None without one, empty if never compacted.
+        listed: the metadata table's last compaction, which lists earlier files; None without one, empty if never
+            compacted.
         earliest: the begin time of the oldest write that the cleaner's retention needs.
     """
 
@@ -180,7 +181,6 @@ def _first_with_files(facts: ArchivalFacts) -> str:
 
 
 def _orphans(facts: ArchivalFacts) -> list[str]:
-    """Return the begin times of files without an instant."""
     on_timeline = {instant.begin for instant in facts.now.instants if instant.changes_rows}
     begins = {file.begin for _, file, _ in data_files_in(facts.paths)}
     return sorted(begin for begin in begins - on_timeline if begin > facts.now.first_active)

@@ -1,7 +1,7 @@
 """Optimistic concurrency control: the rules by which a write gives way to another one.
 
 The check compares sets of commits, not times: a commit that began earlier may complete later. A `Resolution` returns
-the other write that mine loses to.
+the other write that a write loses to.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`.
@@ -76,7 +76,6 @@ def undone_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
 
 
 def _has_grown(before: Timeline, timeline: Timeline) -> bool:
-    """Return whether the writes of `timeline` begin with those of `before`, as is usual."""
     return timeline.writes[: len(before.writes)] == before.writes
 
 

@@ -1,6 +1,7 @@
 """Detection of dead pending writers, by the modification times of their heartbeat files.
 
-A missing heartbeat counts as dead, so a writer creates it before its instant.
+On a store the times are the store's, so wrong clocks of writers do not matter. A missing heartbeat counts as dead, so a
+writer creates it before its instant.
 
 Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
 """

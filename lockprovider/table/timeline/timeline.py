@@ -263,7 +263,7 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """Return by file name how many ms the completion time is ahead of the store's."""
+    """Return by file name how many ms the completion time is ahead of the store's time of the file."""
     drifts = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)
@@ -315,7 +315,7 @@ def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = 
     later, are left for the next read.
 
     Before a commit later than the known log, an earlier one may be missing. Then a second read of the record (`later`)
-    must show the log entries since; if it does not, no later commit is taken.
+    must show the log entries since; if it does not, no later commit is taken. Completion times rise with the log.
 
     None: without `later`, read the record again and pass it; with `later`, the log has ended: start again.
     """

@@ -1,7 +1,7 @@
 """Versions: the names that a caller may give a state of the table, the same for all verbs.
 
-A version is a commit's result or a time. 17 digits are a completion time if a commit has it, else its begin time, else
-a time. Begin times of archived commits are unknown; name those by their completion.
+A version is a commit's result or a time. 17 digits are a commit's completion time, else a commit's begin time, else any
+time. Begin times of archived commits are unknown; name those by their completion.
 """
 
 from __future__ import annotations

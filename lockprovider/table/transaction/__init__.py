@@ -4,13 +4,15 @@ The life of a commit, in the order of the calls:
 
 1. `retry.transact` runs a function with a `Transaction`; `states` has its states.
 2. An engine plans the rows (`engines.writer.plan_write`) and begins (`start_here`). `start.start` chooses a begin time,
-   writes the heartbeat and `.requested`, and reads the lock record. If a later time is completed, it tries another.
-   An append may announce its files during this (`start.EarlyStart`); its first data file waits for `confirm()`.
+   writes the heartbeat and `.requested`, and reads the lock record. If an instant that began later is completed, it
+   tries another. An append may announce its files during this (`start.EarlyStart`); its first data file waits for
+   `confirm()`.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
 4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `commit.Committing` gets it
    decided, in tries chosen by `states.next_try`.
 5. By default the writer validates the proposal and posts it as an intent; the writer that decides it validates it again
-   (`decider.TableDecider`). Both use `validate.decide`. Readers see the commit once the lock record has it.
+   (`decider.TableDecider`). Both use `validate.decide`. The lock record decides; readers see the commit once its
+   completed file is stored.
 6. If the log is not enough, the writer holds the lock, validates once, and publishes the completed file.
 7. After a refusal `transact` rolls back and begins again. After `PublishUnknown` the files stay; a second `commit`, or
    `Transaction.resume`, finds the outcome.

@@ -125,7 +125,7 @@ class Committing:
     def _try_group(self) -> str | _Undecided:
         """Try a group commit; return the completion time if it is decided."""
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
-        # Another try must look again: a withdrawn intent has used up its name.
+        # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
         view, self._txn.view = self._txn.view, None
         view = replace(view, listed=False) if view else self._look()
         if not view.listed and view.timeline.written_at(begin) is not None:
@@ -187,7 +187,7 @@ class Committing:
         try:
             return self._commit_under(self._acquire(), staged)
         except _REFUSED:
-            return self._commit_under(self._acquire(keeps_log=False), staged)  # all intents end with the log
+            return self._commit_under(self._acquire(keeps_log=False), staged)
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
         table = self._table
@@ -221,7 +221,7 @@ class Committing:
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
         if done is not None and done.completion is not None:
-            return done.completion  # decided under an earlier lease
+            return done.completion
         validate.validate(table, proposal, self._basis, self._started.heartbeat, view)
         first, completion = None, timeline.next_time(table.clock.now_ms(), proposal.begin)  # the log lacks its begin
         if self._listing is not None:
@@ -232,7 +232,7 @@ class Committing:
         if data is not proposal.data:
             staged = table.lock.stage(staged.path, data, unshared=True)
             leftover = staged.staged
-        # `new`: no other writer has this begin time.
+        # `new`: no other writer has this begin time, and the completion time exceeds all listed ones.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
         table.lock.discard(*filter(None, [leftover]))
         table.knowledge.remember(name, data)

@@ -144,7 +144,6 @@ class TableDecider:
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, proposal.data)
 
     def _proposal(self, intent: Intent) -> Proposal | None:
-        """Return the proposal that this intent carries, or None; cache it."""
         if intent.body not in self._decoded:
             try:
                 proposal: Proposal | None = decode(intent.body)

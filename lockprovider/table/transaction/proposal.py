@@ -83,7 +83,7 @@ class Basis:
     def may_overlap(self, proposal: Proposal) -> bool:
         """Return whether a completed write can touch the same data.
 
-        It cannot if this one has read nothing and writes new file groups, and its rule compares only those.
+        It cannot if this one has read nothing and only adds file groups, and only file groups are compared.
         """
         if self.snapshot is not None or proposal.compares_keys or proposal.buckets:
             return True

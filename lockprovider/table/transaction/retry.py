@@ -52,7 +52,7 @@ def transact(
             fn(handle)
             result = handle.commit(conflicts=conflicts)
         except (PropertiesChanged, Passed):
-            txn.rollback()  # it has not begun
+            txn.rollback()  # it has not begun: this is no conflict
             if face is not None and not retries:  # a caller's function may have used up its input
                 raise
         except Exception as error:
@@ -70,7 +70,6 @@ def transact(
 
 
 def _check_call(table: object, fn: object, extra: object) -> None:
-    """Raise `InvalidInput` if an argument has the wrong type."""
     if not isinstance(table, TableContext):
         raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
     if not callable(fn):

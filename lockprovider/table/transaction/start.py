@@ -1,7 +1,7 @@
 """The start of a write: take an instant with its own begin time, pending on the timeline, with a heartbeat.
 
-The begin time exceeds all completed times on a timeline read after `.requested` was created: earlier snapshots lack the
-instant, and later ones have it pending. JVM writers judge by that.
+All instants completed on a timeline read after `.requested` was created began earlier. So the instant began after all
+in older snapshots, and is pending in newer ones. JVM writers judge by that.
 
 Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 """
@@ -83,7 +83,7 @@ class Started:
                 if self.view.has_jvm_writers:
                     rollback.remove_ended_beats(table, self.pending)
         except BaseException:
-            self.heartbeat.leave()  # a cleaner then removes the instant
+            self.heartbeat.leave()
             raise
 
     def end(self, table: TableContext, leftovers: Iterable[str]) -> None:

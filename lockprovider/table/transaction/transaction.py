@@ -73,7 +73,7 @@ class Transaction:
         self._target: Snapshot | None = None  # the slices of a blind write
         self._is_blind = False
         self.state = State.OPEN
-        self.begin = ""  # empty until something is written
+        self.begin = ""
         self.heartbeat: WriterHeartbeat | None = None
         self._early: EarlyStart | None = None
         self.started: Started | None = None
@@ -82,7 +82,7 @@ class Transaction:
         self._stats: tuple[WriteStat, ...] = ()
         self.markers: list[str] = []  # of this process
         self.announced: set[str] = set()  # paths of the markers' data files
-        self._tasks_write = False  # the store lists the markers of other processes
+        self._tasks_write = False  # other processes write, too, and only the store lists their markers
         self.is_listed = False  # in the metadata table
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
@@ -152,7 +152,7 @@ class Transaction:
     def exactly_once(self, batch_id: BatchId) -> None:
         """Record this stream batch for the commit; raises `AlreadyCommitted` or `WrongCheckpoint`.
 
-        `commit` checks again, under the lock.
+        `commit` checks again.
         """
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
@@ -206,7 +206,7 @@ class Transaction:
     def ensure_begun(self) -> Started:
         """Begin if not begun; raises `Passed` if the write must begin again.
 
-        Also raises `PropertiesChanged`, and `Aborted` or `InvalidRecords` after a write.
+        Also raises `PropertiesChanged`, `Aborted` after the end, `InvalidRecords` after a write.
         """
         if self.state is State.CLAIMED and self._early is not None:
             self._early.confirm()
@@ -264,7 +264,7 @@ class Transaction:
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
-            snapshot = self.table.knowledge.files_seen_last  # a group replaced since conflicts
+            snapshot = self.table.knowledge.files_seen_last  # maybe later: a group replaced since conflicts
             if snapshot is None or not self.timeline.written <= snapshot.timeline.written:
                 snapshot = self.table.knowledge.cache_files(self.table.snapshot_of(self.timeline))
             self._target = snapshot
@@ -330,7 +330,7 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write anchors for buckets whose hidden file group JVM writers would write into."""
+        """Write anchors for buckets whose file group this overwrite hides, but JVM writers would write into."""
         if not self._replaced or lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -373,10 +373,7 @@ class Transaction:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
-        """Remove everything this transaction wrote; nothing of it was visible.
-
-        A later writer removes what cannot be removed now.
-        """
+        """Remove everything this transaction wrote; a later writer removes what is left. Nothing was visible."""
         state, started = self.state, self.started
         if state is State.OVER:
             return

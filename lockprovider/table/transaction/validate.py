@@ -172,7 +172,10 @@ def _restores(timeline: Timeline) -> list[str]:
 # Pending writes state their file groups in a clustering's plan, in markers, or in a JVM writer's inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, timeline: Timeline) -> tuple[ConcurrentOperation, ...]:
-    """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans."""
+    """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans.
+
+    A pending overwrite does not state what it replaces; its own commit checks.
+    """
     requested = [
         Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in timeline.pending(Action.CLUSTERING)
     ]
@@ -215,7 +218,6 @@ def _content(table: TableContext, instant: Instant) -> bytes:
     return b"" if content is None else content.data
 
 
-# Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 @dataclass(frozen=True, slots=True)
 class LaterCommits:
     """The commits since a write's snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
@@ -236,7 +238,7 @@ class LaterCommits:
 def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
     """Raise if a write may not follow the commits since its snapshot. Pure, but for the functions of `since`.
 
-    All commits pass here. Raises `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
+    All commits pass here.
     """
     refuse_repeated_or_fenced(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()

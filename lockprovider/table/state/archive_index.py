@@ -127,7 +127,7 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Return results by archive file, `cached` or from `read`; repeats after a merge of files."""
+    """Return results by archive file, `cached` or from `read`; repeats after a merge."""
 
     def look() -> dict[str, T]:
         history = read_history(table)

@@ -376,8 +376,8 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """Return the snapshot for readers, if the lock's log is enough; None: list the files.
 
-        None also if a decided commit is not stored yet, or after a commit made without the lock: looked for at the end
-        of the timeline, and once a minute among the last `_RECENT` commits.
+        None also if a decided commit is not stored yet, or after a commit made without the lock. It looks for such
+        commits at the end of the timeline, and once a minute among the last `_RECENT`.
         """
         record = self._record()
         view = self.view_by_log(record)

@@ -209,7 +209,7 @@ class TableKnowledge:
     # -- facts of immutable objects ------------------------------------------------------------------------------------
 
     def remember(self, name: str, data: bytes) -> None:
-        """Cache the content of a completed write, and drop the oldest ones."""
+        """Cache the content of a completed write; drops the oldest beyond `_KEPT`."""
         self._commits[name] = data
         for oldest in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
             self._commits.pop(oldest, None)

@@ -38,7 +38,7 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
     """Read the listing as of the data table's `timeline`, which must have been listed before.
 
     `must_have`: begin times that must be completed there. Raises `HistoryGone` if one is not, or if the table was
-    removed.
+    removed or rewritten.
     """
     own = own_timeline(store)
     if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:

@@ -82,7 +82,7 @@ class Transaction:
         self._stats: tuple[WriteStat, ...] = ()
         self.markers: list[str] = []  # of this process
         self.announced: set[str] = set()  # paths of the markers' data files
-        self._tasks_write = False  # other processes write, too, and only the store lists their markers
+        self._tasks_write = False  # other processes write; only the store lists their markers
         self.is_listed = False  # in the metadata table
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None

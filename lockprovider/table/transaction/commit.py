@@ -1,7 +1,7 @@
 """The commit of a proposal, decided once or never by a write of the lock record.
 
-The writer holds the lock if no log can judge the commit, and for a metadata table, whose pending states a JVM writer
-removes at its start. After a lost lease, an unknown answer or an ended log, the next try finds the outcome.
+The writer holds the lock if the log is not enough, or for a metadata table: a JVM writer removes its pending states at
+its start. After a lost lease, an unknown answer or an ended log, the next try finds the outcome.
 
 Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 """

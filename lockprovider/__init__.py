@@ -88,7 +88,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a recipe's module, or read `__version__`, on first use only."""
+    """Import and return the module `state`, `queue`, `wal` or `election`, or read `__version__`.
+
+    Other names raise AttributeError.
+    """
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
 

@@ -63,6 +63,10 @@ class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppre
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Raise `kind` from a decoding error.
+
+        Other errors pass, and those that are `kind` already, except `Undecodable`.
+        """
         if error is None or not isinstance(error, _DECODING):
             return
         if isinstance(error, self._kind) and not isinstance(error, Undecodable):
@@ -98,7 +102,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
-    """Parse a JSON object within bounds."""
+    """Parse JSON as `parse_json` does, with its errors; raise `Undecodable` if the value is no object."""
     value = parse_json(data, most=most, deepest=deepest)
     if not isinstance(value, dict):
         raise Undecodable(f"it holds a {type(value).__name__}, where a JSON object is expected")
@@ -106,7 +110,10 @@ def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str,
 
 
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
-    """Check size and depth of JSON without parsing."""
+    """Raise `Undecodable` if JSON has more than `most` bytes, or `deepest` nested levels; parses nothing.
+
+    `items`: most commas and opening brackets.
+    """
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
     opened = data.count(b"[") + data.count(b"{")
@@ -138,9 +145,9 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate to at most `most` bytes; may also raise `zlib.error`.
+    """Inflate `packed`; raise `Undecodable` above `most` bytes, if cut off, or if bytes follow.
 
-    `like` is the dictionary used to deflate. Cut-off bytes, and bytes that follow, are refused.
+    Other bytes raise `zlib.error`. `like`: the dictionary used to deflate.
     """
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
     data = inflating.decompress(packed, most + 1)
@@ -152,14 +159,20 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
 
 
 def unbase64(text: Any, name: str) -> bytes:
-    """Decode base64 text; may also raise `ValueError`."""
+    """Decode base64 text; a value that is no text raises `Undecodable`, which names `name`.
+
+    Other text raises ValueError.
+    """
     if type(text) is not str:
         raise _no(name, "base64 text", text)
     return base64.b64decode(text, validate=True)
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the whole number `fields[name]`; may also raise `KeyError`."""
+    """Return the whole number `fields[name]`.
+
+    Raises KeyError if absent, `Undecodable` for other values or out of bounds.
+    """
     value = fields[name]
     if type(value) is int and least <= value <= most:
         return value
@@ -167,7 +180,7 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return a value that is a whole number (no bool) within bounds."""
+    """Return the value; raise `Undecodable` unless it is a whole number (no bool) from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
     return value
@@ -182,20 +195,23 @@ def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
 
 
 def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return the text `fields[name]`, or the default; may also raise `KeyError`."""
+    """Return the text `fields[name]`, or `default` if absent; without a default, raise KeyError.
+
+    Other values raise `Undecodable`.
+    """
     value = fields[name] if default is None else fields.get(name, default)
     return value if type(value) is str else as_text(value, name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """Return a value that is text."""
+    """Return the value; raise `Undecodable`, which names `name`, unless it is text."""
     if type(value) is not str:
         raise _no(name, "text", value)
     return value
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return a value that is true or false."""
+    """Return the value; raise `Undecodable`, which names `name`, unless it is true or false."""
     if type(value) is not bool:
         raise _no(name, "true or false", value)
     return value

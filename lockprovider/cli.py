@@ -53,7 +53,10 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command (default: of `sys.argv`) and return its exit status.
+
+    Usage errors raise SystemExit, those of `run` and `elect` return 125.
+    """
     all_words = list(sys.argv[1:] if arguments is None else arguments)
     options = list(takewhile(lambda word: word.startswith("-"), all_words))
     words, command = _split(all_words[len(options) :])
@@ -76,7 +79,10 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands; imports only the late one in `first`."""
+    """Build the parser of all commands; import only those of `LATE` in `first`.
+
+    Other late commands have only their help. A missing package raises SystemExit.
+    """
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",
@@ -97,6 +103,10 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _late(name: str, module: str) -> Any:
+    """Import and return a command's module.
+
+    If a package is missing, prints what to install to stderr and raises SystemExit.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

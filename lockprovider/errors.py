@@ -21,7 +21,7 @@ from lockprovider.words import iso, until
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that holds a lock, for people; `since_ms` is epoch ms.
+    """Process that holds a lock, for people; `since_ms` is when it acquired the lock (epoch ms).
 
     `command` is the program's name without its arguments, which may be secrets.
 
@@ -119,7 +119,10 @@ class LeaseLost(LockError):
 
 
 class PublishUnknown(LockError):
-    """Neither the store nor the lock record could tell whether the publish passed its commit point."""
+    """The outcome of the publish is unknown, or it is decided and another client has to apply it.
+
+    Its object may be there, may appear later, or never will.
+    """
 
     next_step = "acquire the lock again, then read the path"
 

@@ -227,7 +227,10 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Refuse, by `InvalidSettings`, keys and values that this library cannot honour."""
+    """Raise `InvalidSettings` for misspelt keys, and keys or values that this library cannot honour.
+
+    Likewise for another lock provider, and for credentials of the store.
+    """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
         raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")
@@ -250,6 +253,10 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
+    """Raise `InvalidSettings` for an unknown key under `OWNED`, or one that resembles an honoured key.
+
+    Accepts all others.
+    """
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
     from difflib import get_close_matches  # noqa: PLC0415 - needed for unknown keys only

@@ -65,6 +65,10 @@ class LockSettings:
         check_store: bool = True,
         max_hold: float | None = None,
     ) -> None:
+        """Check and set the fields; `renew` defaults to a tenth of `validity`.
+
+        Raises `InvalidSettings` for bad values, or `validity` below ten times `renew`.
+        """
         times = {"validity": validity, "renew": renew, "timeout": timeout, "poll": poll, "max_hold": max_hold}
         shown = ", ".join(f"{name}={value!r}" for name, value in times.items() if value is not None or name in _NEEDED)
         values: list[Any] = [value for name, value in times.items() if value is not None or name in _NEEDED]
@@ -112,7 +116,7 @@ class LockSettings:
 
 
 def checked(settings: object) -> LockSettings:
-    """Return the settings, or defaults for None; other types are refused."""
+    """Return the settings, or the defaults for None; other types raise `InvalidSettings`."""
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
@@ -121,7 +125,7 @@ def checked(settings: object) -> LockSettings:
 
 
 def wait_s(timeout: Any, default_s: float) -> float:
-    """Return the seconds to wait for a lock, checked; `default_s` for None."""
+    """Return `timeout` as seconds, `default_s` for None; raise `InvalidSettings` unless it is a number of 0 or more."""
     if timeout is None:
         return default_s
     if not _is_number(timeout) or not timeout >= 0:
@@ -130,7 +134,7 @@ def wait_s(timeout: Any, default_s: float) -> float:
 
 
 def check_functions(**functions: object) -> None:
-    """Check that each argument is callable or None."""
+    """Raise `InvalidSettings`, which names the argument, unless each argument is callable or None."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
@@ -142,7 +146,10 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a URL or a config; absent `settings` and `on` are None."""
+    """Options read from a URL or config; absent `settings` and `on` (the lock's path) are None.
+
+    `url` has no query.
+    """
 
     url: str
     settings: LockSettings | None = None
@@ -152,7 +159,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """User's name of a setting; `per_s` of its unit make a second."""
+    """Name and unit of a setting in a URL or config: `per_s` units make a second; `whole` refuses fractions."""
 
     name: str
     unit: str = "seconds"
@@ -173,7 +180,10 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """Read the table's URL and lock settings from Hudi's keys."""
+    """Return the table's URL, lock settings and Azure credentials from Hudi's keys, opening nothing.
+
+    Raises `InvalidSettings` without a base path, or as `hudi_keys.check`.
+    """
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -193,7 +203,10 @@ def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
 
 
 def from_url(url: str) -> Options:
-    """Read the options behind the `?` of a URL, not of a plain path."""
+    """Split lock options off a URL's query; a path without `://` stays whole.
+
+    Raises `InvalidSettings` for unknown, repeated or bad options.
+    """
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
@@ -218,7 +231,10 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Return Hudi's keys, with the renewal's older name if only that is used."""
+    """Return the config's key of each setting, for `renew` Hudi's older one if present.
+
+    Raises `InvalidSettings` if both renewal keys disagree.
+    """
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -231,7 +247,10 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings with Hudi's bounds; errors name the user's words."""
+    """Build settings from `values`, with defaults for absent ones.
+
+    Raises `InvalidSettings`, in the user's words, for bad values or below Hudi's lower bounds.
+    """
     seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in seconds:
@@ -265,6 +284,10 @@ def _truth(text: str) -> bool:
 
 
 def _seconds(word: _Word, value: object) -> float:
+    """Convert the value to seconds.
+
+    Raises `InvalidSettings` unless it is a finite number, and whole if the word requires it.
+    """
     expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:
         number = float(str(value).strip())

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """Mutex that serves threads in the order of asking, unlike `threading.Lock`."""
+    """Mutex that serves threads in the order of asking: each makes a `FifoTurn`, waits for it, and leaves it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -48,7 +48,7 @@ class Fifo:
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex; drops unreferenced turns."""
+        """Return the turn that has the mutex, None if it is free; removes turns that are no longer referenced."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -69,9 +69,9 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, until `leave` (in any thread) or until no longer referenced.
+    """A turn in a `Fifo`, appended when created, until `leave` (in any thread) or unreferenced.
 
-    So no interrupt leaves the mutex taken; the next turn notices within `SLICE_S`.
+    So no interrupt keeps the mutex; the next turn notices within `SLICE_S`.
     """
 
     def __init__(self, fifo: Fifo) -> None:
@@ -80,7 +80,10 @@ class FifoTurn:
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for this turn; False after `timeout` seconds."""
+        """Wait until this turn has the mutex; False after `timeout` seconds.
+
+        The turn then stays in the queue until `leave`.
+        """
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -146,7 +149,10 @@ class ProcessQueue:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return the known record, and once only a released one, to take unread."""
+        """Return and clear the record that this process released (`Idle`), which its caller may take unread.
+
+        Also returns the last known record.
+        """
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
@@ -160,19 +166,25 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, record: KnownRecord | None) -> None:
-        """Note a record read in vain, whose next read, if unchanged, has no body."""
+        """Keep the record for clients of this process, so that their next read, if it is unchanged, has no body."""
         with self._guard:
             self._known = record
 
     def note_held(self, holds: Callable[[], Held | None], record: KnownRecord | None, waited_s: float) -> None:
-        """Note that a client of this process holds the lock, after `waited_s`."""
+        """Note that a client of this process holds the lock after `waited_s` (`holds` returns its lease).
+
+        Makes a new end-of-hold signal; forgets the released record.
+        """
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, record, Idle()
 
     def note_freed(self, holds: Callable[[], Held | None], idle: Idle, record: KnownRecord | None) -> None:
-        """Note that the holder has no lock now, and wake the next client."""
+        """Note that this holder has freed the lock, keep `idle` and `record`, and wake the next client.
+
+        Ignored if another `holds` was noted.
+        """
         with self._guard:
             if self._holds != holds:
                 return
@@ -193,7 +205,10 @@ class ProcessQueue:
             self._world.sleep(seconds)
 
     def refusal(self, asked_by: str) -> Busy:
-        """Return the known holder, for the error of a refused client."""
+        """Return the known holder, for the error of a refused client, without a request.
+
+        This process's, else the last that its polling client read, else `asked_by`.
+        """
         held = self.holder
         if held is not None:
             return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
@@ -271,7 +286,10 @@ class Acquirer(Protocol):
 
 
 def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
-    """Acquire the lock by the queue, then by polling and writing the record; may raise `NotAcquired`."""
+    """Wait for this process's queue, then poll and write the record until `client` holds the lock.
+
+    After the deadline it raises `NotAcquired`. Store errors pass.
+    """
     queue.note_request()
     turn = FifoTurn(queue.fifo)
     try:
@@ -285,6 +303,11 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
 
 
 class _Acquisition:
+    """One client's acquisition, once it is first in its process's queue.
+
+    It reads the record, joins the waiters, and takes the lock.
+    """
+
     def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
         self._queue = queue
@@ -293,7 +316,10 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_held(self) -> None:
-        """Poll the record and take the lock, until it is held."""
+        """Poll the record, join its waiters, and take the lock; return when held.
+
+        At the deadline raise `NotAcquired` if it is not free.
+        """
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
@@ -316,7 +342,10 @@ class _Acquisition:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait for this process's holder at `poll`'s pace, and adopt what it released."""
+        """Wait at most `poll` for this process's holder, and adopt what it released.
+
+        Returns its end-of-hold signal, None if there is nothing to await.
+        """
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
@@ -328,6 +357,10 @@ class _Acquisition:
         return None if idle.released is not None else end_of_hold
 
     def _observed(self, known: KnownRecord, began_s: float, *, requested: bool) -> Observation:
+        """Build the observation of a read that began at `began_s`.
+
+        Notes the record and its holder in the process's queue.
+        """
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
         self._queue.note_unchanged(known)
         self._queue.busy = _holds(record)
@@ -335,7 +368,10 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, observation: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action, and join the waiters if that is it."""
+        """Choose the next action; write the record to join the waiters if that is chosen.
+
+        After the deadline take a free lock, or raise `NotAcquired`.
+        """
         if self._left_s() <= 0:
             take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1
@@ -360,6 +396,10 @@ def _holds(record: LockRecord) -> Busy:
 
 
 def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:
+    """Build the error that names the holder and its promised end.
+
+    Unread, it names the client of this process that is acquiring the lock.
+    """
     if not busy.valid_until_ms:
         return NotAcquired(f"{busy.owner}, a client of this process, is acquiring {where!r}", owner=busy.owner)
     owner, holder, until_ms = busy.owner, busy.holder, busy.valid_until_ms

@@ -42,11 +42,14 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """Return the running loop's queue for this lock."""
+        """Return the running loop's queue for this lock, created if needed."""
         return _QUEUES.get(asyncio.get_running_loop(), lock)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for this task's turn; False after the timeout."""
+        """Wait for this task's turn, which lasts until `pass_on`; False after the timeout, without a turn.
+
+        A cancelled task passes its turn on.
+        """
         if not self._taken:
             self._taken = True
             return True
@@ -64,7 +67,7 @@ class TaskQueue:
         return called.done()
 
     def pass_on(self) -> None:
-        """End the current turn and wake the next task."""
+        """End the current turn, forget its lease, and wake the next task."""
         self.lease = None
         if self._waiting:
             self._waiting.popleft().set_result(None)
@@ -73,6 +76,8 @@ class TaskQueue:
 
 
 class _Queues:
+    """Task queues by event loop and lock, referenced weakly; `get` creates a missing one. Thread-safe."""
+
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._of_loop: weakref.WeakKeyDictionary[
@@ -122,7 +127,10 @@ class Attempt:
         self._lease: Lease | None = None
 
     def run(self) -> Lease:
-        """Acquire the lock, in the thread."""
+        """Acquire the lock; must run in `thread`.
+
+        Failure ends the thread; after `abandon` it releases the lock and raises `WaitStopped`.
+        """
         try:
             with ends_with(self._cancelled):
                 lease = self._lock.acquire(self._timeout_s)
@@ -137,7 +145,10 @@ class Attempt:
         raise WaitStopped
 
     def abandon(self) -> None:
-        """Cancel the acquisition, or release the acquired lock."""
+        """Stop the acquisition under way, or release the acquired lock in its thread and end that.
+
+        Neither waits nor raises.
+        """
         with self._meeting:
             self._cancelled.set()
             lease = self._lease
@@ -221,6 +232,8 @@ class AsyncLock(ForTasks[Lock]):
     async def stage(self, path: str, data: bytes) -> Pending:
         """Prepare a later publish; see `Lock.stage`.
 
+        After a cancellation the staged bytes are removed, unless the store fails.
+
         >>> pending = await lock.stage("state/7", b"seven")
         >>> async with lock.acquire() as lease:
         ...     await lease.publish(pending)
@@ -228,7 +241,10 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Wait for this task's turn, then acquire; an inner call returns the held lease."""
+        """Wait for this task's turn, acquire, and keep the lease; the holding task counts its lease.
+
+        On failure the turn passes on. Raises `NotAcquired`, `LeaseLost`.
+        """
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
             return held.again()
@@ -248,6 +264,10 @@ class AsyncLock(ForTasks[Lock]):
         return lease
 
     async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
+        """Acquire the lock in a new thread and set the queue's `lease`.
+
+        After an error or a cancellation, it abandons the attempt and raises.
+        """
         attempt = Attempt(self._sync, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
@@ -301,6 +321,10 @@ class AsyncLease:
     def __init__(
         self, inner: Lease, thread: ThreadPoolExecutor, ended: Callable[[], None], on_lost: OnLost | None
     ) -> None:
+        """Wrap `inner`, acquired in `thread`, for the current task.
+
+        Its loss sets `lost` and calls `on_lost` on the loop, as its release calls `ended`.
+        """
         self.epoch = inner.epoch
         self.owner = inner.owner
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
@@ -360,7 +384,11 @@ class AsyncLease:
         await self._call(partial(self._inner.publish, path, data, new=new))
 
     async def renew(self) -> bool:
-        """Prolong the lease now; False while the outcome is unknown.
+        """Prolong the lease now; False if the outcome is unknown or the lease is lost.
+
+        Raises:
+            LeaseLost: the lease was released.
+            CasError: the store failed.
 
         >>> await lease.renew()
         True
@@ -368,7 +396,9 @@ class AsyncLease:
         return await self._call(self._inner.renew)
 
     async def release(self) -> None:
-        """Release the lock; an inner release only counts down. A cancelled release goes on.
+        """Release the lock and end its thread; an inner release only counts down, a repeated one does nothing.
+
+        A cancelled release goes on.
 
         Raises:
             CasError: the store failed; the lease lapses by itself.

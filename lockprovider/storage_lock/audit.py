@@ -44,7 +44,7 @@ class AuditRecord:
     held: bool
 
     def encode(self) -> bytes:
-        """Encode the line, in JVM Hudi's order of fields."""
+        """Encode the line, with its newline, in JVM Hudi's order of fields."""
         audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,
@@ -72,7 +72,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a lock's audit: Hudi's, or next to another lock object."""
+    """Paths of a lock's audit: the object `switch`, which turns it on, and the folder of its files."""
 
     switch: str
     folder: str
@@ -134,7 +134,10 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tenures in the order of the takes; `unreadable`: files with other lines."""
+    """Result of `analyse`: tenures in the order of the takes, and overlaps.
+
+    `unreadable`: files with lines that are no records.
+    """
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]
@@ -144,7 +147,10 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """Analyse audit files, by name; at `now_ms` tenures without an end may still stand."""
+    """Compute tenures and overlaps from audit files (contents by name); skip unreadable lines and list their files.
+
+    `now_ms` decides whether open tenures still stand.
+    """
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -160,7 +166,10 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """Yield one file's tenures; one still open when the next begins was never ended."""
+    """Yield one file's tenures; a START or another owner closes an open one, which counts as lapsed.
+
+    Ends without a start are ignored.
+    """
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms

@@ -96,7 +96,10 @@ class AuditLog:
     # -- called by the lock; never waits for the store ------------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
-        """Record that the lock was taken with this record."""
+        """Open an audit file with a START line, queued for the background thread.
+
+        Does nothing for a minute after the switch was read as off.
+        """
         if self._shared.pid != os.getpid():
             self._shared = _Shared()  # forked: the parent finishes its records
         shared = self._shared
@@ -111,14 +114,14 @@ class AuditLog:
         self._add(shared, page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """Record a renewal by this record, made `validity_s` before its end."""
+        """Queue a RENEW line, timed `validity_s` before the record's end; does nothing without an open audit file."""
         shared = self._shared
         if (page := shared.open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
             self._add(shared, page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
-        """Record that the lock was released, or found to be lost."""
+        """Close the open audit file, if any, and queue its END line; `held=False` marks a loss."""
         shared = self._shared
         with shared.guard:
             page, shared.open_page = shared.open_page, None
@@ -126,7 +129,10 @@ class AuditLog:
             self._add(shared, page, "END", at_ms, held=held)
 
     def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Add a line and start the writing thread; drops an ended page's renewal."""
+        """Append a line to the page, queue the page, and start the writing thread unless it runs.
+
+        Drops the renewal of a closed page.
+        """
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with shared.guard:
             if step == "RENEW" and shared.open_page is not page:
@@ -157,6 +163,10 @@ class AuditLog:
             self._write(shared, page)
 
     def _next(self, shared: _Shared) -> _Page | None:
+        """Remove and return the next queued page.
+
+        None if none is left, which wakes `flush` and counts the thread as ended.
+        """
         with shared.guard:
             if shared.pages:
                 return shared.pages.popleft()
@@ -165,6 +175,10 @@ class AuditLog:
             return None
 
     def _write(self, shared: _Shared, page: _Page, timeout_s: float = _REQUEST_S) -> None:
+        """Write the page if the audit is switched on, else close and drop it.
+
+        Store errors log a warning; the page's next line retries.
+        """
         try:
             if self._wanted(shared, timeout_s):
                 self._put(page, timeout_s)
@@ -176,6 +190,7 @@ class AuditLog:
             shared.open_page = None if shared.open_page is page else shared.open_page
 
     def _wanted(self, shared: _Shared, timeout_s: float) -> bool:
+        """Return whether the audit is switched on; reads the switch at first, and a minute or more after it was off."""
         now_s = self._world.monotonic_s()
         if shared.wanted is None or (not shared.wanted and now_s - shared.asked_s >= _ASK_AGAIN_S):
             shared.wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
@@ -183,7 +198,10 @@ class AuditLog:
         return shared.wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
-        """Write the page's new content to its file."""
+        """Write the whole page to its file if it has new lines, even over another write; note written size and version.
+
+        Store errors pass.
+        """
         data, version = page.data, page.version
         if len(data) == page.written:
             return
@@ -198,6 +216,10 @@ class AuditLog:
         page.written = len(data)
 
     def _finish(self) -> None:
+        """Wait `exit_s` for the writing thread; unless it still runs, write the queued pages in this thread.
+
+        A forked child does nothing.
+        """
         shared = self._shared
         if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
             return
@@ -219,7 +241,7 @@ def _at_exit() -> None:
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
-    """Read whether the table's audit is switched on."""
+    """Read whether the table's audit is switched on; a missing or unreadable switch is off."""
     content = store.read_or_none(switch, timeout=timeout_s)
     return content is not None and decode_switch(content.data)
 
@@ -230,7 +252,10 @@ def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """Read the audit files by name; with `last`, only the newest."""
+    """Read the audit files with eight threads, and return contents by file name; with `last`, only that many newest.
+
+    Files removed meanwhile are left out.
+    """
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]

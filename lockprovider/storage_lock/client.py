@@ -67,7 +67,10 @@ def command() -> str:
 
 
 class Client:
-    """One owner id with at most one lease. Its threads take turns."""
+    """Client of one lock: an owner id, its lease machine, publisher and committer.
+
+    It has at most one lease; its threads take turns.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,10 @@ class Client:
         on_metric: OnMetric | None,
         audit: AuditLog | None,
     ) -> None:
+        """Make a client with a new owner id, a new or shared process queue, and isolated connections.
+
+        Sends no request, starts no thread.
+        """
         self.path = path
         self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings
@@ -148,7 +155,10 @@ class Client:
     # -- acquiring the lock (`acquire`)
 
     def adopt(self, idle: Idle, record: KnownRecord | None) -> None:
-        """Adopt what another client of this process released and read."""
+        """Cache `record`, and set the machine to `idle` if that has a released record to take unread.
+
+        Forgets an own released record that was overwritten.
+        """
         self._file.known = record or self._file.known
         state = self._driver.state
         if idle.released is not None:
@@ -157,14 +167,20 @@ class Client:
             self._driver.state = state if record.version == state.released[1] else Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write the record, read at `version`, with this process among the waiters; False on failure."""
+        """Write `record`, which names this process as a waiter, over `version`.
+
+        Returns False if refused, unknown, too late, or the store failed.
+        """
         with contextlib.suppress(CasError):  # joining is optional
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def look(self, wish: Wish) -> RecordRead:
-        """Read the record; a record just released here is returned once without a request."""
+        """Set the machine to `Idle`, then read and cache the record.
+
+        A record that this process released is returned once without a request.
+        """
         driver = self._driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             # An earlier failure may have left another state.
@@ -175,7 +191,10 @@ class Client:
             return RecordRead(self.known, requested=True)
 
     def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock as read, and apply what is pending; False if another client was faster."""
+        """Take the lock over `latest` (None: absent), leaving `waiters`, and apply pending publishes; False if refused.
+
+        Errors pass, after the take is released or forgotten.
+        """
         driver = self._driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             at = driver.moment()
@@ -211,31 +230,40 @@ class Client:
         return True
 
     def begin_lease(self) -> None:
-        """Begin a lease after the successful take."""
+        """Note the time of the successful take, and forget the earlier lease's commits."""
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
 
     def _back_out(self) -> None:
-        """Forget a failed take; the next try recognises a late one."""
+        """Set the machine to `Idle` after a failed take.
+
+        If its pending publishes could not be applied, it first releases the lock, ignoring errors.
+        """
         if isinstance(self._driver.state, Rolling):
             self.release_quietly()  # others need not wait for a lapse
         self._driver.state = Idle()
 
     def end(self, lease: Lease, turn: FifoTurn | None) -> None:
-        """End the lease, and wake this client's next thread."""
+        """Forget the lease, and wake this client's next thread by leaving `turn`.
+
+        Does nothing for another lease, or without a turn.
+        """
         # Compared by its signal: the weak reference may be gone.
         if self._ends is lease.lost and turn is not None:
             self.lease = None
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
-        """Leave the queue of this client's threads."""
+        """Leave the queue of this client's threads; if `turn` was first, also wake other clients of this process."""
         if self.turn.first() is turn:
             self.free_queue()
         turn.leave()
 
     def give_up(self) -> None:
-        """Release what an interrupted acquisition may have taken, so that clients need not wait for a lapse."""
+        """Read the record, and release the lock if an interrupted acquisition has taken it.
+
+        Store and lock errors are ignored; the lease then lapses.
+        """
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
                 latest = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
@@ -249,7 +277,10 @@ class Client:
             self.give_back()
 
     def free_queue(self) -> None:
-        """Wake other clients of this process, as this one holds nothing."""
+        """Note in the process's queue that this client holds nothing, and wake the next client.
+
+        It gets what this client released and read.
+        """
         state = self._driver.state
         self.queue.note_freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
@@ -260,16 +291,22 @@ class Client:
         return self._driver.held()
 
     def tick(self) -> Ended | None:
-        """Feed the time to the machine, without waiting; returns a lapsed lease's end."""
+        """Return how the lease has lapsed by now, or None; sends no request.
+
+        Marks the machine `Lost` unless a step or write is under way.
+        """
         return self._driver.tick()
 
     def note_end(self, *, held: bool) -> None:
-        """Audit that the lock was released or lost."""
+        """Write to the audit, if any, that the lock was released (`held`) or lost."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
-        """Prolong the lease once, and apply what is left unless another thread does."""
+        """Write the record to prolong the lease, or read it to settle an unanswered write.
+
+        Then applies left publishes, unless another thread publishes. Errors pass.
+        """
         driver = self._driver
         with driver.step_guard:
             answer: Answer = None
@@ -290,9 +327,9 @@ class Client:
         return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
 
     def give_back(self) -> None:
-        """Write until the record is known to be released, or another client's.
+        """Wait for a publish under way, write until the record is released or another client's, and audit that.
 
-        After a `CasError` the lease lapses by itself.
+        After a `CasError` the lease lapses.
         """
         driver = self._driver
         at_ms = self.world.now_ms()
@@ -306,12 +343,15 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def release_quietly(self) -> None:
-        """Release the lock, suppressing errors while another one is raised."""
+        """Release the lock as `give_back` does, ignoring store and lock errors."""
         with contextlib.suppress(CasError, LockError):
             self.give_back()
 
     def wait_for_late(self) -> None:
-        """Wait until no client can apply an earlier lease's publish; may renew."""
+        """Sleep until no client can apply an earlier lease's publish.
+
+        First renews the lease until its record names no publish. Errors pass.
+        """
         lease, held = self.lease, self.held()
         while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # else a client that takes over applies it again

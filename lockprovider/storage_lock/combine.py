@@ -84,7 +84,7 @@ def is_over(intent: Intent, log: Log | None) -> bool:
 
 
 def parse_intent(name: str, body: bytes) -> Intent | None:
-    """Parse an intent's name; None for another name."""
+    """Parse an intent's path below the intents' folder; None if it is no such path, or `body` is too large."""
     log, slash, rest = name.partition("/")
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
@@ -271,7 +271,10 @@ _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Return what the record's log says about one intent."""
+    """Return `Decided` if the log has the intent's path, `Void` if it cannot judge.
+
+    Else `decider.refuse` judges: `Refused` with its error, or `Undecided`.
+    """
     if log is None or log.name != intent.log:
         return Void()
     index = next((number for number, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
@@ -343,14 +346,14 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Act: stop leading. `frees`: release the lock plainly by one more write."""
+    """Act: stop leading. `frees`: first write the record once more, released and with nothing pending."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Act: read the published object, which another client applies."""
+    """Act: wait and read until the published object, which another client applies, is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +363,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Act: release the lock plainly by one more write, as all is applied."""
+    """Act: write the record once more, as all is applied, so that foreign clients find the lock released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +397,10 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose a group commit client's next act; ask again after a `StepDown`."""
+    """Choose a group commit client's next act by its knowledge; `poll_s` bounds pauses.
+
+    Changes nothing; ask again after a `StepDown`.
+    """
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()

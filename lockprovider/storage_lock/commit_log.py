@@ -266,7 +266,10 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Append publishes to the log within its bounds."""
+    """Return the log with these publishes; too large ones without bytes, the oldest entries dropped until all fits.
+
+    The last 8 results are cached.
+    """
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )
@@ -288,7 +291,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Inflate and decode the entries; the last results are cached."""
+    """Inflate and decode the entries; raise `Undecodable` for other bytes. The last 32 results are cached."""
     if not packed:
         return ()
     with undecodable_as(Undecodable, "its entries cannot be unpacked"):

@@ -48,9 +48,9 @@ class Intents:
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's intents that are not withdrawn; `sample` is the decider's.
+        """List this log's intents that are not withdrawn.
 
-        Of unread bodies only the first, by stem, are read and returned.
+        Reads and caches at most 16 new bodies, by stem; omits other unread ones. `sample`: the decider's.
         """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
@@ -70,9 +70,9 @@ class Intents:
         return tuple(listed.values())
 
     def withdraw(self, intent: Intent) -> None:
-        """Withdraw the intent from later listings; after a `CasError` it may still be decided.
+        """Write an empty body over the intent, so that later listings skip it.
 
-        A client that has listed it may decide it, at that version.
+        Earlier listers may still decide it, as may all after a `CasError`.
         """
         path = self.path(intent)
         # Not deleted: a late copy of the post must not recreate it.
@@ -85,7 +85,7 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Remove undecidable intents; never those withdrawn in a log that goes on."""
+        """Delete the intents' objects: only undecidable ones, and never those withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
@@ -163,7 +163,7 @@ class CommitRequests:
         self._all.append(request)
 
     def end(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Remove a request, and end it with this outcome."""
+        """Remove a request, set its outcome, and wake its caller."""
         self._all.remove(request)
         request.end(outcome)
 
@@ -183,7 +183,10 @@ class CommitRequests:
         return [request for request, outcome in verdicts if isinstance(outcome, Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post these requests' intents in that log; repeat after False or `CasError`."""
+        """Post the intents of requests not stored yet, and note that in the requests.
+
+        Repeat after False or `CasError`: some may be posted.
+        """
         for request in requests:
             if not request.is_stored:
                 began_s = self._world.monotonic_s()
@@ -201,7 +204,10 @@ class CommitRequests:
         return posted_s + _EARLY * self._wait_s - now_s
 
     def settle(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End the requests that are decided and not in `all_pending` (paths), and those that never will be."""
+        """End requests that are decided with a path outside `all_pending`, refused or void, waking their callers.
+
+        Deletes refused and void intents in the background.
+        """
         for request in self:
             match combine.verdict(log, request.intent, request.decider):
                 case Decided(path) if path in all_pending:
@@ -235,7 +241,10 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the refusal by applied publishes; a pending one may never appear."""
+    """Return the decider's error if applied entries refuse the request.
+
+    Returns None if only pending ones do, which may never appear.
+    """
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

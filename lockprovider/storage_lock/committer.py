@@ -84,7 +84,8 @@ class Committer:
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
         """Wait until the publish is decided and applied, or can no longer be; starts the thread if needed.
 
-        `known`: the record by which the caller judged the intent.
+        `known`: the record by which the caller judged the intent. An interrupt first gives the request up, for at most
+        20 s.
 
         Returns:
             Decided: the publish is applied.
@@ -126,7 +127,10 @@ class Committer:
         return request.answer
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove a publish's leftovers later, with others; not promised. May raise `InvalidInput`."""
+        """Delete these objects in the background, later and with others; not promised.
+
+        A bad path raises `InvalidInput`, and nothing is removed.
+        """
         checked = tuple(map(check_path, paths))
         with self._guard:
             self._left.append(checked)
@@ -139,7 +143,10 @@ class Committer:
         self._rest.wait(timeout_s)
 
     def sweep(self) -> int:
-        """Remove dead writers' intents; returns their number. May be repeated."""
+        """List the intents of all logs, read the record, and delete those that no write can decide.
+
+        Returns their number. May be repeated.
+        """
         # Listed before the read: an intent of another log is over.
         intents = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
@@ -156,7 +163,10 @@ class Committer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve requests until none is left; on an error end all by `PublishUnknown`."""
+        """Serve requests on the thread until none is left.
+
+        An error ends all, even new ones, by `PublishUnknown`, and passes.
+        """
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:
@@ -179,7 +189,10 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Wait for more requests, then remove leftovers; returns whether the thread ends."""
+        """Wait a second for requests, else delete leftovers; return True if the thread ends, after unregistering it.
+
+        `CasError` is ignored.
+        """
         with self._guard:
             if self._new:
                 return False

@@ -66,7 +66,10 @@ class RecordFile:
         self.highest_epoch = 0  # highest read or written
 
     def read(self, timeout_s: float) -> KnownRecord | None:
-        """Read the record and cache it as `known`; None if absent. May raise `MalformedRecord`."""
+        """Read the record (no body if unchanged), cache it as `known`, and update `highest_epoch`; None if absent.
+
+        May raise `MalformedRecord`; store errors pass.
+        """
         try:
             content = self._content(timeout_s)
         except ObjectNotFound:
@@ -127,9 +130,9 @@ class Driver:
         return machine.belief(self.state)
 
     def feed(self, event: Event) -> Answer:
-        """Feed one event; perform effects until the machine asks for none, or an `Apply`.
+        """Feed one event and send the machine's reads and writes until it asks for neither; return its last effect.
 
-        Errors of `RecordFile` pass after the machine has noted them.
+        Hold `step_guard`. Store errors pass.
         """
         while True:
             before = self.state
@@ -145,7 +148,10 @@ class Driver:
                     return effect
 
     def tick(self) -> Ended | None:
-        """Feed the time, without waiting for a request; returns a lapsed lease's end."""
+        """Return how the lease has lapsed by now, or None; never waits.
+
+        Marks the machine `Lost` unless a step or write is under way.
+        """
         state = self.state
         after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
@@ -165,7 +171,7 @@ class Driver:
             self._until_s = math.inf
 
     def read(self) -> RecordSeen:
-        """Read the record, as an event."""
+        """Read and cache the record, and return it as an event, which is not fed to the machine."""
         known = self._file.read(self._request_s())
         if known is None:
             return RecordSeen(None, None, self.moment())
@@ -178,7 +184,7 @@ class Driver:
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
-        """Log the result, and record it in the audit, if any."""
+        """Log a result of the lease, and queue a take or renewal for the audit, if any."""
         held = self.held()
         if held is None or not isinstance(answer, Done):
             return
@@ -190,7 +196,10 @@ class Driver:
             self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: PutRecord) -> Event:
-        """Write the record; returns the outcome as an event."""
+        """Write the record, count its outcome, and return that as an event.
+
+        An error passes, after the machine has noted it as `PutFailed`.
+        """
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:

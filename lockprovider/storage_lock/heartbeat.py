@@ -87,6 +87,10 @@ class Heartbeat:
         return self._pulse.thread
 
     def _beat(self, lease: Beating) -> tuple[str | None, float]:
+        """Call `renew` unless the lease, its thread or `max_hold` has ended.
+
+        Returns the reason to end, or None, and the pause in seconds.
+        """
         if lease.lost.is_set():
             return "it has ended", 0.0
         if not lease.thread.is_alive():
@@ -115,7 +119,10 @@ class Pulse:
         self._begun = 0
 
     def begin(self, heartbeat: Heartbeat) -> None:
-        """Beat for this heartbeat; starts the thread if it has ended."""
+        """Beat for this heartbeat from now on, instead of an earlier one; start a thread unless one runs.
+
+        May raise RuntimeError.
+        """
         with self._guard:
             self._begun += 1
             self._now = heartbeat
@@ -142,7 +149,10 @@ class Pulse:
             end.set()
 
     def _beat_until(self, end: Signal, last: Heartbeat | None) -> None:
-        """Beat for the current heartbeat, until the thread is to end."""
+        """On the thread, look twice an interval for the current heartbeat and let it beat, until `end` is set.
+
+        Two looks without one set it.
+        """
         slice_s = 0.0 if last is None else last.interval_s / _LOOKS
         pause_s, looks = slice_s, 0
         while not end.wait(pause_s):
@@ -159,7 +169,7 @@ class Pulse:
                     pause_s, looks = next_s, _LOOKS - 1
 
     def _wanted(self, end: Signal, last: Heartbeat | None) -> Heartbeat | None:
-        """Return the current heartbeat; two looks in vain end the thread."""
+        """Return the current heartbeat; if there is none, and was none at the last look (`last`), set `end`."""
         with self._guard:
             if self._now is None and last is None:
                 end.set()

@@ -17,7 +17,10 @@ _TRIES = 20  # each new waiter may cost one
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the lock record and the store's time; may raise `MalformedRecord`."""
+    """Read the record and, by a second request, the store's time (else this machine's).
+
+    An absent record gives a status without one. May raise `MalformedRecord`.
+    """
     try:
         content = store.read(path, timeout=timeout_s)
         store_ms = store.head(path, timeout=timeout_s).answered_ms
@@ -79,6 +82,10 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 
 
 def _finished(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
+    """Take the lock from its holder, apply or set aside what is pending, and release it.
+
+    The outcome is `Lost` if the record had changed.
+    """
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     if not client.take_from(record, version) or client.known is None:
         return Broken(Lost(path, version, ABSENT))

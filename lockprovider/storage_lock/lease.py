@@ -81,6 +81,10 @@ class Lease:
     """
 
     def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn) -> None:
+        """Make the lease of a client that has just taken the lock, in the acquiring thread.
+
+        `start` begins its heartbeat.
+        """
         held = client.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
@@ -134,6 +138,8 @@ class Lease:
 
     def check(self) -> None:
         """Raise `LeaseLost` if this process knows that the lease is lost or released; sends no request.
+
+        A lapse first noticed here calls `on_lost`.
 
         >>> lease.check()
         >>> lease.release()
@@ -193,7 +199,10 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Decide the publish; an error after a try becomes `PublishUnknown`."""
+        """Commit and apply the publish.
+
+        Once its commit was sent, store errors become `PublishUnknown`; before, they pass, or `LeaseLost` after a lapse.
+        """
         try:
             self._decide(pending, data, new=new)
         except (AlreadyExists, LeaseLost, PublishUnknown):
@@ -206,7 +215,11 @@ class Lease:
             raise _in_doubt(pending, error) from error
 
     def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit the publish; after the lease's end, settle it."""
+        """Commit and apply the publish.
+
+        If the lease ends first, note that, and read whether it is committed; if not, raise `LeaseLost` or
+        `PublishUnknown`.
+        """
         if self._closed:
             self.check()
         publisher = self._client.publisher
@@ -242,7 +255,10 @@ class Lease:
         return self._ended or self._client.tick()
 
     def renew(self) -> bool:
-        """Prolong the lease now; False while the outcome is unknown.
+        """Prolong the lease now, and apply decided publishes that are left.
+
+        Returns False if the outcome is unknown or the lease is over. A loss first noticed here calls `on_lost`; store
+        errors pass.
 
         >>> lease.renew()
         True
@@ -287,7 +303,10 @@ class Lease:
         self._heartbeat.stop()
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost, because its heartbeat has stopped."""
+        """Mark the lease as lost, calling its callbacks.
+
+        With its thread dead it also counts as released, and wakes the next thread; the record lapses.
+        """
         self._learn(Ended(why, LossReason.LAPSED))
         if not self.thread.is_alive():  # no thread can release it
             turn, self.turn, self._given_back = self.turn, None, True
@@ -322,7 +341,10 @@ class Lease:
         return self
 
     def end(self) -> None:
-        """Release the lease, however often acquired, suppressing failures."""
+        """Release the lease, however often acquired, or repeat an interrupted release.
+
+        Ignores store and lock errors.
+        """
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:
@@ -363,6 +385,7 @@ class Lease:
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
+        """Return whether the lease is lost; first notes a lapse, which calls the callbacks. Sends no request."""
         if not self._closed:
             self._learn(self._client.tick())
         return self.lost.is_set()

@@ -54,6 +54,10 @@ class Lock:
         on_metric: OnMetric | None = None,
         audit: AuditLog | None = None,
     ) -> None:
+        """Make a client with its own owner id; sends no request.
+
+        Raises `InvalidSettings`, or `InvalidInput` for `path`.
+        """
         self.path = check_path(path)
         self.settings = checked(settings)
         check_functions(on_lost=on_lost, on_metric=on_metric)
@@ -71,7 +75,7 @@ class Lock:
         self._be_new()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or a copy, which is another client; raises while held."""
+        """Return the state for a pickle or a copy, which is another client; raises `NotPicklable` while held."""
         lease = self._client.lease
         if lease is not None and not lease.released:
             raise NotPicklable(
@@ -85,6 +89,7 @@ class Lock:
         self._be_new()
 
     def _be_new(self) -> None:
+        """Replace the client by a new one, with a new owner id, no cached record and no lease."""
         self._client = Client(
             self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
         )
@@ -144,7 +149,10 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Wait for this thread's turn, then acquire; an inner call counts the held lease."""
+        """Wait for this thread's turn, check the store, acquire the lock, start the lease.
+
+        An inner call counts the held one. Errors free the turn.
+        """
         client = self._of_this_process()
         held = client.lease
         if held is not None and held.thread is threading.current_thread() and not held.released:
@@ -168,11 +176,16 @@ class Lock:
                 raise
 
     def _must_come(self, turn: FifoTurn, deadline_s: float) -> None:
+        """Wait for this thread's turn in its client; raise `NotAcquired` after the deadline."""
         if not turn.wait(max(0.0, deadline_s - self._world.monotonic_s())):
             message = f"another thread of this process holds {self._client.where!r}"
             raise NotAcquired(message, owner=self.owner)
 
     def _begin(self, client: Client, turn: FifoTurn) -> Lease:
+        """Start the lease of the taken lock, with its heartbeat, and note it in the client.
+
+        If that fails, it releases the lock and raises.
+        """
         lease = Lease(client, self._on_lost, turn)
         try:
             lease.start()
@@ -199,6 +212,7 @@ class Lock:
             lease.release()
 
     def _mine(self) -> Lease | None:
+        """Return this client's unreleased lease, or None; raise `LockError` if another thread acquired it."""
         lease = self._held
         if lease is None or lease.released:
             return None
@@ -286,6 +300,8 @@ class Lock:
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without holding the lock; waits until that is decided and applied.
+
+        Returns `Decided` then; after `Void` or `Hold` ask again, see `Committer.commit`.
 
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.

@@ -74,7 +74,10 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Handle an event of a holder without a write under way."""
+    """Return the step of a holder (`Held`, `Rolling`) without a write under way.
+
+    An event of another state raises ValueError.
+    """
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else settled(held.record)
@@ -104,7 +107,10 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
-    """Handle an event of a client with a write under way, or without its answer."""
+    """Return the step of a client with a write under way, or without its answer.
+
+    An event of another state raises ValueError.
+    """
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -132,6 +138,7 @@ def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
 
 
 def _take(me: Me, take: TakeLock) -> Step:
+    """Return the step that writes the take, or `Busy` if the record that was read forbids it."""
     record, version, at = take.seen.record, take.seen.version, take.seen.at
     if record is not None and not may_take(record, me.owner, at.now_ms):
         return Idle(), _busy(record)
@@ -243,7 +250,10 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
-    """Handle a write of this client that is stored at `version`."""
+    """Return the step after this client's write is stored at `version`.
+
+    Held or rolling, with a deadline from the send; idle after a release.
+    """
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -268,6 +278,10 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
+    """Return the step after the record was read for a refused or unanswered write.
+
+    Written, still held, not taken, released, or lost.
+    """
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
         return still_held
@@ -280,7 +294,10 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the record is still this client's, else None."""
+    """Return the step if the record is still this client's, else None.
+
+    The write is stored, or the lease continues without it.
+    """
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
@@ -303,6 +320,7 @@ def _reason(me: Me, record: LockRecord | None) -> LossReason:
 
 
 def _why_lost(me: Me, record: LockRecord | None) -> str:
+    """Describe, for people, how the record shows that this client lost the lock."""
     if record is None:
         return "its record was removed"
     if record.released_pending:
@@ -325,7 +343,10 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
-    """Return the end of the lease if its deadline has passed."""
+    """Return the end of the lease if its deadline has passed.
+
+    With a write under way the state stays, as its answer still decides.
+    """
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:

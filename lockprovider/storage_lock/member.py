@@ -77,7 +77,10 @@ class Member:
         self._leading: _Leading | None = None
 
     def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, each with the record that its caller read."""
+        """Add requests, and learn the records that their callers read.
+
+        Marks the record stale if its log cannot judge a request.
+        """
         for request, known in requests:
             self._requests.add(request)
             if known is not None:
@@ -88,7 +91,10 @@ class Member:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
-        """Do one step; returns the pause in seconds, or None if nothing is left."""
+        """Do one step; return the pause in seconds, None if nothing is left.
+
+        Never raises: it retries store errors until deadlines, others end all requests.
+        """
         try:
             return self._step()
         except (CasError, LockError) as error:
@@ -103,7 +109,10 @@ class Member:
             return 0.0
 
     def _step(self) -> float | None:
-        """Settle requests by the record, give up late ones, do the next act."""
+        """Read the record if stale, end settled and late requests, do the next act.
+
+        Returns the pause in seconds, None if nothing is left.
+        """
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -119,7 +128,10 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Do the act of `next_act`; returns the pause in seconds, or None."""
+        """Do the act that `next_act` chooses (read, post, write, lead, give up).
+
+        Returns the pause in seconds, None if nothing is left.
+        """
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         situation = self._situation(known, undecided)
@@ -176,7 +188,10 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index among the pending of this client's first publish, if others apply it unseen."""
+        """Return the index of this client's first publish among the pending, if another client applies it.
+
+        None otherwise, or if the record will show it soon.
+        """
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -187,7 +202,10 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read whether all publishes up to `position` are applied; returns the seconds until the next read."""
+        """Read, once due, whether the publishes up to `position` are applied, and note that.
+
+        Returns the seconds until the next read, 0 if applied.
+        """
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -220,15 +238,16 @@ class Member:
         return NotAcquired(message, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
+        """Withdraw and end all requests with `Hold`, and mark the record stale; returns a pause of 0."""
         for request in self._requests:
             self._give_up(request, Hold())
         self._writer.stale = True
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `outcome`, or `Void` instead of an error if the log has ended.
+        """Withdraw a request and end it with `outcome`; instead of an error with `Void` if its log ended.
 
-        It ends with `PublishUnknown` if it is, or may be, decided.
+        With `PublishUnknown` if it may be decided.
         """
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
@@ -259,7 +278,10 @@ class Member:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _straight(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with own publishes; returns the pause. `leads` begins to lead."""
+        """Write the record with own publishes, unless too soon; returns the pause in seconds.
+
+        With `leads`, a won write makes this client leader.
+        """
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
@@ -274,7 +296,10 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: Situation) -> float:
-        """Lead one round: list intents, then write or step down; returns the pause."""
+        """Lead one round: list intents, then write the record, wait or step down.
+
+        Sleeps to keep the store's pace; returns the pause in seconds.
+        """
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -309,7 +334,10 @@ class Member:
                 return 0.0
 
     def _free(self, known: KnownRecord) -> float | None:
-        """Write the record once more, to show foreign clients that nothing is pending."""
+        """Write the record once more, to show foreign clients that nothing is pending.
+
+        Returns None, or the pause if it is too soon.
+        """
         if pause_s := self._paced_s(known):
             return pause_s
         self._writer.put(known, (), leading_s=0.0)
@@ -329,7 +357,10 @@ class Member:
         return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
     def _chosen(self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
-        """Choose what the next write decides; gives up own requests that cannot be decided."""
+        """Refresh the decider and return the publishes for the next write; end own requests that cannot be decided.
+
+        `listed` returns other clients' intents.
+        """
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
         own = [request.intent for request in self._requests]

@@ -115,7 +115,7 @@ class Counters:
         self._timings: dict[str, Timing] = {}
 
     def __call__(self, measure: Measure) -> None:
-        """Add one measure."""
+        """Add a counter's or timer's measure; replace the gauge's value."""
         with self._guard:
             match measure.kind:
                 case "counter":
@@ -151,7 +151,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def acquisition(self) -> Iterator[None]:
-        """Count and time the acquisition in this block."""
+        """Context manager: count and time the acquisition in its block.
+
+        An error counts as failure and passes, success begins the time held.
+        """
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
         try:
@@ -166,7 +169,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Count the release in this block, and time how long the lock was held."""
+        """Context manager: report the time held and count a failed release, whose error passes.
+
+        `stepped` counts the successful one.
+        """
         try:
             yield
         except (CasError, LockError):
@@ -184,7 +190,7 @@ class Recorder:
                 self._tell(measure)
 
     def wrote(self, state: State, outcome: Outcome) -> None:
-        """Count a write of the record by its outcome."""
+        """Count a write with an unknown outcome, or a refused take; other outcomes count nothing."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
         elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
@@ -233,6 +239,10 @@ def _counted(owner: str, step: Transition) -> tuple[str, ...]:
 
 
 def _timed(step: Transition) -> Held | None:
+    """Return the lease whose left validity a step reports, else None.
+
+    That is the new one after a take, the old one after a renewal.
+    """
     match step.before, step.effect, step.after:
         case _, Done("acquired"), Held() as new:
             return new
@@ -247,6 +257,7 @@ def _left(held: Held, now_ms: int) -> Measure:
 
 
 def _reasons(error: BaseException) -> tuple[str, ...]:
+    """Return the counters that name a failed acquisition's reason; none for `NotAcquired`."""
     match error:
         case NotAcquired():
             return ()

@@ -80,7 +80,10 @@ class Join:
 
 
 def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """Choose the action after a read of the record; `jitter` is in [0, 1)."""
+    """Return the action after a read of the record, with the waiter's new memory.
+
+    `jitter`, in [0, 1), spreads pauses.
+    """
     outside = observation.record.waiters and waiter.name not in observation.record.waiters
     noted = replace(_noted(waiter, observation), round_s=_round_s(observation) if outside else None)
     take = None if noted.free_since_s is None else _take(waiter, observation)
@@ -90,7 +93,10 @@ def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def at_last(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Take a free lock at the deadline, regardless of waiters and yield window."""
+    """Return the take of a free lock at the deadline, regardless of waiters and yield window.
+
+    None if it is not free.
+    """
     if not observation.free:
         return None
     return TakeTurn(() if _was_left(observation) else without_waiter(observation.record.waiters, waiter.name))
@@ -109,9 +115,9 @@ def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Take the lock if this client is first, without the waiters that missed their turns.
+    """Return the take of a client that is first, without waiters that missed their turns, else None.
 
-    A client that has waited for a whole round outside the waiters goes before all, once.
+    A round waited outside the waiters counts, once.
     """
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
@@ -145,7 +151,7 @@ def comes_again(gap_s: float, waited_s: float) -> bool:
 
 
 def _noted(waiter: Waiter, observation: Observation) -> Waiter:
-    """Note this read: version, latency, and since when the lock is free."""
+    """Return the waiter's memory after this read: version, latency, and since when the lock is free."""
     # The yield window belongs to foreign clients.
     free = observation.free and not yield_left_s(observation.record, observation.now_ms)
     since_s = waiter.free_since_s if waiter.version == observation.version else None

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """Place of a lock, with the settings of its URL or config."""
+    """URL, store and path of a lock, with the settings of its URL or config; None means defaults."""
 
     url: str
     store: Store
@@ -40,7 +40,10 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """Return a copy with the times that are not None; may raise `InvalidSettings`."""
+        """Return a copy whose settings have the times that are not None; a default `renew` follows a new `validity`.
+
+        May raise `InvalidSettings`.
+        """
         times = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
         named: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
         settings = self.settings or LockSettings()
@@ -50,7 +53,7 @@ class LockPlace:
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
-        """Make a client, `Lock` or `AsyncLock`, with Hudi's audit."""
+        """Make a client (`kind`: `Lock` or `AsyncLock`) of this lock, with Hudi's audit; sends no request."""
         audit = AuditLog(self.store, self.path)
         return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
 
@@ -62,7 +65,10 @@ def locate(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> LockPlace:
-    """Return the place of the lock that `lockprovider.lock(url, ...)` opens."""
+    """Open the store of the URL, and return the lock's URL, store, path and settings; sends no request.
+
+    Raises as `lockprovider.lock`.
+    """
     return _place(from_url(check_url(url)), on, settings, storage_options)
 
 
@@ -86,6 +92,7 @@ class LockProvider:
     """
 
     def __init__(self, lock: Lock) -> None:
+        """Wrap a `Lock`, without a request; other types raise `InvalidSettings`."""
         if not isinstance(lock, Lock):
             raise InvalidSettings(
                 f"lock={lock!r} must be a Lock: use LockProvider.from_url(url) or from_config(config)"
@@ -233,7 +240,10 @@ def _place(
     settings: LockSettings | None,
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
-    """Merge the options of a URL or config with the arguments; rejects contradictions."""
+    """Merge the options of a URL or config with the arguments, and open the store.
+
+    Contradictions and bad paths raise `InvalidSettings`.
+    """
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given
     _check_path(path)
@@ -243,7 +253,10 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a managed identity's client id by a credential object of `azure-identity`."""
+    """Return a copy of the options, with a managed identity's client id replaced by a credential object.
+
+    Raises `InvalidSettings` if `azure-identity` is missing.
+    """
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:

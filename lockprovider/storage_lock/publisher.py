@@ -65,14 +65,20 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Enclose data that fits into the record; write other data to the store."""
+        """Return the publish of `data`, enclosed if that fits into the record, else written to a staged object.
+
+        Store errors pass.
+        """
         enclosed = steps.enclose(path, data, unshared=unshared)
         if enclosed is not None:
             return enclosed
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove staged bytes that no record needs; else raise `LockError`."""
+        """Read the record, and delete the staged copy.
+
+        Raises `LockError` instead if the record, or a commit that may still land, names it.
+        """
         if pending.staged:
             with self._driver.step_guard:
                 seen = self._driver.read()
@@ -93,10 +99,10 @@ class Publisher:
     def commit(
         self, pending: Pending, data: bytes | None, *, new: bool, over: Callable[[], Ended | None]
     ) -> Ended | None:
-        """Pass the commit point and apply; None if published, else how the lease ended before that was known.
+        """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
         Renewals go on. `over` returns how the lease has ended, before a commit is repeated. `new`: nothing is at the
-        path.
+        path. Raises as `steps.prepare`, `steps.apply`, or `PublishUnknown`.
         """
         data_is_ready, ended = new and data is not None, None
         with self.publish_guard:
@@ -122,7 +128,10 @@ class Publisher:
                         return ended or _ENDED_BEFORE
 
     def _advance(self, pending: Pending, ended: Ended | None, *, data_is_ready: bool) -> tuple[PublishStep, Answer]:
-        """Take a publish's next step; returns it with the machine's answer, None until the data is ready."""
+        """Choose the publish's next step; send a look, or note and send a commit whose data is ready.
+
+        Returns step and answer (None: nothing sent).
+        """
         driver = self._driver
         with driver.step_guard:
             state = driver.state
@@ -162,7 +171,7 @@ class Publisher:
             )
 
     def _never(self, pending: Pending) -> None:
-        """Write the record without a publish that was set aside, and raise.
+        """Renew the record without a publish that was set aside, and always raise.
 
         Raises:
             AlreadyExists: the record no longer names it, so it never will be applied.
@@ -203,13 +212,16 @@ class Publisher:
     # -- applying what was decided ---------------------------------------------------------------------------------
 
     def finish_in_flight(self) -> Ended | None:
-        """Read what became of an unanswered write, if any."""
+        """Read the record to settle an unanswered write, if any; return the lease's end if that shows it, else None."""
         driver = self._driver
         answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
         return answer if isinstance(answer, Ended) else None
 
     def apply_left(self, left_s: steps.Left) -> None:
-        """Apply what was decided and could not be applied before."""
+        """Apply decided publishes that an earlier try could not, if any; errors of `steps.apply` pass.
+
+        `left_s` bounds requests.
+        """
         state = self._driver.state
         if isinstance(state, Rolling) and state.held.record.pending is not None:
             self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
@@ -224,6 +236,10 @@ class Publisher:
         self._note_applied(decision.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
+        """Apply one publish; True if its object is there, False if the publish was set aside instead.
+
+        Other errors of `steps.apply` pass.
+        """
         try:
             steps.apply(self._store, pending, data, left_s)
         except Unappliable as error:
@@ -233,9 +249,9 @@ class Publisher:
         return True
 
     def _sets_aside(self, pending: Pending, error: Unappliable) -> bool:
-        """Set aside a publish whose path has other bytes: it must not block the lock.
+        """Write an unappliable publish's details to an object, log a warning, and return True.
 
-        Missing bytes may still exist, so only an operator's order (`breaks`) sets that publish aside.
+        Returns False if its path is free, unless an operator breaks the lock.
         """
         if not (error.occupied or self.breaks):
             return False
@@ -245,7 +261,10 @@ class Publisher:
         return True
 
     def roll_forward(self, decision: Apply) -> None:
-        """Apply an earlier lease's decision, unless a listing shows it applied."""
+        """Apply an earlier lease's decided publishes, unless a listing shows several unshared ones applied.
+
+        Then notify the machine. Errors of `steps.apply` pass.
+        """
         all_pending = (*decision.earlier, decision.pending)
         many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
         if many and steps.all_exist(self._store, [pending.path for pending in all_pending]):

@@ -159,6 +159,7 @@ class LockRecord:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def _optional_fields(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and value of the JSON fields that are written only with a value."""
         yield "waiters", list(self.waiters)
         yield "turnMs", self.turn_ms
         yield "freedMs", self.freed_ms
@@ -197,7 +198,10 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """Decode the log; its entries are checked on first use."""
+    """Decode the log (None: no log); raise `Undecodable` if it is out of bounds.
+
+    Its packed entries are checked on first use.
+    """
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -222,7 +226,10 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode earlier pending publishes; a number counts log entries before the last one."""
+    """Decode earlier pending publishes from a list, or by number from the log's entries before its last.
+
+    Raises `Undecodable` for missing or too many.
+    """
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -236,7 +243,10 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish; omitted bytes come from the log's last entry."""
+    """Decode a pending publish (None: nothing pending).
+
+    Omitted bytes come from the log's last entry, if it is the same publish, else stay None.
+    """
     if value is None:
         return None
     if is_first and value.get("first") is not None:
@@ -343,7 +353,10 @@ def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
 
 
 def turn_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the mean length, without outliers, of turns with waiters. A hint."""
+    """Return the mean length of turns with waiters, without outliers, after the turn that ends at `now_ms`.
+
+    0 without waiters. A hint.
+    """
     if not record.waiters or record.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms

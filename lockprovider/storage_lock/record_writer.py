@@ -50,9 +50,9 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply these publishes, until a time of the monotonic clock that also holds for work under way.
+        """Start to apply `all_pending` on background threads, instead of earlier work, until `until_s`.
 
-        Objects of `new` cannot exist yet.
+        This also bounds work under way. Objects of `new` cannot exist yet.
         """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
@@ -80,6 +80,10 @@ class Applying:
         return applied
 
     def _run(self) -> None:
+        """Apply publishes on a background thread, with `notify` after each, until none is left.
+
+        An error ends it, and is kept in `failed`.
+        """
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)
@@ -91,7 +95,10 @@ class Applying:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
-        """Apply one publish, and advance `last_applied`."""
+        """Apply one publish, and advance `last_applied` over all that are done.
+
+        Raises `Unavailable` if the time ended before the answer.
+        """
         steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # the process was stopped while sending
             # A JVM writer may have had the lock: read the record.
@@ -104,6 +111,10 @@ class Applying:
                 self.last_applied = publish
 
     def _next(self) -> Pending | None:
+        """Return the next publish to apply, and mark it as begun.
+
+        None if none is left, which also counts this thread as ended.
+        """
         with self._guard:
             pending = next(iter(self._open()), None)
             if pending is None:
@@ -161,7 +172,10 @@ class RecordWriter:
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record, and start to apply what a write in doubt has decided."""
+        """Read the record (None: absent) and clear `stale`.
+
+        Starts to apply what a write in doubt has decided, and forgets doubts that are over.
+        """
         known = self._file.read(REQUEST_S)
         self.stale = False
         self._settle_doubts(known)
@@ -179,9 +193,9 @@ class RecordWriter:
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record at the known version; a won one starts applying. Returns whether it won.
+        """Write the record with `batch` over the known version, and start applying.
 
-        After a `CasError` nothing was sent.
+        Returns False if refused or unknown (then `stale`). After a `CasError` nothing is written.
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
@@ -214,7 +228,10 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Write the record until no earlier write over its current version can land."""
+        """Read the record, and write it until its version changes, so that no earlier write can land.
+
+        Gives up if it may not be written.
+        """
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):  # then no such write was sent

@@ -74,6 +74,7 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
+    """Return the kind of change between two records that differ."""
     if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
@@ -160,6 +161,7 @@ def lines(status: LockStatus) -> list[str]:
 
 
 def _state_words(status: LockStatus, record: LockRecord) -> str:
+    """Format the state of an existing record, and how long ago a lease lapsed."""
     match status.state:
         case "held":
             return "held"
@@ -171,6 +173,7 @@ def _state_words(status: LockStatus, record: LockRecord) -> str:
 
 
 def _clock_words(status: LockStatus) -> str:
+    """Format whose clock judged the status, and how far this machine's clock differs, from two seconds on."""
     if not status.by_store:
         return "this machine's; the store does not report its time"
     ahead_ms = status.own_ms - status.now_ms
@@ -216,7 +219,10 @@ def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: C
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Add URL, holder and next step to an error, where missing."""
+    """Change the error: set URL and holder attributes where missing, and extend its message.
+
+    It gets URL, holder and next step, unless it has them.
+    """
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.is_free:

@@ -44,7 +44,10 @@ def ample() -> float:
 
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-    """Write `data` to a staged object, which only the lock record names."""
+    """Write `data` to a new object in the folder `staged`, and return the publish that names it.
+
+    An error, even an unknown outcome, passes.
+    """
     path = check_path(path)
     data = check_bytes(path, data)
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
@@ -138,7 +141,10 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
-    """Return the enclosed or staged bytes; None if the copy is gone."""
+    """Return the enclosed or staged bytes, None if the copy is gone.
+
+    Raises `Unappliable` for another digest, `Unavailable` after the lease.
+    """
     data = pending.data
     if data is None:
         try:
@@ -165,7 +171,10 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def exists(store: Store, path: str, left_s: Left = ample) -> bool:
-    """Return whether an object is at `path`, which shows that an `unshared` publish is applied."""
+    """Return whether an object is at `path`, which shows that an `unshared` publish is applied.
+
+    Raises `Unavailable` after the lease.
+    """
     try:
         store.head(path, timeout=_timeout_s(path, left_s))
     except ObjectNotFound:
@@ -186,7 +195,10 @@ def all_exist(store: Store, paths: Sequence[str]) -> bool:
 
 
 def _must_be(pending: Pending, stored_digest: str | None) -> None:
-    """Raise `Unappliable` unless the stored digest shows an applied publish."""
+    """Raise `Unappliable` unless the object has the publish's digest, or is absent and `unshared`.
+
+    The latter was applied, and removed by a later holder.
+    """
     if stored_digest == pending.digest:
         return
     if stored_digest is None and pending.unshared:

@@ -397,9 +397,9 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose a group commit client's next act by its knowledge; `poll_s` bounds pauses.
+    """Choose a group commit client's next act by its knowledge; ask again after a `StepDown`.
 
-    Changes nothing; ask again after a `StepDown`.
+    `poll_s` bounds pauses for a holder or waiters.
     """
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)

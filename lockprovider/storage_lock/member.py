@@ -93,7 +93,7 @@ class Member:
     def turn(self) -> float | None:
         """Do one step; return the pause in seconds, None if nothing is left.
 
-        Never raises: it retries store errors until deadlines, others end all requests.
+        Store errors are retried until deadlines, others end all requests.
         """
         try:
             return self._step()

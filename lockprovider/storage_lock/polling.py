@@ -117,7 +117,7 @@ def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
     """Return the take of a client that is first, without waiters that missed their turns, else None.
 
-    A round waited outside the waiters counts, once.
+    A client that waited a whole round outside the waiters counts as first, once.
     """
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)

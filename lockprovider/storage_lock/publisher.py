@@ -251,7 +251,7 @@ class Publisher:
     def _sets_aside(self, pending: Pending, error: Unappliable) -> bool:
         """Write an unappliable publish's details to an object, log a warning, and return True.
 
-        Returns False if its path is free, unless an operator breaks the lock.
+        Returns False for missing bytes, which may still exist, unless an operator breaks the lock.
         """
         if not (error.occupied or self.breaks):
             return False

@@ -50,9 +50,9 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply `all_pending` on background threads, instead of earlier work, until `until_s`.
+        """Start to apply `all_pending` on background threads, instead of earlier work.
 
-        This also bounds work under way. Objects of `new` cannot exist yet.
+        `until_s` (monotonic clock) also bounds work under way. Objects of `new` cannot exist yet.
         """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s

@@ -74,7 +74,6 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
-    """Return the kind of change between two records that differ."""
     if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)

@@ -131,13 +131,13 @@ class StoreCheck:
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
         self.store = store.below(folder) if folder else store
-        self._is_there = False
+        self._has_passed = False
 
     def require(self) -> None:
         """Check the store, unless a check passed; may raise NotSupported or StoreError."""
-        if not self._is_there:
+        if not self._has_passed:
             require_safe_for_locks(self.store)
-            self._is_there = True
+            self._has_passed = True
 
 
 def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:

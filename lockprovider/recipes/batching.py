@@ -194,16 +194,16 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def _next(self) -> tuple[Waiting[Op, T], ...]:
         """Wait for more operations and for the pace, then take a batch."""
         self._take_arrived()
-        if (patience_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
+        if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
             self._gathered.clear()
             if self.waiting < self._backlog.last_count:
-                self._gathered.wait(patience_s)
+                self._gathered.wait(gather_s)
             self._take_arrived()
         if not self._backlog.waiting:
             return ()
         now_s = self._world.monotonic_s()
-        if rest_s := self._backlog.pace_left_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
-            self._world.sleep(rest_s)
+        if pause_s := self._backlog.pace_left_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
+            self._world.sleep(pause_s)
         self._take_arrived()
         self._backlog, batch = self._backlog.start_write(self._most)
         return batch

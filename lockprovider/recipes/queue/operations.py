@@ -287,12 +287,12 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
         return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
         return NothingReady(0)
-    index = _next_place(contents, now_ms)
+    index = _next_index(contents, now_ms)
     while (segment := next_segment(contents, now_ms)) is not None:
         if (index is not None and contents.ready[index].order < segment.first) or not has_room(contents, segment):
             break
         promote(contents, segment)
-        index = _next_place(contents, now_ms)
+        index = _next_index(contents, now_ms)
     if index is None:
         if segment is not None and not contents.ready and not contents.claims:
             raise QueueFull(f"{len(contents.dead)} dead letters leave no room for waiting messages: redrive them")
@@ -309,7 +309,7 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
     return claim
 
 
-def _next_place(contents: Contents, now_ms: int) -> int | None:
+def _next_index(contents: Contents, now_ms: int) -> int | None:
     for index, message in enumerate(contents.ready):
         if message.not_before_ms <= now_ms and (not message.key or _is_first(contents, message)):
             return index

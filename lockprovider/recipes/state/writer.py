@@ -45,7 +45,7 @@ class StateFile:
         self.store = store
         self.path = path
         self.world = world
-        self.proof = StoreCheck(store, path)
+        self.store_check = StoreCheck(store, path)
         self._timeout_s = timeout_s
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._decoded: tuple[Content, Document] | None = None
@@ -219,7 +219,7 @@ class StateWriter:
     def _write(
         self, base: Document | None, content: Content | None, document: Document, deadline_s: float
     ) -> StateWrite:
-        self.file.proof.require()
+        self.file.store_check.require()
         turn = self.file.finish(StateWrite.begin(base, document), content, deadline_s)
         if turn.verdict == "mine" and self.file.may_trim(document, self.keep):
             self.file.store.in_background(lambda: self.file.trim(document, self.keep))

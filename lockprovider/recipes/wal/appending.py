@@ -336,7 +336,7 @@ class Appending:
         return replace(
             self,
             need=AppendStep.DONE,
-            results=tuple(outcome if may_be_done else result for result, may_be_done in answers),
+            results=tuple(outcome if needs_write else result for result, needs_write in answers),
         )
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Met = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-    from numpy.typing import NDArray
-
 _SLOTS_A_KEY = 16
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours get distant slots.
 

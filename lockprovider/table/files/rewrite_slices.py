@@ -42,13 +42,13 @@ def write_clustered(
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
     outputs = [np.zeros(0, np.int64)]
     if len(file_ids) > 1:
-        known = pa.concat_tables(_rows(writer, slices, [RECORD_KEY, *sort_by], rule))
-        outputs = [_output_of(known.select(list(sort_by)), known.num_rows, len(file_ids))]
-        del known
-    stats = _spread(_rows(writer, slices, stored, rule), outputs[0], len(file_ids))
+        columns = pa.concat_tables(_rows(writer, slices, [RECORD_KEY, *sort_by], rule))
+        outputs = [_output_of(columns.select(list(sort_by)), columns.num_rows, len(file_ids))]
+        del columns
+    tables = _spread(_rows(writer, slices, stored, rule), outputs[0], len(file_ids))
     return [
         _write(writer, slices[0].partition, BaseFile(file_id, token, writer.begin), _ordered(rows, sort_by))
-        for file_id, rows in zip(file_ids, stats, strict=True)
+        for file_id, rows in zip(file_ids, tables, strict=True)
         if rows.num_rows
     ]
 

@@ -261,8 +261,8 @@ class _Gathered:
         """Append the events of a delete block; `GONE` deletes have no ordering value."""
         deletes = decode_deletes(block.content, path)
         if self.part.parts > 1:
-            deletes_in_part = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
-            deletes = tuple(delete for delete, is_mine in zip(deletes, deletes_in_part, strict=True) if is_mine)
+            mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
+            deletes = tuple(delete for delete, is_mine in zip(deletes, mask, strict=True) if is_mine)
         typed = np.array([bool(delete.values) for delete in deletes], dtype=np.bool_)
         kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
         values = ordering_values(deletes, self.ordering, path) if self.ordering else []

@@ -150,10 +150,10 @@ def _unmarked(text: pa.Array) -> pa.Array:
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
-    hashes = [hash_values(key, fields) for key in keys.to_pylist()]
-    parts = java_hashes(pa.array([value for values in hashes for value in values], pa.string())).tolist()
-    totals, position = np.empty(len(hashes), dtype=np.uint32), 0
-    for at, values in enumerate(hashes):
+    values_by_key = [hash_values(key, fields) for key in keys.to_pylist()]
+    parts = java_hashes(pa.array([value for values in values_by_key for value in values], pa.string())).tolist()
+    totals, position = np.empty(len(values_by_key), dtype=np.uint32), 0
+    for at, values in enumerate(values_by_key):
         total = 1
         for part in parts[position : position + len(values)]:
             total = (total * 31 + part) & 0xFFFFFFFF

@@ -191,14 +191,14 @@ def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlo
     made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
         times = by_instant[instant][0].header.get(Header.COMPACTED_BLOCK_TIMES, "")
-        for block in filter(None, (part.strip() for part in times.split(","))):
-            made_of[block] = made_of.get(instant, instant)
-    newest = {into: block for block in order if (into := made_of.get(block)) is not None}
-    standing = {block: into for into, block in newest.items()}
+        for source in filter(None, (part.strip() for part in times.split(","))):
+            made_of[source] = made_of.get(instant, instant)
+    newest = {into: source for source in order if (into := made_of.get(source)) is not None}
+    result_at = {source: into for into, source in newest.items()}
     blocks: list[LogBlock] = []
     for instant in order:
-        if instant in standing:
-            blocks += by_instant[standing[instant]]
+        if instant in result_at:
+            blocks += by_instant[result_at[instant]]
         elif instant not in made_of and instant not in newest:
             blocks += by_instant[instant]
     return tuple(blocks)

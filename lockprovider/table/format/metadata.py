@@ -388,10 +388,10 @@ SINK_KEY = "_hudi_streaming_sink_checkpoint"
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
     """Return each stream's last batch from a commit's extra metadata."""
     try:
-        text = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
+        batches = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
         return {}
-    return {str(stream): int(batch) for stream, batch in text if _is_number(batch)}
+    return {str(stream): int(batch) for stream, batch in batches if _is_number(batch)}
 
 
 def with_batch(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:

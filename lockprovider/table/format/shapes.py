@@ -392,8 +392,8 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
         return "would hide these commits from JVM readers", ""
     if tuple(inflight):
         return "is being built", "wait until it is, then begin again"
-    indexes = [f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in other_partitions if name not in STATISTICS]
-    elsewhere = "" if set(other_partitions) & set(STATISTICS) else "; ".join(indexes)
+    remedies = [f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in other_partitions if name not in STATISTICS]
+    elsewhere = "" if set(other_partitions) & set(STATISTICS) else "; ".join(remedies)
     return ("has more than `files`, which is all that is kept here", elsewhere) if other_partitions else ("", "")
 
 

@@ -204,9 +204,7 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
     for number, group in enumerate(planned.groups):
         for partition in sorted({planned_slice.partition for planned_slice in group.slices}):
             slices = tuple(planned_slice for planned_slice in group.slices if planned_slice.partition == partition)
-            ids = tuple(
-                group_id(begin, CLUSTER, number, partition, planned_slice) for planned_slice in range(group.outputs)
-            )
+            ids = tuple(group_id(begin, CLUSTER, number, partition, output) for output in range(group.outputs))
             yield _Output(slices, ids)
 
 

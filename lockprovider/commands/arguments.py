@@ -25,7 +25,7 @@ CODES = f"""exit codes:
 
 
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
-    """Add a command that has subcommands."""
+    """Add a command that has subcommands, and return the object that they are added to."""
     parent = commands.add_parser(
         name,
         help=text,
@@ -46,9 +46,9 @@ def add_command(
     codes: str = CODES,
     more: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command about an object at a URL, which the text `url` describes.
+    """Add a command about an object at a URL, described by the text `url`; return its parser.
 
-    `run` returns the exit code, or None for `DONE`.
+    `run` returns the exit code; None: `DONE`.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,

@@ -44,6 +44,7 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
+    """Run the demo, and return the exit code; a missing package or Ctrl-C is printed as a sentence."""
     try:
         return _run_demo(chosen)
     except ImportError as missing:
@@ -54,7 +55,10 @@ def _demo(chosen: Any) -> int:
 
 
 def _run_demo(chosen: Any) -> int:
-    """Check the options, run the demo, and print its report; return the exit code."""
+    """Check the options, run the demo, and print its report; return the exit code.
+
+    A bad target or missing Java is refused (2).
+    """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:

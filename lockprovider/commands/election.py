@@ -64,7 +64,10 @@ def _elect(arguments: argparse.Namespace) -> int:
 
 
 def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command while elected, and stand again after a lost term unless `--once`."""
+    """Run the command while elected, again in each next term unless `--once`; return the result.
+
+    Not elected within `--timeout`: code 122. InvalidInput: no command.
+    """
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('elect')}")
     election = Election.open(
@@ -119,6 +122,7 @@ def add_leader(commands: Commands) -> None:
 
 
 def _leader(arguments: Any) -> int | None:
+    """Print the leader, with `--watch` each change until Ctrl-C; return exit code 1 if no candidate leads."""
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():

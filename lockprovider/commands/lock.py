@@ -116,6 +116,7 @@ def _place(arguments: Any) -> LockPlace:
 
 
 def _status(arguments: Any) -> None:
+    """Read the lock record, and print it as lines or JSON; a missing record is no error."""
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     say(
@@ -130,7 +131,10 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Print each change of the record, read every `--every` seconds, for `--for` seconds."""
+    """Print each change of the record, read every `--every` seconds, for `--for` seconds (default: endless).
+
+    A silent store is reported once, and read again.
+    """
     at, world = _place(arguments), Machine()
     watcher = _Watcher(at.store, at.path, world, arguments.timeout)
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
@@ -166,7 +170,7 @@ class _Watcher:
         self._state: RecordState | None = None
 
     def look(self) -> list[Change]:
-        """Read the record; return the changes since the last call, or first the present state."""
+        """Read the record; return the changes since the last call, or first the present state. Caches both."""
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data, self._path)
         before, state = self._state, state_at(after, self._world.now_ms())
@@ -188,7 +192,10 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Ask for confirmation if needed, and break the lock; return the exit code."""
+    """Show the record, ask unless `--yes`, and break the lock; return the exit code, 0 also if it is free.
+
+    InvalidInput: no terminal to ask.
+    """
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = status.record
@@ -221,6 +228,7 @@ def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
 
 
 def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
+    """Return sentences about a broken lock: its former holder, and publishes applied or set aside."""
     sentences = [f"broken: {at} is free; it was held by {status.record and status.record.owner}"]
     if result.finished:
         sentences.append(f"applied decided publishes: {', '.join(result.finished)}")
@@ -232,6 +240,7 @@ def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
 
 
 def _confirmed(at: LockPlace, status: LockStatus) -> bool:
+    """Show the lock on stderr, and return whether the user types yes. InvalidInput: stdin is no terminal."""
     if not sys.stdin.isatty():
         raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider status`, then add --yes")
     shown = "\n".join([f"lock     {at}", *lines(status)])
@@ -273,7 +282,10 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit, or print its records; exit code 1 if two owners overlapped."""
+    """Switch the audit on or off, or print its records and draw them into `--svg`.
+
+    Exit code 1: two owners held the lock at once.
+    """
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         return _set(arguments, at)
@@ -302,6 +314,7 @@ def _set(arguments: Any, at: LockPlace) -> int:
 
 
 def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
+    """Yield the lines of an audit: whether it is on, totals, tenures, overlaps, unreadable files."""
     switch = "on" if enabled else "off: run with --enable to make all writers keep records"
     yield from (f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}")
     if audit.tenures:
@@ -327,7 +340,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """Draw the SVG, with a lane for each of 40 owners at most."""
+    """Return an audit as SVG text, with a lane for each owner; beyond 40 lanes, the last is "others"."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}
@@ -366,7 +379,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Acquire the lock, and run the command while the lease lasts."""
+    """Acquire the lock, run the command while the lease lasts, and release; return the result.
+
+    Not acquired: code 122. InvalidInput: no command, or bad times.
+    """
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('run')}")
     at, news = _place(arguments), threading.Event()
@@ -388,7 +404,10 @@ def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResu
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
-    """Read the record once, to raise errors that waiting does not fix."""
+    """Read the record once, to raise errors that waiting does not fix; Unavailable is only printed.
+
+    Does nothing if the timeout is short.
+    """
     if settings.timeout <= _FIRST_LOOK_S:
         return  # the acquisition reports errors as soon
     try:
@@ -406,6 +425,7 @@ def _settings(arguments: argparse.Namespace, settings: LockSettings) -> LockSett
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:
+    """Release the lock if an interrupted acquisition has acquired it; swallows store and lock errors."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
         if record is not None and record.owner == lock.owner and not record.is_free:

@@ -113,6 +113,7 @@ def _opened(arguments: Any) -> Queue:
 
 
 def _create(arguments: Any) -> None:
+    """Create the queue, or check the settings of an existing one, and print its URL."""
     Queue.create(
         arguments.url,
         visible_s=arguments.visible,
@@ -170,6 +171,7 @@ def _dead(arguments: Any) -> None:
 
 
 def _show(arguments: Any, letters: list[Letter]) -> None:
+    """Print each letter's number, body and error, as text or JSON."""
     for letter in letters:
         body = _body_text(letter.body)
         fields = {"n": letter.n, "body": body if isinstance(letter.body, bytes) else letter.body, "key": letter.key}
@@ -215,7 +217,10 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message, until a signal or `--until-empty` ends it."""
+    """Run the command for each message until a signal or `--until-empty`, and print the counts.
+
+    Replaces the handlers of TERM, INT and HUP.
+    """
     words: list[str] = arguments.words
     if not words:
         raise InvalidInput(f"no command was given: {_FORM}")
@@ -240,7 +245,10 @@ def _stop(queue: Queue, frame: FrameType | None) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command for one message; raises ClaimLost, or RuntimeError if the command failed."""
+    """Run the command for one message, on its stdin; code 75 gives the message back, uncounted.
+
+    RuntimeError: it failed. ClaimLost: it was ended.
+    """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
     body = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()

@@ -84,7 +84,10 @@ class CommandResult:
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Run `work`, print its result, and return the exit code."""
+    """Run `work`, print its reason (--json: result) on stderr; return the exit code.
+
+    Errors become 125 (--debug raises them), interrupts 128 + N.
+    """
     result = CommandResult("failed", FAILED)
     try:
         result = work(arguments, result)
@@ -135,7 +138,10 @@ class CommandOrder:
     signals: Signals
 
     def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command, end it if `held` is lost, and call `give_back`."""
+        """Run the command until its end, or end it once `held` is lost; then call `give_back`.
+
+        Fills in and returns `result`. Prints `give_back`'s errors.
+        """
         world = Machine()
         began_s = world.monotonic_s()
         result.epoch = held.epoch
@@ -167,7 +173,7 @@ class CommandOrder:
 
 
 def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait until the command ends; end it and return the loss if the lease is lost."""
+    """Wait until the command ends (None), or end it once the lease or term is lost, and return the loss."""
     world = Machine()
     while True:
         # Read before the check: a lease held after it was held when the command ended.
@@ -242,7 +248,10 @@ class Signals:
 
 @contextlib.contextmanager
 def passed_signals() -> Iterator[Signals]:
-    """Handle signals while the block runs; ignored ones (nohup) stay ignored."""
+    """Context manager: handle six signals by the yielded `Signals`, and restore the handlers at the end.
+
+    Ignored signals (nohup) stay ignored. Main thread only.
+    """
     signals = Signals()
     numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -262,7 +271,10 @@ _GUARD = 'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; sle
 
 
 class Child:
-    """A running command; calls `on_start` once started, `on_end` on another thread once ended."""
+    """Starts a command, and a guard shell that ends it if this process dies; may raise OSError.
+
+    It calls `on_start` once the command has started, and `on_end` on another thread once it has ended.
+    """
 
     def __init__(
         self,
@@ -317,6 +329,7 @@ class Child:
         return SIGNALLED - status if status < 0 else status
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
+        """Start the shell that ends the command, by TERM and KILL, if this process dies without a word to it."""
         return subprocess.Popen(  # noqa: S603 - fixed words
             ["/bin/sh", "-c", _GUARD, "guard", f"{self._grace_s:.3f}"],
             stdin=subprocess.PIPE,
@@ -347,7 +360,10 @@ class Child:
 
 
 def run_child(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command without a lease, passing on TERM and HUP; return its exit code."""
+    """Run a command, passing on TERM and HUP, ignoring INT; return its exit code (128+N: signal N).
+
+    Restores the handlers. InvalidInput: it cannot start.
+    """
     child: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -108,12 +108,16 @@ def _add_terraform(state: Commands) -> None:
 
 
 class _Stored:
-    """Codec that returns stored values unchanged: bytes or JSON."""
+    """Codec that takes and returns bytes or JSON, by what is stored; {"base64": ...} counts as bytes."""
 
     def encode(self, value: Any) -> Any:
         """Encode bytes or a JSON value."""
         if value is None:
             raise InvalidInput("null is not a state: give {} or [] for an empty state")
+        if isinstance(value, dict) and [*value] == ["base64"]:
+            raise InvalidInput(
+                "an object with the one field base64 is how bytes are stored: add a field, or put the bytes"
+            )
         return Raw().encode(value) if isinstance(value, bytes) else Json().encode(value)
 
     def decode(self, stored: Any) -> Any:
@@ -152,6 +156,10 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
+    """Hold the lock of edits while an editor runs, then write the saved content.
+
+    InvalidInput: the editor failed, or its content is not JSON.
+    """
     editor = arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
@@ -162,7 +170,10 @@ def _edit(arguments: Any) -> None:
 
 
 def _by_hand(content: bytes, editor: str) -> bytes:
-    """Open the bytes in an editor, and return the saved ones."""
+    """Write the bytes to a temporary file, run the editor on it, and return the saved bytes.
+
+    InvalidInput: the editor failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
@@ -183,6 +194,7 @@ def _history(arguments: Any) -> None:
 
 
 def _diff(arguments: Any) -> None:
+    """Print each difference of the two revisions; prints nothing if they are equal."""
     for difference in _opened(arguments).diff(arguments.before, arguments.after):
         sides = {"before": difference.before, "after": difference.after}
         present = {name: side for name, side in sides.items() if side is not NOT_THERE}
@@ -197,6 +209,7 @@ def _rollback(arguments: Any) -> None:
 
 
 def _who(arguments: Any) -> int | None:
+    """Print the holder of the lock of edits, or with `--style tflock` of Terraform's lock file."""
     if arguments.style == _STYLE:
         _say_holder(arguments)
         return None
@@ -214,7 +227,10 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """Break the edit lock, or remove Terraform's lock file, after confirmation."""
+    """Break the lock of edits, or remove Terraform's lock file, after confirmation; return the exit code.
+
+    None: done, or it was not held.
+    """
     if arguments.style == _STYLE:
         return _unlock_file(arguments, lambda words: _refused(arguments, words))
     if arguments.id is not None:
@@ -233,7 +249,10 @@ def _unlock(arguments: Any) -> int | None:
 
 
 def _refused(arguments: Any, words: str) -> int | None:
-    """Ask for confirmation; return None if given, else the exit code."""
+    """Ask for confirmation unless `--yes`; return None if given, else the exit code.
+
+    InvalidInput: stdin is no terminal.
+    """
     if arguments.yes:
         return None
     if not sys.stdin.isatty():
@@ -260,6 +279,7 @@ def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
 
 
 def _fields(revision: Revision[Any], *, value: bool = False) -> dict[str, Any]:
+    """Return a revision's fields for JSON, with its encoded value if `value` is set."""
     fields = {
         "serial": revision.serial,
         "by": revision.by,
@@ -292,7 +312,10 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run(arguments: Any) -> int:
-    """Serve the state while the command runs; return its exit code."""
+    """Serve the state on loopback while the command runs, then release its lock; return the exit code.
+
+    InvalidInput: no command, or it cannot start.
+    """
     words = arguments.words
     if not words:
         raise InvalidInput(f"no command was given: {_RUN_FORM}")
@@ -307,6 +330,7 @@ def _run(arguments: Any) -> int:
 
 
 def _serve(arguments: Any) -> None:
+    """Print Terraform's variables, and serve the state until Ctrl-C or TERM; replaces TERM's handler."""
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -346,7 +370,10 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int | None:
-    """Remove the shown lock file after confirmation, or the one of `--id`."""
+    """Remove the lock file after confirmation, or that of `--id` without; return the exit code.
+
+    StateConflict: it is of another ID, or has changed.
+    """
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -370,7 +397,10 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Hold Terraform's lock file while the command runs; `lost` if it was removed."""
+    """Hold Terraform's lock file while the command runs, and remove it; return the result.
+
+    `lost`: another client removed it first. Not acquired: code 122.
+    """
     lock = _file_lock(arguments)
     with passed_signals():
         try:

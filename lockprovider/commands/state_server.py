@@ -49,9 +49,10 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1; calls `on_rejected` with a sentence for each rejected request.
+    """The backend on a port of 127.0.0.1, bound at creation; calls `on_rejected` for each rejected request.
 
-    Raises InvalidInput if aiohttp is not installed, or the port is taken.
+    It gives a sentence, and not for wrong passwords. Raises InvalidInput if aiohttp is not installed, or the port is
+    taken.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class StateServer:
             self._socket.close()
 
     def shutdown(self) -> None:
-        """Let `serve`, on another thread, return after the requests in progress."""
+        """Let `serve`, on another thread, return after the requests in progress; first waits until it serves."""
         self._serving.wait()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
@@ -140,7 +141,10 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return the protocol of a new connection, closed unless its password comes in time."""
+        """Return the protocol of a new connection, closed unless its password comes in time.
+
+        Above 256 such connections, closes the oldest.
+        """
         assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))
@@ -158,7 +162,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request, report a rejected one, and close the connection."""
+        """Answer one request, and let the connection close; calls `on_rejected`, except for a wrong password."""
         self._heard(request.protocol)
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
@@ -218,7 +222,7 @@ class StateServer:
         return body
 
     async def _whole_body(self, request: BaseRequest) -> bytes | None:
-        """Read the body within its time limits; None if it is too large."""
+        """Read the body, and return it, or None if it is too large; raises TimeoutError at its time limits."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._limits.body_s
         pieces: list[bytes] = []

@@ -134,7 +134,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(arguments: Any) -> CommandAnswer:
-    """Create a table from the options."""
+    """Create a table from the options, and return its answer; raises InvalidInput or a TableError."""
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = (
@@ -166,6 +166,10 @@ def _column(text: str) -> pa.Field:
 
 
 def _type(text: str) -> pa.DataType:
+    """Parse a column's type: `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name.
+
+    Raises InvalidInput for others.
+    """
     if text == "timestamp":
         return pa.timestamp("us", "UTC")
     if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
@@ -189,7 +193,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List the instants, or draw them into `--svg` with the lock's times."""
+    """List the instants, or write a picture of them and of the lock's holders into the file `--svg`."""
     last, table = _last(arguments), opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -252,6 +256,7 @@ def _log(arguments: Any) -> CommandAnswer:
 
 
 def _short(cell: object) -> object:
+    """Shorten a cell for display: a list to its length, a dict to `key=value, ...`; return others unchanged."""
     match cell:
         case list():
             return len(cell)
@@ -262,7 +267,7 @@ def _short(cell: object) -> object:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
-    """Build the answer for one commit."""
+    """Return one commit's row counts, files, replaced file groups and extra metadata, for JSON."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -278,7 +283,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
-    """List the instants, one line each."""
+    """List each instant in its newest state, the latest first, at most `last` (None: all)."""
     timeline = table.timeline()
     states: dict[tuple[str, str], Instant] = {}
     for instant in timeline.instants:
@@ -312,7 +317,10 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
-    """Read rows batch by batch, until `--limit` rows are read."""
+    """Read rows batch by batch, at most `--limit` (0: all), and return them as an answer.
+
+    InvalidInput: a negative limit.
+    """
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     if limit < 0:

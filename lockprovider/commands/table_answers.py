@@ -74,7 +74,7 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
 
 
 def settings(arguments: Any) -> TableSettings:
-    """Return the writer's settings; may raise InvalidInput or InvalidSettings."""
+    """Return settings of an optimistic writer, changed by `--hoodie`; may raise InvalidInput or InvalidSettings."""
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
         key, equals, value = pair.partition("=")
@@ -90,10 +90,10 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Wrap a command to print its answer, and a table's errors as a sentence."""
+    """Wrap a command: print its answer, and return its code; a TableError becomes a sentence, and 1 or 2."""
 
     def answered(arguments: Any) -> int:
-        """Run the command, print its answer or error, and return the code."""
+        """Run the command, print its answer or TableError, and return the code; --debug raises the error."""
         try:
             answer = run(arguments)
         except TableError as error:
@@ -125,6 +125,7 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
 
 
 def _text(cell: object) -> str:
+    """Return a cell as text: None is empty, a list is joined by commas."""
     match cell:
         case None:
             return ""

@@ -52,7 +52,7 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] = ()) -> str:
-    """Draw the SVG of a timeline."""
+    """Return bars as SVG text of a timeline, with a lane of the lock if `holdings` overlap their time."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
@@ -65,7 +65,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] =
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
-    """Assign bars to lanes, without overlaps and by writer; return both."""
+    """Assign bars to lanes, without overlaps and by writer; return each bar's lane, and the lanes' names."""
     busy: list[tuple[str, int]] = []
     placed: list[tuple[Bar, int]] = []
     for bar in sorted(bars, key=lambda bar: (bar.start_ms, bar.end_ms)):
@@ -93,6 +93,7 @@ def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], lis
 
 
 def _boxes(bar: Bar) -> list[Box]:
+    """Return a bar's boxes: its time, and if known its wait for the lock and its hold of it."""
     boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
     if bar.held_ms is None:
         return boxes
@@ -123,7 +124,7 @@ _WRITER = "writer"  # key of a commit's extra metadata that names its lane
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """Return the bars of all or the last instants, with the lock's `tenures`."""
+    """Read a table's instants, and return bars of all or the `last` ones by begin, with lock `tenures`."""
     timeline = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in timeline.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
@@ -138,9 +139,9 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Add to a bar the lock tenure of its commit, as completion times are made under the lock.
+    """Return the bar with the lock tenure at its end, unchanged unless exactly one fits.
 
-    File times come from the store's clock, which may differ.
+    Completion times are made under the lock; `ready_ms` is the store's.
     """
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
@@ -155,6 +156,7 @@ def _is_drawn(instant: Instant) -> bool:
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
+    """Build the bar of a completed instant; reads the metadata of a commit for its writer and label."""
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:
@@ -173,7 +175,7 @@ def _ready_ms(metadata: CommitMetadata, made_ms: Mapping[str, int]) -> int | Non
 
 
 def _undone(table: Table, timeline: Timeline) -> list[Bar]:
-    """List rolled back instants as bars that end at their rollback."""
+    """Read completed rollbacks, and return bars of their victims, from begin to rollback; skips corrupt ones."""
     undone: list[Bar] = []
     for instant in timeline.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:

@@ -90,7 +90,10 @@ def _add_plan_options(parser: Any, participle: str) -> None:
 
 
 def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
-    """Write or remove a plan if the options ask for it, else return None."""
+    """Write or remove a plan if the options ask for it, and return the answer; None: they do not.
+
+    `schedule()` may return None: nothing.
+    """
     if arguments.schedule:
         begin = schedule()
         outcome = f"scheduled {service} {begin}" if begin else f"nothing to {verb}"
@@ -108,7 +111,7 @@ def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule:
 
 
 def _compact(arguments: Any) -> CommandAnswer:
-    """Schedule, unschedule or run a compaction."""
+    """Schedule, unschedule or run a compaction, or list its file groups with `--dry-run`."""
     table = opened(arguments)
     planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -148,7 +151,7 @@ def _add_cluster(commands: Commands) -> None:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
-    """Schedule, unschedule or run a clustering."""
+    """Schedule, unschedule or run a clustering, or list its file groups with `--dry-run`."""
     table, options = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
     schedule = partial(table.schedule_clustering, *options)
     planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
@@ -174,6 +177,7 @@ def _cluster(arguments: Any) -> CommandAnswer:
 
 
 def _add_archive(commands: Commands) -> None:
+    """Register `archive` with its options."""
     about = "Move the oldest instants from the timeline into the archive; their rows stay."
     parser = add_table_command(commands, "archive", _archive, about)
     parser.add_argument("--keep-min", type=int, metavar="N", help="commits that stay (default: 20)")
@@ -184,6 +188,7 @@ def _add_archive(commands: Commands) -> None:
 
 
 def _archive(arguments: Any) -> CommandAnswer:
+    """Archive the oldest instants, or list them with `--dry-run`; the answer says why more must stay."""
     table, limits = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if limits == (None, None) else KeepActive.of(*limits)
     result = table.archive(keep, dry_run=arguments.dry_run)
@@ -214,7 +219,10 @@ def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
-    """List, make or delete savepoints."""
+    """List, make or delete savepoints; return exit code 1 if none of this version can be deleted.
+
+    InvalidInput: `--delete` without a version.
+    """
     table = opened(arguments)
     if arguments.list:
         return _savepoints(table)
@@ -237,7 +245,7 @@ def _savepoints(table: Table) -> CommandAnswer:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
-    """Restore the table to a version, after confirmation."""
+    """Restore the table to a version after confirmation; without it, return exit code 1."""
     table = opened(arguments)
     if not arguments.yes and not _confirmed(table, arguments.version):
         complain("lockprovider", "not confirmed; nothing was changed")
@@ -254,6 +262,10 @@ def _restore(arguments: Any) -> CommandAnswer | int:
 
 
 def _confirmed(table: Table, version: str) -> bool:
+    """Show the commits that a restore undoes, and return whether the user types yes.
+
+    InvalidInput: stdin is no terminal.
+    """
     if not sys.stdin.isatty():
         raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider table log`, then add --yes")
     timeline = table.timeline()
@@ -265,6 +277,7 @@ def _confirmed(table: Table, version: str) -> bool:
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
+    """Roll back the given pending write; without one, roll back dead writers and finish dead services' plans."""
     table = opened(arguments)
     if arguments.instant is None:
         instants = list(table.sweep())

@@ -89,7 +89,7 @@ def _create(arguments: Any) -> None:
 
 
 def _append(arguments: Any) -> None:
-    """Append the arguments or stdin's lines, and print how many were new."""
+    """Append the arguments or stdin's lines, with `--fence` as leader, and print how many were new."""
     records: Iterable[str] = arguments.records or (line.rstrip("\n") for line in sys.stdin)
     data = (record.encode() for record in records)
     log, producer = _opened(arguments), arguments.producer
@@ -116,6 +116,7 @@ def _read(arguments: Any) -> None:
 
 
 def _tail(arguments: Any) -> None:
+    """Print new records, from `--reader` or `--start` on, until the seal, `--timeout` or Ctrl-C."""
     log = _opened(arguments)
     reader = _reader(log, arguments)
     idle_s, timeout_s = arguments.idle, arguments.timeout

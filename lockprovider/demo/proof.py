@@ -82,7 +82,10 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """Select the rows of one delivery, by row numbers alone."""
+    """Return a delivery's rows, chosen by row number: `main` lacks some and blanks arrivals of others.
+
+    `late` has both, complete.
+    """
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     chosen = held_back | preliminary if kind == "late" else ~held_back
@@ -118,7 +121,7 @@ def pseudonym(tail: str) -> str:
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fill missing air times and arrival delays from the route."""
+    """Return a copy with missing air times and arrival delays filled from the route's lower medians."""
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
@@ -166,7 +169,7 @@ def prove(url: str, storage_options: Mapping[str, object], flights: pa.Table, mo
 
 
 def compare(actual: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare rows in any order; ignores columns that only `actual` has."""
+    """Compare rows in any order; ignores columns that only `actual` has, and casts to `expected`'s types."""
     actual = actual.select(expected.column_names).cast(expected.schema)
     have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (actual, expected))
     missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
@@ -184,7 +187,10 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs, which shares no code with the writers."""
+    """Read the newest snapshot by hudi-rs, which shares no code with the writers.
+
+    Options come also from fsspec's configuration, the environment and botocore.
+    """
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():

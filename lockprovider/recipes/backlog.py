@@ -43,7 +43,7 @@ class Backlog(Generic[T]):
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def gather_s(self, now_s: float) -> float:
-        """Return the seconds to wait for more operations."""
+        """Return the seconds to wait for more operations; 0 once as many wait as the last write carried."""
         if len(self.waiting) >= self.last_count:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
@@ -68,15 +68,18 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
 
 @dataclass(slots=True)
 class FailedNumbers:
-    """Failed numbers of each producer, which hold up later ones. Not thread-safe.
+    """Remembers each producer's lowest failed number (of a message or record); higher ones must wait.
 
-    Lower numbers count as repeats: if a later number passed a failed one, its repeat would look done.
+    The store takes lower numbers for repeats. Not thread-safe.
     """
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
     def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
-        """Return, by index, an error for each operation behind a failed number."""
+        """Return, by index, a SequenceGap for each number above its producer's failed one. Changes nothing.
+
+        A repeat earlier in `batch` lifts it. None: unnumbered.
+        """
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
         for index, number in enumerate(batch):
@@ -95,9 +98,9 @@ class FailedNumbers:
         named: Sequence[ProducerNumber | None],
         carry_out: Callable[[list[T]], Sequence[Any]],
     ) -> list[Any]:
-        """Run `carry_out` on the operations not held up; record outcomes, and return all results.
+        """Call `carry_out` on operations not held up, if any; return all results, SequenceGap for the others.
 
-        If `carry_out` raises, each number has failed.
+        Records failed numbers: all, if `carry_out` raises.
         """
         gaps = self.held_up(named)
         taken = [operation for index, operation in enumerate(operations) if index not in gaps]
@@ -113,7 +116,10 @@ class FailedNumbers:
         return results
 
     def note(self, numbered: ProducerNumber | None, result: object) -> None:
-        """Record a number's outcome; the lowest failed one stays until it succeeds."""
+        """Record a number's error (not SequenceGap) if it is the lowest failed one; its success removes it.
+
+        None: does nothing.
+        """
         if numbered is None:
             return
         who, number = numbered

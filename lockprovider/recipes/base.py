@@ -20,7 +20,10 @@ R = TypeVar("R", bound="Recipe")
 
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
-    """Create `kind` for a URL's object."""
+    """Return `kind(store, path, **options)` for a URL's object, without a request.
+
+    Raises InvalidUrl, NotSupported, or InvalidInput for unknown options.
+    """
     allowed = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
         if name not in allowed:
@@ -33,7 +36,10 @@ def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | 
 
 
 def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:
-    """Return a URL's folder as a store, and its object's name; may raise InvalidUrl, InvalidInput, NotSupported."""
+    """Split a URL into its folder, as a store, and its object's name, without a request.
+
+    Raises InvalidUrl, InvalidInput (no name), NotSupported.
+    """
     checked = check_url(url)
     folder, slash, name = checked.rpartition("/")
     if not slash:
@@ -44,7 +50,10 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
 
 
 class ProcessBound:
-    """Base of objects that cannot be pickled, and are reset in a forked child."""
+    """Base of objects that refuse pickling (NotPicklable), and are reset in a forked child.
+
+    `__init__` must call `_init_state`.
+    """
 
     def _init_state(self) -> None:
         self._reset()
@@ -126,7 +135,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
 
 class StoreCheck:
-    """Checks once, before the first write, that a store is safe for locks."""
+    """Checks once that a store keeps write conditions; callers call `require` before each write of `path`."""
 
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -134,7 +143,10 @@ class StoreCheck:
         self._has_passed = False
 
     def require(self) -> None:
-        """Check the store, unless a check passed; may raise NotSupported or StoreError."""
+        """Raise NotSupported or StoreError if the store ignores write conditions; does nothing after a pass.
+
+        Sends requests only to undocumented S3 endpoints.
+        """
         if not self._has_passed:
             require_safe_for_locks(self.store)
             self._has_passed = True

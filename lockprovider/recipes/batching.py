@@ -80,9 +80,9 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return self._writer is threading.current_thread()
 
     def submit(self, operation: Op, *, uncancellable: bool = False) -> Later[T]:
-        """Add an operation and return its future; may raise Overloaded or CoordinationError.
+        """Add an operation to the next write, and return its future.
 
-        An `uncancellable` one must run: a cancelled number would leave a hole below later ones.
+        Raises Overloaded, or CoordinationError once closed. `uncancellable`: its number must not be skipped.
         """
         answer: Later[T] = Later()
         if uncancellable:
@@ -91,7 +91,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Add an operation and wait for its result; an interrupt drops it, unless a write has taken it."""
+        """Submit an operation, and return its result or raise its error. `answer`: the future to use.
+
+        An interrupt cancels it, unless a write took it.
+        """
         answer = answer or Later()
         try:
             self._take(operation, answer)
@@ -104,7 +107,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for all operations; return their results or raise the first error. For interrupts see `do`."""
+        """Wait for all operations; return their results, or raise the first error in their order.
+
+        An interrupt cancels those that no write has taken.
+        """
         try:
             self.await_end(answers)
             return [answer.result() for answer in answers]
@@ -119,7 +125,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pass
 
     def wait_slice(self, answer: Later[T]) -> bool:
-        """Wait up to a second for a result; return whether it came. May start the writing thread."""
+        """Wait up to a second; return whether the operation has ended: result, error or cancellation.
+
+        If not, start the writing thread unless it runs.
+        """
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -128,7 +137,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait up to `timeout_s` for the waiting ones."""
+        """Refuse further operations, and wait for the waiting ones, `timeout_s` at most (None: no limit).
+
+        On the writing thread it does not wait.
+        """
         self._closed = True
         writer = self._writer
         if self.is_writer or not (self.waiting or self._writing.locked()):
@@ -142,6 +154,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 writer.join(timeout_s)
 
     def _take(self, operation: Op, answer: Later[T]) -> None:
+        """Add an operation with its future, and start the writing thread unless it runs.
+
+        Raises CoordinationError if closed, Overloaded at `max_waiting`.
+        """
         if self._closed:
             raise CoordinationError("this handle was closed: open another one")
         if self.waiting >= self._max_waiting:
@@ -152,7 +168,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
         self._have_written()
 
     def _have_written(self) -> None:
-        """Start the writing thread unless one runs: that checks again after releasing `_writing`."""
+        """Start the writing thread, unless a running one will find the operations.
+
+        An ending interpreter starts none, so this thread writes.
+        """
         if self._writing.locked():
             return
         try:
@@ -161,6 +180,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._run()
 
     def _run(self) -> None:
+        """Write batches on this thread until no operation waits; does nothing while another thread writes."""
         while self.waiting and self._writing.acquire(blocking=False):
             try:
                 self._writer = threading.current_thread()
@@ -171,7 +191,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Write a batch without its cancelled operations, and set each result."""
+        """Call `write` once with a batch's uncancelled operations; set each future's result or error.
+
+        Raises nothing. Records the write's time in the backlog.
+        """
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
         to_write = [entry for entry in taken if entry[0] is not _END]
@@ -192,7 +215,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and for the pace, then take a batch."""
+        """Wait for more operations and the pace, then return a batch and mark it under way; () if none waits."""
         self._take_arrived()
         if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
             self._gathered.clear()

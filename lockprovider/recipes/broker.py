@@ -63,7 +63,10 @@ class NoFrame(Exception):
 
 
 def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:
-    """Send one JSON frame; may raise NoFrame or BrokenLink."""
+    """Send one JSON frame within `timeout_s`, which stays the socket's timeout.
+
+    Raises NoFrame (nothing was sent), or BrokenLink (a part may be sent).
+    """
     try:
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
@@ -78,7 +81,10 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a frame within `timeout_s` seconds (None: no limit), or raise BrokenLink."""
+    """Receive a JSON object within `timeout_s` (None: no limit); changes the socket's timeout.
+
+    Raises BrokenLink, also for invalid data or over `most` bytes.
+    """
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -96,7 +102,10 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
-    """Receive exactly `size` bytes until `end_s`, or raise BrokenLink."""
+    """Receive exactly `size` bytes until `end_s` (monotonic; None: no limit), or raise BrokenLink.
+
+    Changes the socket's timeout.
+    """
     parts: list[bytes] = []
     while size > 0:
         left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
@@ -150,7 +159,10 @@ def _check(hello: dict[str, Any], proof: str) -> None:
 
 
 def has_hung_up(link: socket.socket) -> bool:
-    """Return whether a silent peer closed its connection; safe while another thread sends."""
+    """Return whether a peer that must be silent hung up (or sent data, or the socket fails).
+
+    Reads nothing; another thread may send.
+    """
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
@@ -169,9 +181,10 @@ _ANSWER_S = 20.0  # then the asker leaves a broker whose store is silent
 
 
 class Service:
-    """Listens at `address` on a thread, and calls `serve` with each peer that knows the key.
+    """Listens on a thread once created; calls `serve` on a thread for each peer that knows the key, then hangs up.
 
-    `host` is a TCP interface; None: a Unix socket in a private folder, which a killed process leaves behind.
+    `host` is a TCP interface; None: a Unix socket in a private folder, which a killed process leaves behind. Creation
+    may raise OSError.
     """
 
     def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
@@ -209,13 +222,13 @@ class Service:
         self._remove()
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets."""
+        """Close a forked child's copies of the sockets; the parent's service and folder stay."""
         self._keep()
         for open_socket in (self._socket, *self._peers):
             open_socket.close()
 
     def _accept(self) -> None:
-        """Accept peers, each on its own thread, until closed."""
+        """Accept peers, each on its own thread, until the socket is closed; hang up on those beyond 1000."""
         while True:
             try:
                 peer, _ = self._socket.accept()
@@ -231,6 +244,7 @@ class Service:
                 peer.close()
 
     def _answer(self, peer: socket.socket) -> None:
+        """Exchange proofs with a peer, call `serve` with it, then close its connection; swallows BrokenLink."""
         try:
             with contextlib.suppress(BrokenLink):
                 prove_as_answerer(peer, self._key)
@@ -267,7 +281,7 @@ class Link:
             raise
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send operations and return one answer for each; raises NoFrame if nothing was sent.
+        """Send operations; return one answer for each, within 20 s. NoFrame: nothing was sent.
 
         After a BrokenLink, which closes the link, the outcome is unknown.
         """
@@ -337,9 +351,10 @@ def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value 
 
 
 class Broker(Generic[T]):
-    """Broker of one client; opens no socket before its first write.
+    """Hands a client's batches to the broker that the object names, or offers to be that broker.
 
-    `host` is a TCP interface, or "" for a Unix socket. `submit` adds another process's bundle to the next write.
+    `host` is a TCP interface, or "" for a Unix socket. `submit` adds another process's bundle to the next write. It
+    opens no socket before its first write.
     """
 
     def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
@@ -367,7 +382,7 @@ class Broker(Generic[T]):
     def offers(self, named: object) -> object:
         """Return the brokers to name in the object's next version; may start to listen.
 
-        Adds this broker, unless its host names another broker that is not avoided.
+        Adds this broker unless its host has another, not avoided.
         """
         offer = offers_of(named).get(self._host_name)
         if offer is not None and not self._is_avoided(offer[0]):
@@ -378,10 +393,10 @@ class Broker(Generic[T]):
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
     ) -> HandedOver | None:
-        """Hand operations to the broker that the object names; None: carry them out here.
+        """Send operations to the broker in `named`, and wait for its answers; None: carry them out here.
 
-        `sent` marks operations that may be done. The broker's address is added to `asked_addresses`, which are not
-        asked. Foreign operations get `NotHere`.
+        `sent` marks possible repeats. Addresses in `asked_addresses` are not asked; its own is added. Foreign
+        operations get `NotHere`.
         """
         offer = broker_to_ask(
             named,
@@ -425,7 +440,10 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Return the broker's answers (None: too large); avoids a failing broker for 5 s."""
+        """Ask the offered broker, connecting if needed. None: too large, nothing was sent.
+
+        Errors become `NotHere`, and avoid that broker for 5 s.
+        """
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
@@ -460,7 +478,10 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Start to listen, and return address and key; None if closed or unable."""
+        """Start to listen once; return address and key, None if closed or unable.
+
+        A failure is logged as a warning, and not tried again.
+        """
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -474,7 +495,10 @@ class Broker(Generic[T]):
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
-        """Carry out one peer's bundles in turn, until it hangs up."""
+        """Submit a peer's bundles in turn, and send their results.
+
+        It ends only by raising BrokenLink: the peer is gone, or sent a malformed bundle.
+        """
         while True:
             request = receive_frame(peer, None)
             try:
@@ -492,7 +516,10 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Carry out a bundle while sending signs of life; return encoded results."""
+        """Submit a bundle, send a sign of life each 0.5 s, and return encoded results; errors become `NotHere`.
+
+        A BrokenLink is raised.
+        """
         try:
             answer = self._submit(bundle)
         except CoordinationError:  # overloaded or closed
@@ -528,7 +555,10 @@ class Handover(Generic[T]):
         self.dropped: dict[int, NotHere] = {}
 
     def ask(self, named: object, sent: Sequence[bool]) -> HandedOver | None:
-        """Hand the batch to the named broker, and update `handed`; None: do it here."""
+        """Hand the batch to the broker in `named`, and update `handed`; None: carry it out here.
+
+        Asks each broker at most once.
+        """
         handed = None if self._broker is None else self._broker.hand_over(named, self._operations, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent

@@ -91,7 +91,7 @@ def flatten(operations: Sequence[Any]) -> list[Any]:
 
 
 def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Group the results of `flatten` by the given operations and bundles."""
+    """Return one entry for each given operation, a list for a bundle, from results in `flatten`'s order."""
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]
@@ -159,7 +159,10 @@ def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any
 
 
 def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
-    """Decode a result; may raise ValueError, KeyError or TypeError."""
+    """Decode a result; an encoded error is returned, not raised. `decode` gets a successful result.
+
+    Malformed input raises ValueError, KeyError or TypeError.
+    """
     if not isinstance(encoded, dict):
         raise TypeError(f"{encoded!r} is no result")
     if "not_here" in encoded:

@@ -15,7 +15,10 @@ UNNAMED = "~"  # prefix of producer names that the library makes
 
 
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
-    """Return the value as JSON reads it back, or raise InvalidInput if JSON changes it, or beyond the limits."""
+    """Return a JSON copy of the value; tuples become lists.
+
+    Raises InvalidInput, naming `argument`, for non-JSON, non-text keys, deep nesting, or more than `most` bytes.
+    """
     _check_keys(value, argument, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -34,7 +37,10 @@ def check_name(value: Any, argument: str) -> str:
 
 
 def check_producer(value: Any, argument: str) -> str:
-    """Return a valid name of a producer or of one message, or raise InvalidInput."""
+    """Return a producer's (or one message's) name, or raise InvalidInput.
+
+    It must be text, not empty, without `~` at its begin, and UTF-8.
+    """
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{argument}={value!r} must be a name that does not begin with {UNNAMED!r}")
     return check_name(value, argument)
@@ -68,7 +74,7 @@ def storable(text: str) -> str:
 
 
 def _check_keys(value: Any, argument: str, levels: int) -> None:
-    """Check that keys are text, nested at most `levels` deep."""
+    """Raise InvalidInput, naming `argument`, if a key in it is not text, or it is nested beyond `levels`."""
     if isinstance(value, (dict, list, tuple)) and not levels:
         raise InvalidInput(
             f"{argument} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse"

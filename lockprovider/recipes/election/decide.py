@@ -134,7 +134,10 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return the observation after a read at `now_s`; `age_s` is the record's age."""
+    """Return the observation after a read at `now_s`; the same version keeps its `until_s`.
+
+    `age_s`: the record's age, taken off the protected time.
+    """
     if before is not None and before.version == version:
         return replace(before, is_removed=False)
     return Observed(record, version, now_s + record.protected_s - max(0.0, age_s - STAMPS_S))
@@ -288,7 +291,7 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return the change since `before` led; changes between two reads may be missed."""
+    """Return the change since `before` led (None: no leader); None: no change. Changes between are missed."""
     leader = leads(observed, now_s)
     if leader is not None:
         return None if leader == before else Elected(leader)

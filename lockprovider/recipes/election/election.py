@@ -92,7 +92,8 @@ class Election(Recipe):
         """Wait until this candidate is elected, and return the term, which a thread renews.
 
         Takes two requests if no candidate leads, else one conditional GET each `poll`. A silent store is asked until
-        the timeout; the last request may add 20 s.
+        the timeout; the last request may add 20 s. While this candidate leads, a second call waits until that term is
+        over.
 
         Raises:
             NotElected: another candidate led for `timeout` seconds (None: for ever), or `stop` was called.
@@ -112,9 +113,9 @@ class Election(Recipe):
         return float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
 
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
-        """Try to be elected; return the term, or the seconds to wait before the next try.
+        """Try once to be elected; return the renewed term, or the seconds until the next try.
 
-        Raises NotElected once `deadline_s` has passed, or after `stop`.
+        Raises NotElected after `stop` or `deadline_s`, then maybe StoreError.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")
@@ -237,7 +238,10 @@ class Election(Recipe):
             self._stopping.wait(wait_s)
 
     def changed(self, before: Leader | None) -> tuple[LeaderChange | None, Leader | None, float]:
-        """Read the record; return the change since `before` led, the leader, and the seconds until the next read."""
+        """Read the record; return the change since `before` led, the leader, and the seconds until the next read.
+
+        Unavailable: no change.
+        """
         try:
             observed = self._candidate.look()
         except Unavailable:
@@ -389,7 +393,10 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait for the task, ending it if the term is lost; return its error."""
+    """Wait for the task, and return its error. A lost term or a cancellation ends it as `ending` says.
+
+    That may exit the process.
+    """
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

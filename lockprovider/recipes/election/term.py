@@ -101,9 +101,9 @@ class Candidate:
         return decide.elected(self.me, record, sent_s, self.look())  # the refusal may be of its second copy
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
-        """Prolong the term by one write, which also applies `changes`; raises TermLost if it is over.
+        """Prolong the term by a write, in four tries, also applying `changes`; TermLost: it is over.
 
-        After OutcomeUnknown or StoreError the deadline stays, and you may try again.
+        After OutcomeUnknown or StoreError the deadline stays; try again.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -125,7 +125,10 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term by a write, naming `heir`; if that fails, it lapses."""
+        """End the term by a write, in four tries, naming `heir`; returns if it is over already.
+
+        Raises OutcomeUnknown or StoreError: it may only lapse.
+        """
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
             if isinstance(self._put(record, leading.version, _REQUEST_S), Won):
@@ -148,7 +151,7 @@ class Candidate:
         return cached[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age by the store's own clock; 0 if unknown."""
+        """Return the record's age in seconds by the store's own clock, by a HEAD; 0 if unknown or changed."""
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -241,6 +244,8 @@ class Term:
     def check(self) -> None:
         """Check, without a request, that no other candidate leads, as far as this process can know.
 
+        A term past its deadline is marked as lost here, which calls the functions of `when_lost`.
+
         Raises:
             TermLost: stop.
 
@@ -277,6 +282,8 @@ class Term:
 
     def resign(self, to: str = "") -> None:
         """End the term, so that another may begin. `to` leads next, if it stands within a third of the validity.
+
+        A second call, or one in a forked child, does nothing.
 
         Raises:
             OutcomeUnknown, StoreError: if it was not done, the term lapses.
@@ -323,7 +330,10 @@ class Term:
             self.resign()
 
     def renew(self) -> bool:
-        """Prolong the term once, for its heartbeat; True: go on."""
+        """Prolong the term once, for its heartbeat, and return True. A lost term is marked, not raised.
+
+        Store errors are raised.
+        """
         with self._one_write:
             if not Signal.is_set(self.lost):
                 with contextlib.suppress(TermLost):
@@ -355,6 +365,7 @@ class Term:
         return f"the term {self.epoch} is over: {why}; stop what it protects"
 
     def _end(self, why: TermLost) -> None:
+        """Mark the term as lost for `why`, log that, and call the callbacks on this thread; a lost term stays."""
         with self._telling:
             if Signal.is_set(self.lost):
                 return
@@ -408,9 +419,9 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main` on its own thread; return whether it ended while it led, and its result.
+    """Call `main` on its own thread; return whether it ended while it led, and its result. May raise its error.
 
-    Raises what `main` raised, except errors caused by the loss.
+    A lost term ends it as `ending` says.
     """
     call = _Call(main, term)
     try:
@@ -441,7 +452,7 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
-    """One interruptible call of `main` on its own thread."""
+    """Runs `main(term)` on its own thread once created; `done` is set at the end, with `result` or `error`."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()

@@ -39,6 +39,10 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
+    """Await `fn(job)`, then ack the job or give it back; return whether any of that raised.
+
+    An error goes to `tell`, and is not raised.
+    """
     try:
         async with job:
             await fn(job)
@@ -115,6 +119,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
+            """Work on messages until stopped or empty; put a queue's error into `errors`, which ends all tasks."""
             try:
                 while not self._sync.stopping and not errors:
                     job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)

@@ -89,7 +89,10 @@ class Message:
     body_json: str = field(default="", compare=False, repr=False)
 
     def with_text(self) -> Message:
-        """Return the message with its text; may raise TypeError or ValueError."""
+        """Return a copy with `text` and `body_json` set; a given `body_json` is used, not the body.
+
+        May raise TypeError or ValueError.
+        """
         raw = isinstance(self.body, bytes)
         body_text = self.body_json or _dump(base64.b64encode(self.body).decode() if raw else self.body)
         n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
@@ -187,7 +190,7 @@ class Contents:
     changed: bool = False
 
     def copy(self) -> Contents:
-        """Return a copy that may be changed."""
+        """Return a copy whose lists and tables may be changed, with `changed` False; entries are shared."""
         return replace(
             self,
             ready=self.ready.copy(),
@@ -320,6 +323,7 @@ def _dead(stored: list[Any]) -> Dead:
 
 
 def _segment(stored: list[Any]) -> Segment:
+    """Decode a segment's reference, without messages; may raise ValueError or TypeError."""
     name, count, size, priority, n, due_ms = stored
     if not _SEGMENT.fullmatch(as_text(name, "segment")):
         raise Undecodable(f"a segment has the name {name[:200]!r}")
@@ -360,7 +364,10 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move messages beyond the limits into segments, named by the unique `stem`."""
+    """Move ready messages without a key beyond the limits into new segments of `contents`.
+
+    The unique `stem` names them. Writes no object.
+    """
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -391,7 +398,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set all segments' messages from `loaded` (others: None), and return the contents."""
+    """Set each segment's messages from `loaded` by name, None if missing there; return the same contents."""
     contents.segments = [
         segment if segment.messages is loaded.get(segment.name) else replace(segment, messages=loaded.get(segment.name))
         for segment in contents.segments
@@ -411,7 +418,10 @@ def next_segment(contents: Contents, now_ms: int) -> Segment | None:
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """Cut a segment from the end of `loose`, leaving at least one message."""
+    """Remove messages from the end of `loose`, and return them as a segment; at least one stays.
+
+    Ends at 1000 messages, or `most_bytes`.
+    """
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []
     size = 0

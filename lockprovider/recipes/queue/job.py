@@ -172,7 +172,10 @@ class Job(ProcessBound):
             )
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """Add a message that the ack's own write puts: both happen, or neither.
+        """Add a message that the ack's own write puts: both happen, or neither. Sends no request.
+
+        Raises:
+            InvalidInput, TooLarge: the message cannot be put, and was not added.
 
         >>> job.then({"report of": "mon"})
         >>> job.ack()
@@ -267,7 +270,10 @@ class Job(ProcessBound):
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
     def _end(self, end: End) -> None:
-        """Carry out the end of the claim; if it fails, the claim lapses."""
+        """Send the end of the claim, and set `ended`. An error sets `lost`, so that the claim lapses.
+
+        Raises ClaimLost if it ended otherwise.
+        """
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
@@ -279,7 +285,7 @@ class Job(ProcessBound):
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """Build a message to put; may raise InvalidInput, or TooLarge above 256 KiB."""
+    """Check and build a message to put, without a request; may raise InvalidInput, or TooLarge above 256 KiB."""
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_name(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
@@ -299,7 +305,7 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs all jobs' claims by one operation, on a thread that lives while jobs do."""
+    """Prolongs the claims of all jobs by one operation, on a thread that it starts, and that lives while jobs do."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -339,7 +345,10 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Send heartbeats while jobs exist, and for a second more."""
+        """Drop ended jobs and prolong the others, three times in the shortest claim.
+
+        Returns once closed, or after a second without jobs.
+        """
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -358,7 +367,10 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these claims, and mark lost ones; ignores failures."""
+        """Prolong these jobs' claims by one operation; set `lost` of lost ones, move the others' deadlines.
+
+        Swallows store errors.
+        """
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

@@ -168,9 +168,9 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Change the contents (a copy) by a batch, and return each result or error.
+    """Apply a batch to `contents`; return each result or error. A change spills segments, adds `batch`.
 
-    `sent` marks operations that may be done already. After SegmentWanted begin again with a new copy.
+    `sent` marks possible repeats. SegmentWanted: use a new copy.
     """
     results: list[Any] = []
     failed: dict[str, int] = {}  # no later number passes a failed one
@@ -206,7 +206,10 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message and return its number, or `PutBefore` for a repeat."""
+    """Add a message, record its producer and epoch, and return its number; `PutBefore` for a repeat.
+
+    Raises Fenced, SequenceGap, Forgotten, Overloaded or QueueFull.
+    """
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -236,7 +239,10 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Drop the longest idle unnamed producer from a full table, never a named one."""
+    """Drop the longest idle unnamed producer for a new one from a full table, never a named one.
+
+    Raises Overloaded, or Forgotten if `sent`.
+    """
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -250,7 +256,10 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
-    """Add all messages or none, and return their numbers; `freed` bytes leave the object."""
+    """Add all messages and return their numbers, or raise QueueFull and add none.
+
+    `freed` bytes are about to leave the object.
+    """
     messages = []
     for n, to_put in enumerate(news, contents.next):
         message = Message(
@@ -282,7 +291,10 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next message, promoting earlier segments; a repeat gets the same claim."""
+    """Claim the next due message, promoting earlier segments, or return NothingReady; a repeat gets its claim.
+
+    Raises SegmentWanted, or QueueFull for dead letters.
+    """
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -323,7 +335,10 @@ def _is_first(contents: Contents, message: Message) -> bool:
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
-    """End a claim and record its end; a repeat does nothing."""
+    """End a claim by its verb (an ack adds `then`), and record it; a repeat does nothing.
+
+    Raises ClaimLost, Forgotten or QueueFull.
+    """
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -355,6 +370,7 @@ _DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}
 
 
 def _why_lost(contents: Contents, end: End) -> str:
+    """Return a sentence about why the claim that `end` names no longer has its message."""
     claim = contents.claims.get(end.n)
     ended = contents.settled.get(f"{end.n}.{end.token}")
     if ended is not None:
@@ -367,7 +383,10 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
-    """End a claim: ready again, or a dead letter after the last attempt."""
+    """End a claim: its message is ready after `delay_ms`, or a dead letter after its last attempt.
+
+    `counts=False` does not count this attempt.
+    """
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -382,7 +401,7 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
-    """Prolong claims by their tokens; return lost ones."""
+    """Prolong claims with these tokens by `visible_ms` (0: as before); return the numbers of lost ones."""
     lost = []
     for n, token in claims:
         claim = contents.claims.get(n)
@@ -397,6 +416,7 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
+    """Make these dead letters ready again, with their numbers and no attempts; return how many existed."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0).with_text()
@@ -407,7 +427,10 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
-    """Remove ready and dead messages and segments, or raise StateConflict."""
+    """Remove ready and dead messages and all segments, not claims; return how many messages.
+
+    Raises StateConflict if the revision is not `rev`.
+    """
     if contents.rev != rev or contents.changed:
         raise StateConflict(
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
@@ -432,7 +455,10 @@ class Watch:
     deadlines: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """Record the claims; `now_ms` is the store's time, if it has one."""
+        """Replace `deadlines` by those of these claims; an unchanged heartbeat keeps its deadline.
+
+        The first look counts by `now_ms`, the store's time.
+        """
         first, before = self.deadlines is None, self.deadlines or {}
         self.deadlines = {}
         for n, claim in contents.claims.items():
@@ -464,7 +490,7 @@ class QueueCodec:
 
     @staticmethod
     def encode(operation: QueueOperation) -> list[Any]:
-        """Encode an operation that may be handed over."""
+        """Encode an operation that may be handed over; raises TypeError for others."""
         match operation:
             case Put(message, producer, seq, client, known, fence):
                 return ["put", _encoded_message(message), producer, seq, client, known, fence]
@@ -488,7 +514,7 @@ class QueueCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> QueueOperation:
-        """Decode an operation."""
+        """Decode an operation; may raise ValueError or TypeError."""
         match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
                 return Put(_decoded_message(new), producer, seq, client, known, fence)
@@ -519,7 +545,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """Decode an operation's result."""
+        """Decode this operation's result; raises ValueError or TypeError if it cannot be one."""
         match operation, encoded:
             case Put(), int():
                 return encoded
@@ -544,6 +570,7 @@ def _encoded_message(message: New) -> list[Any]:
 
 
 def _decoded_message(encoded: Any) -> New:
+    """Decode a message to put; raises ValueError if it is malformed."""
     match encoded:
         case ["bytes", str(body), str(key), int(priority), int(not_before_ms)]:
             return New(base64.b64decode(body, validate=True), key, priority, not_before_ms)

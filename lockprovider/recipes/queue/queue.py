@@ -103,6 +103,7 @@ class Queue(Recipe):
         self._init_state()
 
     def _reset(self) -> None:
+        """Reset to a client without claims, numbers, or waiting operations; called in each forked child."""
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0  # messages put without a producer's name
@@ -254,7 +255,7 @@ class Queue(Recipe):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Carry out a claim; after an interrupt, a late success is given back."""
+        """Submit a claim; return its result or raise its error. After an interrupt a late success is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -316,7 +317,7 @@ class Queue(Recipe):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
-            """Work on messages until the end, and keep a queue's error."""
+            """Work on messages until the end; put a queue's error into `errors`, which ends all threads."""
             try:
                 while not self.stopping and not errors:
                     job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
@@ -335,7 +336,7 @@ class Queue(Recipe):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on `threads` threads; an interrupt stops them."""
+        """Run `live` on `threads` threads until all end; an interrupt calls `stop`, waits for them, and is raised."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for worker in crew:
             worker.start()
@@ -379,7 +380,7 @@ class Queue(Recipe):
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
-        """Return the next messages in the order of delivery; claims none.
+        """Return the next messages in the order of delivery, also delayed ones; claims none.
 
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
@@ -396,7 +397,7 @@ class Queue(Recipe):
         return [Letter.of(letter.message, letter.why) for letter in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """Deliver dead letters again as new messages, these numbers or all; return how many.
+        """Deliver these dead letters, or all, again under their old numbers, with all attempts; return how many.
 
         >>> queue.claim().bury("no such day")
         >>> queue.redrive(), queue.stat().ready
@@ -408,7 +409,7 @@ class Queue(Recipe):
         return redriven
 
     def purge(self, *, expected: int) -> int:
-        """Remove ready and dead messages, and return how many.
+        """Remove ready, delayed and dead messages, and return how many; claimed ones stay.
 
         Raises:
             StateConflict: the queue was written since `expected=stat.rev`.
@@ -434,7 +435,9 @@ class Queue(Recipe):
         return len(garbage)
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop claiming, take no more operations, and wait until the waiting ones are written.
+        """Stop claiming, take no more operations, and wait for the waiting writes, at most `timeout` seconds.
+
+        Heartbeats end, so claims that are still open lapse.
 
         >>> queue.close(timeout=10)
         """
@@ -450,7 +453,10 @@ class Queue(Recipe):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message and submit its put; may first read the producer's last number."""
+        """Number a message, submit its put, and return both; may first read the producer's last number.
+
+        Raises InvalidInput, Overloaded, or CoordinationError if closed.
+        """
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = epoch_of(fence)
@@ -471,6 +477,10 @@ class Queue(Recipe):
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
+        """Wait for a put, remember a named producer's number as acknowledged, and return the receipt.
+
+        Raises the put's error.
+        """
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
@@ -482,7 +492,7 @@ class Queue(Recipe):
 
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
-    """Return the function for failed jobs of `work`, or raise InvalidInput."""
+    """Return the function that gets a failed job and its error (None: does nothing), or raise InvalidInput."""
     return _ignore_error if on_error is None else function(on_error, "on_error", "of a job and its error")
 
 
@@ -491,7 +501,10 @@ def _ignore_error(job: object, error: Exception) -> None:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn` and end the job; return whether `fn` raised, after calling `tell`."""
+    """Call `fn(job)`, then ack the job or give it back; return whether any of that raised.
+
+    An error goes to `tell`, and is not raised.
+    """
     try:
         with job:
             fn(job)

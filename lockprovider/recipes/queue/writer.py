@@ -70,9 +70,9 @@ class Segments:
         return None if content is None else decode_segment(content.data, queue_id, path)
 
     def write(self, segment: Segment, queue_id: str) -> None:
-        """Write a segment; an existing one is a copy of this same write.
+        """Write a segment's object; an existing one is a copy of this same write.
 
-        On StoreError it may exist, and nothing names it.
+        Raises StoreError: it may exist, and nothing names it.
         """
         path = f"{self._folder}{segment.name}"
         outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
@@ -80,7 +80,10 @@ class Segments:
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove segments that nothing names; `Queue.clean` removes them after a failure."""
+        """Delete these segments, which the queue's object must not name.
+
+        Swallows StoreError: `Queue.clean` deletes the rest later.
+        """
         paths = [f"{self._folder}{name}" for name in names]
         if paths:
             with contextlib.suppress(StoreError):
@@ -160,7 +163,10 @@ class QueueWriter:
             self._broker.close()
 
     def create(self, contents: Contents) -> bool:
-        """Create the queue, False if it exists."""
+        """Write the object if no queue exists; return whether this call wrote it.
+
+        Raises NotSupported, OutcomeUnknown or StoreError.
+        """
         self._store_check.require()
         outcome = self._object.put_if_absent(contents.encode())
         if isinstance(outcome, Unknown):
@@ -190,15 +196,18 @@ class QueueWriter:
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
-        """Carry out operations, and return their results in order.
+        """Carry out operations, maybe by a broker; return results and errors in order.
 
-        After OutcomeUnknown each may be repeated. After any other error nothing was done.
+        After OutcomeUnknown each may be repeated; after other errors nothing was done.
         """
         flattened = flatten(operations)
         return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
-        """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
+        """Write a batch, or ask a broker, again until its outcome is known; return results and errors.
+
+        Raises OutcomeUnknown, at the timeout too, or StoreError.
+        """
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         progress = _Progress(handover)
@@ -227,7 +236,10 @@ class QueueWriter:
     def _tried(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Draft the batch, and write it if it changes anything; return its results ([]: read again) and the outcome."""
+        """Draft and write the batch once; return its results ([]: read again), and the outcome (None: no write).
+
+        Records the try; caches a won draft.
+        """
         tries = progress.tries
         try:
             draft, results, batch = self._drafted(contents, operations, progress)
@@ -263,7 +275,10 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out lapses and the batch on a copy, reading needed segments."""
+        """Carry out lapses and the batch on a copy, reading needed segments.
+
+        Returns the copy, the batch's results, and the write's id. `contents` stay unchanged.
+        """
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -285,7 +300,7 @@ class QueueWriter:
                 return draft, progress.handover.with_dropped(results[len(lapsed) :], dropped), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
-        """Write the draft after its new segments: the object must only name existing ones."""
+        """Write new segments, then the object, which must only name existing ones; return the object's outcome."""
         self._store_check.require()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
@@ -293,7 +308,10 @@ class QueueWriter:
         return self._object.put_if_match(draft.encode(), version)
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Return the first messages in the order of delivery, also delayed ones."""
+        """Read and return the first `limit` messages in the order of delivery, also delayed ones.
+
+        Changes nothing. MalformedObject: a segment is missing.
+        """
         missing: Version | None = None
         while True:
             contents, version = self.read()
@@ -316,7 +334,10 @@ class QueueWriter:
         return messages
 
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue, retrying until the deadline if an operation may be done."""
+        """Read the queue; raise its StoreError if no operation may be done.
+
+        Else retry Unavailable until `deadline_s`; then raise OutcomeUnknown.
+        """
         failures = 0
         while True:
             try:
@@ -330,7 +351,7 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record heartbeats, first by the store's clock, and wake callers for `more` new messages."""
+        """Record heartbeats, first by the store's clock (a HEAD), and wake callers for `more` new messages."""
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:  # their workers may be dead
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
@@ -345,7 +366,7 @@ class QueueWriter:
                 self.waiting_callers.popleft().set()
 
     def wait_for_messages(self, timeout_s: float) -> None:
-        """Wait until messages become ready, or for `timeout_s`."""
+        """Block until `wake` is called (new messages, or a stop), or for `timeout_s`; messages may be gone by then."""
         signal = Signal()
         self.waiting_callers.append(signal)
         try:

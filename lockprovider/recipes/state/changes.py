@@ -124,7 +124,10 @@ def apply_all(
 
 
 def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None) -> Draft:
-    """Return the draft with one change made; may raise Fenced, StateConflict, StateLocked."""
+    """Return the draft with one change made; an Update calls its `fn`, whose errors pass.
+
+    Raises Fenced, StateConflict or StateLocked (edits above `over` only; None: never).
+    """
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
@@ -172,7 +175,7 @@ class Stamp:
 
 
 def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
-    """Return the draft as the next document, maybe of a new lineage."""
+    """Return the draft as the next document: the base's next serial, or without a base serial 1 of a new lineage."""
     return Document(
         lineage=stamp.lineage if base is None else base.lineage,
         serial=1 if base is None else base.serial + 1,
@@ -265,7 +268,7 @@ class StateWrite:
         return replace(self, next=WriteStep.LOOK)
 
     def looked(self, now: Document | None) -> StateWrite:
-        """Choose the next step by the path's document."""
+        """Return the write after a read of the path (None: no object): done, replace again, or read the history."""
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)
         if now.lineage != self.document.lineage:  # this write began no lineage, or the state was removed

@@ -204,7 +204,7 @@ class Json:
     """Codec of JSON values; refuses None."""
 
     def encode(self, value: Any) -> Any:
-        """Encode a value."""
+        """Return a JSON copy; raises InvalidInput for None, no JSON, or above `LARGEST_STATE` bytes."""
         if value is None:
             raise InvalidInput("None is not a state: return the new value, or UNCHANGED to write nothing")
         return json_copy(value, "a state", LARGEST_STATE)
@@ -218,7 +218,7 @@ class Raw:
     """Codec of bytes."""
 
     def encode(self, value: bytes) -> dict[str, str]:
-        """Encode a value."""
+        """Encode bytes; raises InvalidInput for other types, or beyond the size limit."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is not bytes, which the state's codec needs")
         if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
@@ -240,7 +240,7 @@ class Model(Generic[V]):
         self._model: Any = model
 
     def encode(self, value: V) -> Any:
-        """Encode a value."""
+        """Encode an instance of the model; raises InvalidInput for other values, or above `LARGEST_STATE` bytes."""
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
         instance: Any = value
@@ -259,7 +259,7 @@ class Checked(Generic[V]):
         self.codec = codec
 
     def encode(self, value: V) -> Any:
-        """Encode a value."""
+        """Encode by the caller's codec, whose errors pass; raises InvalidInput if its result is not JSON."""
         return json_copy(self.codec.encode(value), "the value that the codec returned", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
@@ -268,7 +268,7 @@ class Checked(Generic[V]):
 
 
 def codec_of(codec: Any) -> Codec[Any]:
-    """Return the codec for a `codec=` argument, or raise InvalidInput."""
+    """Return the codec for a `codec=` argument, `Json` for None, or raise InvalidInput."""
     if codec is None:
         return Json()
     if codec is bytes:

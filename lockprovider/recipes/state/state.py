@@ -277,6 +277,7 @@ class State(Recipe, Generic[V]):
         return self._revision(self._at(serial))
 
     def _at(self, serial: int) -> Document:
+        """Read the document of a serial, from the object or its history; raises NoRevision."""
         whole(serial, "serial")
         current, _ = self._file.read()
         if current is not None and serial <= current.serial:
@@ -329,6 +330,8 @@ class State(Recipe, Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
+        It also writes a revision, "unlocked", if the state exists. Without a lock it does nothing.
+
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.
             OutcomeUnknown: call `who` again.
@@ -377,7 +380,10 @@ class State(Recipe, Generic[V]):
         return self._writer.commit(changes)
 
     def _submit(self, change: StateChange) -> Later[Document | None]:
-        """Submit a change, or raise NestedUpdate inside an `update` function of this state."""
+        """Submit a change, and return its future. Raises Overloaded, or CoordinationError if closed.
+
+        Raises NestedUpdate inside an `update` function of this state.
+        """
         if self._place in _UPDATED.get():
             raise NestedUpdate(
                 f"an update of {self.path!r} was asked for by a function that an update of it calls: return the new "
@@ -386,6 +392,10 @@ class State(Recipe, Generic[V]):
         return self._batcher.submit(change)
 
     def _do(self, change: StateChange) -> Revision[V]:
+        """Submit a change, wait, and return its revision or raise its error; may raise NestedUpdate.
+
+        An interrupt cancels it, unless a write took it.
+        """
         answer = self._submit(change)
         try:
             while not self._batcher.wait_slice(answer):
@@ -395,7 +405,10 @@ class State(Recipe, Generic[V]):
             answer.cancel()  # unless done
 
     def _must_come(self, answer: Later[Document | None]) -> None:
-        """Cancel a change and raise NestedUpdate, if an `update` function may wait for it."""
+        """Cancel a change and raise NestedUpdate, if an `update` function has run longer than the timeout.
+
+        That function may wait for the change.
+        """
         since_s = self._calls_since_s
         if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
             raise NestedUpdate(
@@ -404,11 +417,15 @@ class State(Recipe, Generic[V]):
             )
 
     def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
-        """Wrap `fn` as an update that marks its run, to find nested updates."""
+        """Check the arguments, and wrap `fn` as an update that marks its run, to find nested updates.
+
+        Raises InvalidInput.
+        """
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
         def next_value(stored: Any) -> Any:
+            """Call `fn` with the decoded value, and return its result encoded, or UNCHANGED; marks the run."""
             within = _UPDATED.set(_UPDATED.get() | {self._place})
             self._calls_since_s = self.world.monotonic_s()
             try:
@@ -511,7 +528,10 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
             edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
 
     async def _do(self, change: StateChange) -> Revision[V]:
-        """Submit a change, and await its revision without a thread."""
+        """Submit a change, and await its revision without a thread; raises its error, or NestedUpdate.
+
+        A cancellation drops it, unless a write took it.
+        """
         state = self._sync
         answer = state._submit(change)  # noqa: SLF001
         coming = asyncio.wrap_future(answer)

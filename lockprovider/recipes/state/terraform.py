@@ -75,7 +75,7 @@ class TerraformBackend:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request; an error becomes a status and message."""
+        """Carry out a request, and return its reply; store, lock and input errors become a status and message."""
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
@@ -111,7 +111,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store the lock holder's state, or, if none holds it here, that of a run without a lock."""
+        """Store a state for the run whose lock is held here, or without lock if none is.
+
+        Returns refusals; raises StateConflict, LeaseLost, MalformedObject.
+        """
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -130,7 +133,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _put(self, snapshot: TerraformState, *, force: bool) -> None:
-        """Store a state without a lock, compared with the state that it replaces."""
+        """Store a state without a lock. Raises StateLocked during an edit.
+
+        Raises StateConflict if it must not follow the stored one, unless `force`.
+        """
         encoded = self.state.codec.encode(snapshot.data)
 
         def next_value(stored: Any) -> Any:
@@ -145,7 +151,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
-        """Acquire the lock of edits, and begin an edit with the LockInfo as reason."""
+        """Acquire the lock of edits without waiting, begin an edit with `info` as reason; keep both.
+
+        Returns refusals. A repeated ID succeeds.
+        """
         if self._held is not None:
             same = self._held.info.get("ID") == info.get("ID")  # a repeated request whose answer was lost
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
@@ -161,6 +170,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
+        """Release the lock held here; without lock and `identity` (force-unlock), break the state's lock.
+
+        Another identity is refused (409).
+        """
         held = self._held
         if held is None and not identity:  # as from force-unlock
             self.state.unlock(self.state.who())
@@ -172,6 +185,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _locked_by_another(self, why: str) -> Reply:
+        """Read the lock's holder, and return a refusal (423) with its LockInfo, or one made of what is known."""
         who = self.state.who()
         try:
             info = _info(who.reason.encode())
@@ -202,7 +216,10 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def must_follow(self, stored: bytes | None) -> None:
-        """Raise StateConflict unless this state may replace the stored one."""
+        """Raise StateConflict unless this state may replace the stored one (None: no state).
+
+        Needed: its lineage, and a higher serial or equal content.
+        """
         if not stored:
             return
         try:
@@ -247,6 +264,7 @@ class _Held:
         return self.edit.begun.value
 
     def write(self, state: State[bytes], body: bytes) -> None:
+        """Store the state, and go on with the edit. `edit` is None until the answer, so a lost one is noticed."""
         edit, self.edit = self.edit or _begun(state, self.lease, self.info), None
         edit.value = body
         reason = str(self.info.get("Operation") or "")
@@ -448,7 +466,10 @@ class TfLock:
             self.world.sleep(delay_s(tries, self.world.random()))
 
     def _looked(self, outcome: Outcome) -> TfLockFile | None:
-        """Read the lock file: the refusal may be of the request's second copy."""
+        """Read the lock file (None: absent), as the refusal may be of the request's second copy.
+
+        If that fails, an unknown `outcome` is raised.
+        """
         try:
             return self.shown()
         except StoreError:
@@ -457,6 +478,7 @@ class TfLock:
             raise
 
     def _encoded(self, identity: str, operation: str, info: str) -> bytes:
+        """Encode the LockInfo of a new lock file, with this process as holder and the present time."""
         created = datetime.fromtimestamp(self.world.now_ms() / 1000, tz=timezone.utc).isoformat()
         fields = {
             "ID": identity,
@@ -469,6 +491,7 @@ class TfLock:
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
+    """Decode a lock file; missing fields, or bytes that are no LockInfo, become empty text."""
     try:
         fields = parse_object(data, most=_LARGEST)
     except ValueError:
@@ -485,6 +508,7 @@ def _words(lock: TfLockFile) -> str:
 
 
 def _taken(path: str, lock: TfLockFile | None) -> StateLocked:
+    """Build the StateLocked error that names the holder; None: the lock was free at the last look."""
     if lock is None:
         return StateLocked(f"other clients held {path!r} at each try")
     message = f"{path!r} is held by {_words(lock)} since {lock.created or 'an unknown time'}"

@@ -56,7 +56,7 @@ class StateFile:
         return f"{self.path}.d/lock"
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
-        """Read the state; `max_age_s` as in `Cached.get`."""
+        """Read and cache the state; return it and its content, None if absent; `max_age_s` as in `Cached.get`."""
         content = self._object.get(max_age_s=max_age_s)
         return (None if content is None else self._document(content)), content
 
@@ -67,7 +67,7 @@ class StateFile:
         return None if content is None else decode(content.data, path)
 
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
-        """Carry out a write until its outcome is known.
+        """Send a write's requests until its outcome is known; return the write.
 
         After a StoreError nothing was written, after OutcomeUnknown a copy may have been.
         """
@@ -110,7 +110,10 @@ class StateFile:
         return current.serial > keep and current.serial % TRIM_EVERY == 0
 
     def trim(self, current: Document, keep: int) -> None:
-        """Remove revisions before the newest `keep`; any client may repeat it."""
+        """List and delete revisions before the newest `keep`; any client may repeat it.
+
+        Swallows CasError: the next trim deletes the rest.
+        """
         folder, first = (
             self._history(current.lineage, 0).rpartition("/")[0],
             self._history(current.lineage, current.serial - keep),
@@ -119,7 +122,10 @@ class StateFile:
             self.store.delete_all([entry.path for entry in self.store.list(f"{folder}/", stop_at=first)])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
-        """Archive, replace, or read, as the write's next step."""
+        """Send the request of the write's next step (archive, replace or read); return the write after it.
+
+        `base`: the replaced content. `data`: the new bytes.
+        """
         match turn.next:
             case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
@@ -144,6 +150,7 @@ class StateFile:
                 return turn
 
     def _unknown(self, turn: StateWrite, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
+        """Build an OutcomeUnknown that holds the write and its bytes, so that `settle` can ask again."""
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
             f"serial {turn.document.serial} of {self.path!r} may have been written: {why}; "
@@ -179,9 +186,9 @@ class StateWriter:
     lock_settings: LockSettings | None = None
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Carry out changes; return for each its document (None: no state) or error.
+        """Carry out changes, again after each lost race; return for each its document (None: no state) or error.
 
-        Raises OutcomeUnknown, StoreError or MalformedObject for all of them.
+        Raises OutcomeUnknown, StoreError or MalformedObject for all.
         """
         world, failures = self.file.world, 0
         deadline_s = world.monotonic_s() + self.timeout_s
@@ -219,6 +226,10 @@ class StateWriter:
     def _write(
         self, base: Document | None, content: Content | None, document: Document, deadline_s: float
     ) -> StateWrite:
+        """Write the document over `base`, and return the settled write; if won, maybe trim in the background.
+
+        May raise NotSupported.
+        """
         self.file.store_check.require()
         turn = self.file.finish(StateWrite.begin(base, document), content, deadline_s)
         if turn.verdict == "mine" and self.file.may_trim(document, self.keep):
@@ -226,9 +237,9 @@ class StateWriter:
         return turn
 
     def _editor(self) -> NotAcquired | None:
-        """Acquire and release the lock of edits; return its holder's refusal.
+        """Acquire and release the lock of edits; return the refusal if it is held.
 
-        None: it was free, so the client of the edit's mark has died or was stopped.
+        None: it was free, so the marked edit's client is gone.
         """
         try:
             self.new_lock().acquire(0.0).release()
@@ -240,6 +251,7 @@ class StateWriter:
 def _answers(
     document: Document | None, applied: Changed, holder: NotAcquired | None
 ) -> list[Document | Exception | None]:
+    """Return each change's document or error, with the lock's holder (None: unknown) in StateLocked errors."""
     answers = [document if error is None else error for error in applied.errors]
     for index in applied.locked if holder is not None else ():
         error = answers[index]

@@ -103,9 +103,9 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """Build the slot after `last`; operations marked by `sent` may be in the log already.
+    """Build the slot after `last` from operations in order; errors become their results.
 
-    `since` is the epoch of a client that does not lead.
+    `batch`: its id. `sent` marks possible repeats. `since`: a non-leader's epoch.
     """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
@@ -140,6 +140,10 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
+    """Enter an append into `table` as its producer's last; return its position after `before` records.
+
+    May drop idle unnamed producers, or raise Overloaded.
+    """
     previous = table.pop(append.producer, None)  # move it to the end: the longest idle are first
     if previous is None:
         _make_room(table, append.producer)
@@ -191,7 +195,10 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Drop the longest idle unnamed producers from a full table, never named ones."""
+    """Make room in `table` for a new producer: drop the longest idle unnamed ones, never named ones.
+
+    Raises Overloaded at 1000 named ones.
+    """
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
@@ -201,7 +208,10 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
-    """Check that a client may append, which leads under `leads`, or does not (0) and has epoch `since`."""
+    """Raise Fenced or Sealed unless a client may append.
+
+    It leads under epoch `leads`, or does not lead (0) and has epoch `since`.
+    """
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
     _must_be_open(head)
@@ -227,7 +237,10 @@ def _leads(head: Head, epoch: int) -> int:
 
 
 def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
-    """Return the sealed head; a repeat must not name another successor."""
+    """Return the head sealed under `epoch` (0: no leader), unchanged for a repeat.
+
+    Raises Fenced, or Sealed if it names another successor.
+    """
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.sealed is not None and successor in (None, head.sealed):
@@ -279,7 +292,7 @@ class Appending:
         return self.drafted.head.slot
 
     def draft_after(self, last: Head, at_ms: int, since: int) -> Appending:
-        """Build the draft after the last slot."""
+        """Draft the batch after the last slot, to write next; finish if no operation needs a write."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
             return replace(self, need=AppendStep.DONE, results=drafted.results)
@@ -299,7 +312,10 @@ class Appending:
         return replace(self, need=AppendStep.LOOK)
 
     def looked(self, stored: Head | None) -> Appending:
-        """Choose the next step by the slot in the draft's place (None: empty)."""
+        """Return the next step, by the slot read in the draft's place (None: empty).
+
+        It is done, sent again, or drafted at another end.
+        """
         assert self.drafted is not None  # noqa: S101
         if stored is None or stored.slot < self.slot:
             return replace(self, need=AppendStep.SEND)  # not written yet: the condition still holds
@@ -325,7 +341,10 @@ class Appending:
         return epochs
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
-        """Finish: operations that need a write get `error`, or `unknown` if they may be in the log."""
+        """Finish: operations that may be in the log get `unknown`, others `error`.
+
+        Drafted results that needed no write stay.
+        """
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             return replace(
@@ -350,7 +369,7 @@ class LogCodec:
 
     @staticmethod
     def encode(operation: LogOperation) -> list[Any]:
-        """Encode an operation that may be handed over."""
+        """Encode an append that may be handed over; raises TypeError for other operations."""
         match operation:
             case Append(data, producer, seq, client, took, known, epoch, int(since)):
                 text = base64.b64encode(data).decode()
@@ -360,7 +379,7 @@ class LogCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> LogOperation:
-        """Decode an operation."""
+        """Decode an append, or raise ValueError."""
         match encoded:
             case [
                 "append",
@@ -387,7 +406,7 @@ class LogCodec:
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """Decode an operation's result."""
+        """Decode an append's result, or raise ValueError."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

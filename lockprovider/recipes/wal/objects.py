@@ -93,7 +93,10 @@ class LogObjects:
         self._store_check = StoreCheck(store, f"{path}/log.json")
 
     def create(self, manifest: LogManifest) -> bool:
-        """Create the log, False if it exists."""
+        """Write the manifest if no log exists; return whether this call wrote it.
+
+        Raises NotSupported, OutcomeUnknown or StoreError.
+        """
         self._store_check.require()
         outcome = self.store.put_if_absent(self._manifest_path, manifest.encode(), timeout=self.timeout_s)
         if isinstance(outcome, Unknown):
@@ -111,7 +114,10 @@ class LogObjects:
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Replace the manifest by the result of `fn`, which may run several times, even after a write was done."""
+        """Store and cache `fn(manifest)` with the next `rev`; return it. Raises NoLog or Fenced.
+
+        `fn` may run several times, even after a write was done.
+        """
         self._store_check.require()
         changed = self.manifest()
 
@@ -134,7 +140,10 @@ class LogObjects:
         return manifest
 
     def look(self, slot: int, cached: StoredSlot | None = None) -> StoredSlot | None:
-        """Read a slot's place (None: empty), and cache its version; an unchanged `cached` one transfers no body."""
+        """Read the place of `slot`, which may hold another slot (None: empty); cache its version.
+
+        May raise MalformedObject. An unchanged `cached` is returned.
+        """
         path = self.slot_path(slot)
         before = None if cached is None else cached.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
@@ -175,7 +184,10 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot on a condition; every 64 slots, also update the hint in the background."""
+        """Write a slot on a condition; return the outcome; if won, cache its version. May raise NotSupported.
+
+        Every 64 slots: update the hint, in background.
+        """
         self._store_check.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -190,7 +202,10 @@ class LogObjects:
         return outcome
 
     def last(self, written: int = NOT_YET) -> Slot:
-        """Find the last slot, as it was during the search; slot `written` is known to be written."""
+        """Search the end by reads, and return the last slot (number -1: none).
+
+        `written` is a slot known to be written; MalformedObject: it is gone.
+        """
         manifest = self.manifest()
         slots = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -215,6 +230,10 @@ class LogObjects:
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _cache_version(self, head: Head, version: Version) -> None:
+        """Cache the version of a slot's place for conditional writes, and raise the known end of the log.
+
+        Drops the oldest above 65,536 versions.
+        """
         slot, manifest = head.slot, self.manifest()
         self._reached = max(self._reached, next_position(head))
         if manifest.slots is not None:
@@ -277,7 +296,10 @@ def _must_be_kept(objects: LogObjects, start: Position) -> None:
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
-    """Yield slots with records, and the seal; poll from 50 ms up to `idle_s` apart."""
+    """Yield slots with records, and the seal, which ends it; poll from 50 ms up to `idle_s` apart.
+
+    Ends after `timeout_s` without slots (None: never).
+    """
     world = objects.world
     came_s, poll_s, cached = world.monotonic_s(), _FIRST_POLL_S, None
     while True:
@@ -300,7 +322,10 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Yield the slots from a position to the end, reading up to 8 at once."""
+    """Yield each slot from a position to the end or seal, also empty ones, reading up to 8 concurrently.
+
+    Raises Trimmed if one was overwritten.
+    """
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -316,6 +341,10 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def _batch(objects: LogObjects, place: StoredSlot, slot: int, offset: int) -> LogBatch:
+    """Return the slot's records from `offset` on. Raises Trimmed if its place holds a later slot.
+
+    Raises InvalidInput if `offset` is past its end.
+    """
     head = place.slot.head
     if head.slot > slot:
         raise objects.trimmed(slot)
@@ -400,11 +429,17 @@ class LogReader(ProcessBound):
         self._write(position)
 
     def _write(self, position: Position | None, *, opens: bool = False) -> None:
-        """Store `position` (None: the stored one); `opens` raises the epoch, which fences the earlier client."""
+        """Store `position` (None: the stored one stays), and set `position` and `epoch`.
+
+        `opens` raises the epoch, fencing earlier clients; else may raise Fenced.
+        """
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            """Return the reader's next bytes; raises Fenced if another client opened it."""
+            """Return the reader's next bytes, and put them into `fields`; may run several times.
+
+            Raises Fenced if another client opened it.
+            """
             stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and stored["epoch"] != self.epoch:
                 raise Fenced(
@@ -422,7 +457,7 @@ class LogReader(ProcessBound):
 
 
 def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
-    """Read the position of each named reader."""
+    """Read the position of each named reader, by one request each; may raise MalformedObject."""
     by_reader = {}
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
@@ -441,7 +476,10 @@ class _OtherReaders(Exception):
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor to `before`; return it. `retain="readers"` or `spares_readers` stops it at the slowest reader."""
+    """Raise the floor, the first kept slot, up to `before`; return it; repeat if readers changed.
+
+    `retain="readers"` or `spares_readers` stops it at the slowest reader.
+    """
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"
@@ -460,7 +498,10 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
-    """Raise a full ring's floor for `slot`, if allowed; return the manifest and the slowest reader."""
+    """Raise a full ring's floor for `slot`, as far as `retain` allows; check `has_room` afterwards.
+
+    Returns the manifest and the slowest reader ("": none).
+    """
     manifest = objects.manifest()
     slots = manifest.slots or 0
     if manifest.retain == "slots":

@@ -136,7 +136,7 @@ class Wal(Recipe):
         return self._unnamed().append(data)
 
     def append_later(self, data: Bytes) -> Later[Appended]:
-        """Append a record without waiting for its write; return a future.
+        """Append a record without waiting for its write; return a future. Raises what `Appender.append_later` raises.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
         >>> waiting[0].result().position < waiting[-1].result().position
@@ -168,8 +168,9 @@ class Wal(Recipe):
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
 
-        `fence` is a lease, a term or an epoch, and becomes the log's epoch; without it, the next epoch does. After a
-        leader's death no other client appends until the next `lead()`.
+        `fence` is a lease, a term or an epoch, and becomes the log's epoch; without it, the next epoch does. With
+        `producer` you number the records, as in `appender`. After a leader's death no other client appends until the
+        next `lead()`.
 
         Raises:
             Fenced: a newer epoch has led.
@@ -269,7 +270,10 @@ class Wal(Recipe):
         """Raise the floor to `before`, and return the first kept slot; records below may be overwritten.
 
         Without `before` the floor rises to the slowest named reader. With `retain="readers"` it never passes that
-        reader.
+        reader. It never falls.
+
+        Raises:
+            InvalidInput: `before` is not a position, or is left out for a log without readers.
 
         >>> log.trim(before=log.end()) == log.end().slot
         True
@@ -294,6 +298,8 @@ class Wal(Recipe):
 
     def position(self, start: Start) -> Position:
         """Return the position of a slot's first record, of the `oldest` kept one, or of the `end`.
+
+        A `Position` is returned as it is, without a request.
 
         Raises:
             Trimmed: the slot is no longer kept.

@@ -30,7 +30,10 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches of operations, one at a time; caches the log's end as last written or read."""
+    """Writes batches of operations, one at a time; caches the log's end as last written or read.
+
+    Not thread-safe: the batcher's thread calls it.
+    """
 
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation] | None = None) -> None:
         self._objects = objects
@@ -52,7 +55,10 @@ class LogWriter:
             self._broker.close()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Carry out operations, in several slots if needed; return their results in order."""
+        """Write operations into as many slots as needed, or ask a broker; return results and errors in order.
+
+        Failed numbers hold up later ones (SequenceGap).
+        """
         results: list[Any] = []
         flattened = flatten(operations)
         try:
@@ -70,7 +76,10 @@ class LogWriter:
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
-        """Write one batch, or let a broker do it, until the outcome is known or the timeout ends."""
+        """Write one slot's batch, or ask a broker, again until its outcome or the timeout.
+
+        Returns results and errors; caches the end and taken names.
+        """
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
@@ -99,7 +108,10 @@ class LogWriter:
         return handover.settled(handover.with_dropped(turn.results, handover.dropped), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """Draft the batch after the last slot, unless a broker carries it out."""
+        """Ask the broker in `last`: the batch is done, or searches the end again if it failed.
+
+        Without a broker, draft the batch after `last`.
+        """
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
             to_carry_out = handover.to_carry_out(
@@ -113,7 +125,10 @@ class LogWriter:
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
-        """Find the end, write the draft, or read its place, as the batch's next step."""
+        """Do the batch's next step and return the batch: write the draft, or read its place.
+
+        Or find and cache the end, then draft.
+        """
         match turn.need:
             case AppendStep.END:
                 last = self._objects.last(turn.search_from).head
@@ -130,7 +145,10 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Make room and write the draft; first reads the place if the condition is unknown."""
+        """Write the draft, reading its place first if the condition is unknown; cache a won end.
+
+        Makes room, or raises LogFull. Returns the batch.
+        """
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         self._make_room(slot)
@@ -183,7 +201,10 @@ def _name_of(operation: LogOperation) -> str:
 
 
 def _numbered(operation: LogGiven) -> ProducerNumber | None:
-    """Return an append's producer and number, foreign ones within their bundle only."""
+    """Return an append's client and number, to find failed ones; a foreign client only within its bundle.
+
+    None: no append, or not numbered.
+    """
     append = without_bundle(operation)
     if not isinstance(append, Append):
         return None

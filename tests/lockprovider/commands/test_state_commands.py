@@ -62,6 +62,7 @@ def test_state_bytes_come_back_unchanged(url) -> None:
     state("put", url, "--bytes", stdin=bytes(range(256)))
     assert state("get", url).stdout == bytes(range(256))
     assert b"not JSON" in state("put", url, stdin=b"\xff", code=2).stderr
+    assert b"how bytes are stored" in state("put", url, stdin=b'{"base64": "AAEC"}', code=2).stderr
 
 
 def test_rollback_restores_empty_state_and_null_is_refused(url) -> None:

@@ -495,7 +495,7 @@ def test_files_replaced_by_clustering_are_cleaned_and_archived(table: Table) -> 
         table.upsert(rows((9, "z", str(number), number)))
     cleaned = table.clean(KeepCommits(1))
     assert sum(map(len, cleaned[0].files.values())) >= 6
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         content(table, as_of=past)
     archiver = opened(table, replace(SETTINGS, retention=KeepCommits(1)))
     archiver.upsert(rows((9, "z", "2", 2)))

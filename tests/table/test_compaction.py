@@ -230,7 +230,7 @@ def test_clean_after_compaction_removes_whole_slices(table: Table) -> None:
     assert content(table) == by_hudi_rs(table) == sorted(
         [(1, "a", "late finisher", 9), (3, "b", "z", 9), (9, "z", "2", 2)]
     )  # fmt: skip
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         content(table, as_of=past)
 
 

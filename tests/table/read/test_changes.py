@@ -183,14 +183,14 @@ def test_changes_kept_by_a_clean_can_be_read_and_others_are_refused(table: Table
             assert (("update", 1, "a", 5) in changed) == (n < 5)
         except HistoryGone:
             assert n < 4, "two commits are kept"
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         table.changes(done[0].completion)
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         table.to_arrow(as_of=done[0].completion)
     # From the beginning, too: what is gone as a whole is not taken for what never was.
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         table.changes(until=done[0].completion)
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         table.changes(until=done[0].completion, partitions=["a"])
 
 

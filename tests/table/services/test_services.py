@@ -516,7 +516,7 @@ def test_savepoint_of_a_cleaned_or_unknown_commit_is_refused(table: Table, folde
     begins = old_and_new(table)
     table.clean(KeepVersions(1))
     before = timeline_names(folder)
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         table.savepoint(begins[1])
     with pytest.raises(HistoryGone, match="no commit began or completed at 2020"):
         table.savepoint("20200101000000000")
@@ -597,7 +597,7 @@ def test_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path) 
     with pytest.raises(HistoryGone):
         table.restore("20200101000000000")
     table.delete_savepoint(begins[2])
-    with pytest.raises(HistoryGone, match="cleaned"):
+    with pytest.raises(HistoryGone, match="a clean removed"):
         table.restore(begins[1])
     assert data_files(folder) == files
     assert timeline_names(folder) == {name for name in names if "savepoint" not in name}

@@ -68,6 +68,7 @@ class Misfit:
         wanted: the table's type; empty for a field that the table does not have.
         text: the fault and the next step; `{at}` stands for the value and the row.
         row: the first row that does not fit; None if the types alone show it.
+        value: the value in that row; None also for a null.
     """
 
     path: str
@@ -170,7 +171,8 @@ class WriteConflict(TableError):
 
     Attributes:
         instant: begin time of the instant that lost.
-        lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore.
+        lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore;
+            `ARCHIVED` if the commits since the snapshot were archived, so that the winner is unknown.
         file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
         keys: the record keys that both inserted, if keys are checked.
     """
@@ -227,4 +229,4 @@ class HistoryGone(TableError):
 
 
 class Corrupt(TableError):
-    """A metadata file cannot be parsed; the message names the file."""
+    """A file of the table cannot be read or parsed; the message names the file."""

@@ -71,7 +71,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Mode(str, Enum):
-    """How many writers the table has, in Hudi's words."""
+    """How writers share a table: a single writer, optimistic conflict checks, or non-blocking log writes."""
 
     SINGLE_WRITER = "single_writer"
     OPTIMISTIC = OPTIMISTIC
@@ -104,7 +104,10 @@ class IndexSettings:
     fields: tuple[str, ...] = ()
 
     def check(self, config: TableConfig) -> None:
-        """Raise `InvalidSettings` if these settings differ from the table's index."""
+        """Raise `InvalidSettings` if these settings differ from the table's index.
+
+        `buckets` and `fields` that are not given fit any index.
+        """
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
             actual = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
@@ -179,6 +182,7 @@ class TableSettings:
     write_metadata: bool | None = None
 
     def __post_init__(self) -> None:
+        """Convert texts of `mode` and `failed_writes`; raise `InvalidSettings` for what is impossible."""
         object.__setattr__(self, "mode", _mode(self.mode))
         if self.failed_writes is not None:
             object.__setattr__(self, "failed_writes", _failed(self.failed_writes))
@@ -202,7 +206,7 @@ class TableSettings:
             raise InvalidSettings(self.archival.fault)
 
     def check(self, config: TableConfig) -> None:
-        """Raise `InvalidSettings` if the table cannot be written with these settings."""
+        """Raise `InvalidSettings` if the table has another index, or lacks what non-blocking writes need."""
         if self.index is not None:
             self.index.check(config)
         if self.mode is Mode.NON_BLOCKING:
@@ -215,9 +219,10 @@ class TableSettings:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
-        """Read the settings of a JVM writer from its configuration, which may be whole; see `LockSettings.from_hudi`.
+        """Read the settings of a JVM writer from its configuration; keys that do not matter here are ignored.
 
-        The default mode is Hudi's, `single_writer`.
+        Missing keys have Hudi's defaults, so the default mode is `single_writer`. `LockSettings.from_hudi` reads the
+        lock's keys.
 
         Raises:
             InvalidSettings: another lock provider, a misspelt key, or an unsupported feature; names key and value.
@@ -258,7 +263,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise `InvalidSettings` if `policy` would keep nothing."""
+    """Raise `InvalidSettings` if `policy` is none of the three retention classes, or would keep nothing."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             is_possible = isinstance(least, int) and least >= 1
@@ -271,7 +276,7 @@ def check_retention(policy: Policy) -> None:
 
 
 def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: type) -> None:
-    """Raise `InvalidSettings` for a wrong or impossible setting."""
+    """Raise `InvalidSettings`, which names `name`, unless `every` is None or a possible setting of class `kind`."""
     if every is None:
         return
     if not isinstance(every, kind):
@@ -285,6 +290,7 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
 
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
+    """Raise `InvalidSettings` unless the interval is a finite number above 0, and `misses` a whole number above 0."""
     interval_s, misses = settings.interval_s, settings.misses
     if not isinstance(interval_s, (int, float)) or not 0 < interval_s < math.inf:
         raise InvalidSettings(f"interval_s={interval_s!r} must be a number of seconds above zero ({_INTERVAL_KEY})")
@@ -310,6 +316,10 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
+    """Read the index settings; None without an index type.
+
+    Another bucket engine, or a text that is no number of buckets, raises `InvalidSettings`.
+    """
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
         return None
@@ -320,7 +330,10 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
-    """Read the retention as Hudi infers it: by the policy's name, else by the single number given."""
+    """Read the retention: by the policy's name, else by the first number given, else by commits.
+
+    Unknown names, and no numbers, raise `InvalidSettings`.
+    """
     numbers = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
     name = _first(options, _POLICY_KEYS) or next((kind.name for kind in numbers if numbers[kind]), KeepCommits.name)
     kind = next((kind for kind in numbers if kind.name == name.strip().upper()), None)
@@ -340,6 +353,10 @@ def _archival(options: Mapping[str, str]) -> KeepActive:
 
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
+    """Read the compaction settings; None unless inline compaction is on.
+
+    Log compaction, or a text of another type, raises `InvalidSettings`.
+    """
     if key := next((key for key in LOG_COMPACTION_KEYS if _flag(options, key)), ""):
         raise InvalidSettings(f"{key}=true is not supported here; to compact log files use {_COMPACT_KEYS[0]}")
     every = CompactEvery(_number(options, _COMPACT_KEYS[1], CompactEvery().commits, int))
@@ -347,7 +364,10 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings; the default sizes are Hudi's."""
+    """Read the clustering settings, with Hudi's default sizes; None unless inline clustering is on.
+
+    A text of another type raises `InvalidSettings`.
+    """
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),
@@ -367,6 +387,7 @@ def _mode(text: str) -> Mode:
 
 
 def _failed(text: str) -> FailedWrites:
+    """Parse a failed-writes policy, in any case; other values than LAZY and EAGER raise `InvalidSettings`."""
     try:
         return FailedWrites(text.strip().upper())
     except (ValueError, AttributeError):

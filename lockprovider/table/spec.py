@@ -72,6 +72,7 @@ class TableSpec:
     visibility: str = ORDERED
 
     def __post_init__(self) -> None:
+        """Convert single names to tuples, and rows to their schema; raise `InvalidRecords` for impossible values."""
         for name in ("record_keys", "partition_by", "bucket_by"):
             object.__setattr__(self, name, named_columns(name, getattr(self, name)))
         if not isinstance(self.name, str) or not self.name.strip():
@@ -141,7 +142,10 @@ def _check_visibility(visibility: object) -> None:
 
 
 def _schema(source: Any) -> pa.Schema:
-    """Return a schema, or the schema of rows without their metadata; a pandas index is no column."""
+    """Return a schema unchanged, or the schema of rows, without metadata and pandas index.
+
+    Values that are neither raise `InvalidRecords`.
+    """
     if isinstance(source, pa.Schema):
         return source
     if not hasattr(source, "__arrow_c_stream__"):

@@ -102,7 +102,8 @@ class Table(TableContext):
     ) -> Table:
         """Create a table with one empty commit that carries its schema, and make it shared (see `share`).
 
-        `exist_ok`: open an existing table whose key, partitions, ordering, type and buckets equal those of `spec`.
+        `exist_ok`: open an existing table instead, unchanged, if its key, partitions, ordering, type and buckets equal
+        those of `spec`.
 
         Raises:
             TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.
@@ -154,6 +155,8 @@ class Table(TableContext):
     def history(self) -> CommitHistory:
         """List all completed writes on the timeline, by completion time; archived ones are not included.
 
+        Reads the metadata of each commit that this process has not cached.
+
         >>> [commit.operation for commit in table.history()]  # the first has made the columns known
         ['UPSERT', 'INSERT']
         """
@@ -168,7 +171,8 @@ class Table(TableContext):
     ) -> Snapshot:
         """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
-        `files`: the table's files, if already listed.
+        `files`: the table's files, if already listed; ignored with `as_of`. Without `timeline` and `files` the read
+        repeats if other clients remove files during it; otherwise the snapshot may name files that a clean removed.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -283,7 +287,8 @@ class Table(TableContext):
 
         Args:
             rows: the new rows.
-            retries: retries after conflicts; default 3, and 0 for a reader, which can be read only once.
+            retries: retries after conflicts; default 3, and 0 for a reader, which can be read only once (a
+                number above 0 then raises `InvalidRecords`).
             extra: texts stored in the commit's metadata.
             check_keys: whether the keys must be new to the table; None: as in the settings.
 
@@ -326,7 +331,7 @@ class Table(TableContext):
         The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
         wins, also against the stored row. Without an ordering field the last row wins. A key in both arguments is
         deleted. With `check_keys` (None: as in the settings), a key that another writer inserted since the snapshot is
-        a conflict, too.
+        a conflict, too. `retries`, `extra`: see `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
@@ -353,7 +358,8 @@ class Table(TableContext):
         Other columns of `keys` and unknown keys are ignored. A non-blocking writer also uses the ordering column: with
         it the delete reads nothing and conflicts with no other writer.
 
-        With a condition, rows that other writers add in new file groups after the snapshot stay.
+        With a condition, rows that other writers add in new file groups after the snapshot stay. `retries`, `extra`:
+        see `append`.
 
         Raises:
             InvalidRecords: a key is null, or a key or partition column is missing.
@@ -378,7 +384,7 @@ class Table(TableContext):
     ) -> CommitResult:
         """Replace all rows of the table, or of `partitions` (paths, as folders are named), by `rows`.
 
-        Rows that other writers add in new file groups after the snapshot stay.
+        Rows that other writers add in new file groups after the snapshot stay. `retries`, `extra`: see `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.
@@ -440,8 +446,9 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times and must read only from its transaction. `extra`: see `append`. `check_keys`:
-        see `upsert`. `pinned`: see `transaction`.
+        `fn` may run `retries` + 1 times, with `retries` above 0 also again after each change of the table's properties
+        before its first write. It must read only from its transaction. `extra`: see `append`. `check_keys`: see
+        `upsert`. `pinned`: see `transaction`.
 
         Raises:
             WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and no
@@ -459,6 +466,9 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
+        The watcher is notified of a failed service, whose error is not raised. Also compacts the metadata table's
+        listing, if due.
+
         >>> table.run_inline_services()  # nothing, by default
         """
         inline.run_due(self)
@@ -468,8 +478,9 @@ class Table(TableContext):
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.
 
-        Does nothing while another cleaner runs. `dry_run`: write nothing, and return what would be removed. If a clean
-        fails after planning, the next clean finishes its plan.
+        Finishes the plans of dead cleaners first, and returns these results, too. Plans nothing while another cleaner
+        runs. `dry_run`: write nothing, and return what would be removed. If a clean fails after planning, the next
+        clean finishes its plan.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -603,7 +614,8 @@ class Table(TableContext):
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`). Safe to repeat.
 
-        Their rows stay. `dry_run`: write nothing, and return what would be archived if no writer is dead.
+        Their rows stay. If there is something to archive, rolls back dead writers first, as `sweep`. `dry_run`: write
+        nothing, and return what would be archived if no writer is dead.
 
         Raises:
             InvalidSettings: `keep` is impossible.
@@ -614,7 +626,10 @@ class Table(TableContext):
         return archive.archive(self, keep, dry_run=dry_run)
 
     def sweep(self) -> tuple[str, ...]:
-        """Roll back dead writers, and finish the plans of dead services; returns their begin times. Safe to repeat.
+        """Roll back dead writers, finish dead rollbacks, restores, cleans; returns their begin times. Safe to repeat.
+
+        Also removes clusterings whose dead process was to run them itself, and leftovers: old heartbeats with their
+        markers, intents of dead writers, and checkpoints of ended logs. Scheduled compactions stay.
 
         >>> table.sweep()  # no writer has died
         ()
@@ -640,8 +655,8 @@ class Table(TableContext):
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`. Safe to repeat.
 
-        A time means the last commit that had completed by then. Returns the commit's begin time, which names the
-        savepoint in Hudi, and which `version` arguments accept.
+        A time means the last commit that had completed by then. An existing savepoint stays unchanged. Returns the
+        commit's begin time, which names the savepoint in Hudi, and which `version` arguments accept.
 
         Raises:
             HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.

@@ -51,7 +51,7 @@ class PartitionChanges:
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Read the changes of this partition."""
+        """Read the partition's touched file groups; return its changed rows. May raise `HistoryGone` or `Corrupt`."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
             for scan in (self.before, self.after)
@@ -97,6 +97,8 @@ class Changes:
     def to_reader(self) -> pa.RecordBatchReader:
         """Read the changes in batches; memory holds one partition's touched files, before and after.
 
+        Iteration may raise `HistoryGone`, as `to_arrow` does.
+
         >>> sum(batch.num_rows for batch in changes.to_reader())
         2
         """
@@ -114,12 +116,16 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """Plan the changes between two checkpoints; see `Table.changes`."""
+    """Plan the changes in (after, until] without reading rows; plans again while files disappear.
+
+    Raises as `Table.changes`, `HistoryGone` after ten plans.
+    """
     order = _order(order)
     columns, within = checked_columns(columns), given_partitions(partitions)
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
+        """Plan the changes once; raise `Stale` if files may have been removed since the listing."""
         # A listing of several pages shows objects created during it on later pages only. The next listing has all
         # instants that completed before the last commit of this one.
         latest = latest_checkpoint(table.timeline(), order)
@@ -158,7 +164,10 @@ def _changes(
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
 ) -> Changes:
-    """Plan the changes of a window of commits, by partition."""
+    """Plan a window's changes by partition; unless `continues`, every row is an insert.
+
+    Cleaned files raise `HistoryGone`, unknown columns `InvalidInput`.
+    """
     schema = table.schema(span.then if span.then.writes else timeline)
     result = _result_schema(schema, columns)
     if not span.commits:
@@ -214,6 +223,10 @@ def _within_groups(scan: ScanPlan, partition: str, file_ids: frozenset[str]) -> 
 
 
 def _result_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the operation column, then the requested ones (None: all but Hudi's own).
+
+    Unknown columns, or a stored `_operation`, raise `InvalidInput`.
+    """
     full = hudi_schema.with_meta(schema)
     names = schema.names if columns is None else list(columns)
     missing = hudi_schema.absent(names, full.names)
@@ -223,6 +236,7 @@ def _result_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
 
 
 def _refuse_restored(timeline: Timeline, start: str, order: Order) -> None:
+    """Raise `HistoryGone` if a restore completed after `start`: it may have undone commits that a consumer has read."""
     restores = [
         i for i in timeline.instants if i.action is Action.RESTORE and i.is_completed and order.time_of(i) > start
     ]

@@ -90,11 +90,18 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment, and start again if it becomes stale."""
+    """Return the snapshot of a moment (None: now), cached if still valid; repeats while files disappear.
+
+    After ten reads raises `HistoryGone`.
+    """
     return repeat_while_stale(partial(_snapshot, table, as_of))
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
+    """Return the cached snapshot, or list the files and cache those of now.
+
+    Raises `Stale` if files may have been removed during the listing.
+    """
     cached = table.current.known_snapshot() if as_of is None else None
     if cached is not None:
         return cached
@@ -106,7 +113,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 def snapshot_by(
     table: TableContext, timeline: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
-    """Return the snapshot of a moment by one listing, which may be stale."""
+    """Return the snapshot of a moment, from `files` (ignored for a past moment) or one listing; it may be stale."""
     return table.snapshot_of(timeline, files) if as_of is None else snapshot_of_version(table, timeline, as_of)
 
 
@@ -120,7 +127,10 @@ def plan(
     read_optimized: bool = False,
     config: TableConfig | None = None,
 ) -> scan.ScanPlan:
-    """Plan which files of a snapshot to read; see `scan.plan_scan`. They may be cleaned before they are read."""
+    """Plan which files of a snapshot to read; see `scan.plan_scan`.
+
+    Reads the properties unless given by `config`. Files may be cleaned before they are read.
+    """
     schema = table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
@@ -138,9 +148,13 @@ def rows(
     *,
     read_optimized: bool = False,
 ) -> pa.Table:
-    """Read the requested rows; see `Table.scan`."""
+    """Read the rows into memory, with progress events; see `Table.scan`.
+
+    Reads again if a file of the present was cleaned; after ten reads raises `HistoryGone`.
+    """
 
     def look() -> pa.Table:
+        """Read once; a cleaned file raises `Stale`, or with `as_of` `HistoryGone`."""
         try:
             scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
             return scan.to_table(table.place, scan_plan, partial(_reporting, table, len(scan_plan.slices)))
@@ -153,13 +167,18 @@ def rows(
 
 
 def _reporting(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_Part]:
+    """Yield the parts, and report progress to the table's watcher."""
     return with_progress(table, "", "read file groups", parts, total)
 
 
 def commits(table: TableContext) -> CommitHistory:
-    """Read all completed writes; see `Table.history`."""
+    """Read the completed writes on the timeline, oldest completion first; caches their metadata.
+
+    Starts again if a commit was archived; after ten reads raises `HistoryGone`.
+    """
 
     def look() -> CommitHistory:
+        """Read once; raise `Stale` if a commit was archived or undone since the listing."""
         done = table.timeline().writes
         try:
             return CommitHistory(

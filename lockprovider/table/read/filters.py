@@ -34,28 +34,31 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Question `column is null`."""
+    """Filter condition (question): `column is null`."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Question whether a boolean column is true."""
+    """Filter condition (question): a boolean column is true."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Question with a constant answer."""
+    """Filter condition (question) with one answer for all rows."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Question `column < value`, and the like; `=` is a `OneOf`."""
+    """Filter condition (question): `column sign value`.
+
+    `sign` is `<`, `<=`, `>` or `>=`, as `=` is a `OneOf`.
+    """
 
     column: str
     sign: str
@@ -64,7 +67,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Question `column like pattern`."""
+    """Filter condition (question): `column like pattern`.
+
+    In the pattern `%` is any text, `_` one character; a backslash escapes these.
+    """
 
     column: str
     pattern: str
@@ -72,7 +78,9 @@ class Like:
 
 @dataclass(slots=True)
 class OneOf:
-    """Question `column in (values)` or `not in`; `=` has one value, or none if the type has no such value.
+    """Filter condition (question): `column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
+
+    `Chain.add` and `negate` change it in place while a filter is built.
 
     Attributes:
         values: in a form that pyarrow accepts for an array of the type `kind`.
@@ -100,7 +108,7 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Return whether each value is in the list; null for null."""
+        """Return whether each value is in the list; null for null. Zero has no sign. Caches a long list as a set."""
         array = self.array
         if len(array) == 1:
             return pc.equal(column, array[0])
@@ -113,6 +121,7 @@ class OneOf:
         return pc.if_else(pc.is_valid(column), answers, pa.scalar(None, pa.bool_()))
 
     def _looked_up(self, chunk: pa.Array) -> pa.Array:
+        """Return whether each value is in the list, by a set that is built once."""
         if self._known is None:
             self._known = frozenset(_plain(self.array).to_pylist())
         texts = _plain(chunk).to_pylist()
@@ -127,14 +136,14 @@ class OneOf:
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Return bounds for true and for false, as `_bounds_of`."""
+        """Return two expressions that hold for all rows with the answer true, and false; None excludes no row."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that is true of all values in the list, or None."""
+        """Return an expression that holds for all listed values, maybe also others; None excludes no row."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -161,7 +170,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class OfArrow:
-    """Question that is a pyarrow expression."""
+    """Filter condition (question) as a pyarrow expression that reads `columns`."""
 
     expression: pc.Expression
     columns: Sequence[str]
@@ -173,7 +182,7 @@ FilterStep = Question | str
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Row filter: questions, and `AND`, `OR`, `NOT` after their operands. Picklable."""
+    """Row filter in postfix order: conditions (questions), and `AND`, `OR`, `NOT` after their operands. Picklable."""
 
     steps: tuple[FilterStep, ...]
 
@@ -184,7 +193,7 @@ class Filter:
         return list(dict.fromkeys(name for names in name_lists for name in names))
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows for which the filter is true."""
+        """Return the rows for which the filter is true, not null; works in parts to limit memory."""
         most = max(1024, 8 * _MASK_BYTES // self._depth())
         if rows.num_rows <= most:
             return rows.filter(self._mask(rows))
@@ -197,7 +206,7 @@ class Filter:
         return not any(has_floats(schema.field(name).type) for names in name_lists for name in names)
 
     def bound(self) -> Any:
-        """Return an expression of limited size that is true of all kept rows, or None."""
+        """Return an expression of limited size that holds for all kept rows, maybe others; None excludes no row."""
         stack: list[tuple[_Bound, _Bound]] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -214,7 +223,7 @@ class Filter:
         return stack[0][0].expression
 
     def _mask(self, rows: pa.Table) -> Any:
-        """Return true, false or null for each row."""
+        """Return each row's answer by SQL's three-valued logic: true, false or null."""
         stack: list[Any] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -228,6 +237,7 @@ class Filter:
         return stack[0]
 
     def _depth(self) -> int:
+        """Return the greatest number of masks in memory at once."""
         depth = most = 0
         for step in self.steps:
             depth += 0 if step == NOT else -1 if isinstance(step, str) else 1
@@ -242,7 +252,7 @@ def _columns_of(question: Question) -> Sequence[str]:
 
 
 def _mask_of(question: Question, rows: pa.Table) -> Any:
-    """Answer a question with true, false or null for each row."""
+    """Answer a question with true, false or null for each row; an `OfArrow` loads pandas."""
     match question:
         case IsNull(column):
             mask = pc.is_null(rows.column(column))
@@ -265,7 +275,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return expressions for rows with the answer true, and false; None excludes no row."""
+    """Return two expressions that hold for all rows with the answer true, and false; None excludes no row."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -287,6 +297,7 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
+    """Return an expression that holds for all texts with this prefix; None for an empty prefix."""
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
@@ -303,12 +314,14 @@ class _Bound:
     questions: int
 
     def both(self, other: _Bound) -> _Bound:
+        """Return the bound of rows within both bounds; this one alone if the two are too large together."""
         if self.expression is None or other.expression is None:
             return other if self.expression is None else self
         count = self.questions + other.questions
         return self if count > _MOST_BOUNDS else _Bound(self.expression & other.expression, count)
 
     def either(self, other: _Bound) -> _Bound:
+        """Return the bound of rows within one of the bounds; it excludes no row if too large."""
         count = self.questions + other.questions
         if self.expression is None or other.expression is None or count > _MOST_BOUNDS:
             return _Bound(None, 0)
@@ -335,7 +348,10 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term that begins at `start` to the earlier terms, in `steps`."""
+        """Join the term from index `start` of `steps` to earlier ones, in place.
+
+        Appends the word, or moves the term's values into an earlier one.
+        """
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
@@ -351,7 +367,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the term that begins at `start`, in `steps`."""
+    """Negate the last term of `steps`, which begins at index `start`, in place; a lone `OneOf` is changed itself."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated
@@ -362,7 +378,10 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, literal: Place) -> Question:
-    """Return the question for a comparison with a literal at this place."""
+    """Return the question `column sign literal` for a located literal.
+
+    `sign` is =, !=, <, <=, > or >=; `kind` is the column's type.
+    """
     floor, exact = literal
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
@@ -406,7 +425,10 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(value: Any) -> None:
-    """Raise `InvalidInput` if values of this kind are no filters."""
+    """Raise `InvalidInput` unless the value is text, an expression, a `Filter` or lists of tuples.
+
+    Checks no columns.
+    """
     if not isinstance(value, (str, pc.Expression, Filter)):
         _alternatives(value)
 
@@ -414,7 +436,7 @@ def check_kind(value: Any) -> None:
 def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
     """Convert pyarrow's tuples `(column, sign, value)` to a filter; of several lists, one must be true.
 
-    `in` and `not in` treat null as an ordinary value, as pyarrow does.
+    Listed nulls match. What does not fit raises `InvalidInput`.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)
@@ -429,7 +451,10 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
-    """Return the lists of tuples of a filter, one for each alternative."""
+    """Return a filter's tuples as lists, of which one must be true; wrap a flat list.
+
+    Other values raise `InvalidInput`.
+    """
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives
@@ -443,7 +468,10 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
 
 
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
-    """Convert one `(column, sign, value)` tuple to steps."""
+    """Convert one `(column, sign, value)` tuple to steps.
+
+    Unknown columns or signs, None, and values that do not fit raise `InvalidInput`.
+    """
     if not isinstance(term, (list, tuple)) or len(term) != 3:  # noqa: PLR2004 - column, sign, value
         raise InvalidInput(f"filter {_shown(term)} is not a tuple (column, sign, value), such as ('fare', '>', 3)")
     column, sign, value = term
@@ -466,6 +494,10 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
 
 
 def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:
+    """Return the question `column in value`, without values that the type lacks; null is ordinary.
+
+    No list, or uncomparable values, raise `LiteralMisfit`.
+    """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise LiteralMisfit(f"`in` takes a list of values: [{value!r}]")
     values = value.to_pylist() if isinstance(value, (pa.Array, pa.ChunkedArray)) else list(value)

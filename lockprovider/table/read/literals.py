@@ -38,7 +38,7 @@ class LiteralMisfit(ValueError):
 
 
 class Place(NamedTuple):
-    """Place of a literal among the values of a type.
+    """Position of a literal among the values of a column's type.
 
     Attributes:
         floor: the greatest value of the type that is not above the literal, as a pyarrow array takes it (times as
@@ -63,7 +63,7 @@ class TimeLiteral:
 
 
 def time_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a moment; a day means its midnight."""
+    """Parse ISO text as a moment; a day means its midnight. Other text raises `LiteralMisfit`."""
     match = _TIME.fullmatch(text.strip())
     try:
         if match is not None:
@@ -74,7 +74,7 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> date:
-    """Parse ISO text as a day; refuses a time of day."""
+    """Parse ISO text as a day; a time of day, or other text, raises `LiteralMisfit`."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return date.fromisoformat(text)
@@ -84,6 +84,7 @@ def day_of(text: str) -> date:
 
 
 def _moment(match: re.Match[str]) -> TimeLiteral:
+    """Convert a match of `_TIME` to a moment; a day or time that does not exist raises ValueError."""
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
@@ -95,7 +96,7 @@ def _moment(match: re.Match[str]) -> TimeLiteral:
 
 
 def _offset(zone: str | None) -> int:
-    """Return a time zone's offset in seconds east of Greenwich."""
+    """Return a time zone's offset in seconds east of Greenwich, 0 for None; an impossible zone raises ValueError."""
     if zone is None or zone in "Zz":
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
@@ -105,9 +106,9 @@ def _offset(zone: str | None) -> int:
 
 
 def placed(value: Any, kind: pa.DataType) -> Place:
-    """Locate a literal among the values of a column's type; may raise `LiteralMisfit`.
+    """Locate a literal among the values of a column's type; raises `LiteralMisfit` if they do not compare.
 
-    `value` is a plain Python value, a `TimeLiteral`, or a scalar of numpy, pandas or pyarrow.
+    `value`: a plain Python value, `TimeLiteral`, or scalar.
     """
     family, find = _family(kind)
     place = find(_plain(value), kind)
@@ -117,7 +118,7 @@ def placed(value: Any, kind: pa.DataType) -> Place:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a scalar to a plain Python value or a `TimeLiteral`."""
+    """Convert a scalar to a plain Python value or a `TimeLiteral`; return values unknown to Arrow unchanged."""
     if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)) and not hasattr(value, "dtype"):
         return value
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
@@ -136,6 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
+    """Return the noun and the locating function of a column's type; other types raise `LiteralMisfit`."""
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find
@@ -143,6 +145,7 @@ def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place 
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Place | None:
+    """Locate a number among the integers of a type; None for other values. NaN raises `LiteralMisfit`."""
     if not _is_number(value):
         return None
     bits = kind.bit_width
@@ -160,6 +163,7 @@ def _within(value: int, least: int, greatest: int) -> Place:
 
 
 def _in_decimals(value: Any, kind: pa.DataType) -> Place | None:
+    """Locate a number among the decimals of a type; None for other values. NaN raises `LiteralMisfit`."""
     if not _is_number(value):
         return None
     unit = Decimal((0, (1,), -kind.scale))
@@ -168,6 +172,7 @@ def _in_decimals(value: Any, kind: pa.DataType) -> Place | None:
 
 
 def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, number_type: type) -> Place:
+    """Locate `value` among the multiples of `unit` from `least` to `greatest`; the floor becomes a `number_type`."""
     if value < least:
         return Place(None, exact=False)
     if value > greatest:
@@ -182,7 +187,10 @@ def _exact(value: float | Decimal) -> Decimal:
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
-    """Locate a number among floats: at the nearest, or its floor if it overflows."""
+    """Locate a number among floats: at the nearest, or its floor if it overflows.
+
+    None for other values; NaN raises `LiteralMisfit`.
+    """
     if not _is_number(value):
         return None
     single = types.is_float32(kind)
@@ -202,6 +210,10 @@ def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
 
 
 def _in_days(value: Any, _: pa.DataType) -> Place | None:
+    """Locate a day or time among days; None for other values.
+
+    Text that is no day, and a time with a zone, raise `LiteralMisfit`.
+    """
     if isinstance(value, str):
         value = day_of(value)
     if isinstance(value, TimeLiteral):
@@ -213,7 +225,10 @@ def _in_days(value: Any, _: pa.DataType) -> Place | None:
 
 
 def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
-    """Locate a time among timestamps of this unit and zone."""
+    """Locate a time among timestamps of this unit and zone; None for other values.
+
+    Text that is no time, or a wrong zone, raises `LiteralMisfit`.
+    """
     if isinstance(value, str):
         value = time_of(value)
     elif isinstance(value, date):
@@ -229,6 +244,7 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether the value is a number and no boolean; NaN raises `LiteralMisfit`."""
     if isinstance(value, (float, Decimal)) and math.isnan(value):
         raise LiteralMisfit("NaN does not equal any number; use an expression, pc.field(...).is_nan()")
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)

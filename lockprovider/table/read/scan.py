@@ -70,7 +70,10 @@ class ScanPlan:
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Check the column names that a caller gave; None means all columns."""
+    """Return a caller's column names as a tuple; None means all columns.
+
+    One text, or no list, raises `InvalidInput`.
+    """
     return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
 
@@ -112,7 +115,10 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Build a filter over the columns of `full`."""
+    """Convert a caller's filter, not None, to a `Filter` over the columns of `full`; a `Filter` passes unchecked.
+
+    What does not fit raises `InvalidInput`.
+    """
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -123,7 +129,10 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 def to_table(
     place: TablePlace, scan: ScanPlan, progress: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter
 ) -> pa.Table:
-    """Read all rows of a scan; `progress` wraps the slices' batches, for progress reports."""
+    """Read all rows of a scan into memory, several slices with logs at once.
+
+    `progress` wraps the iterator over slices' batches. Cleaned files raise `HistoryGone`.
+    """
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     # pyarrow decodes slices without logs by several threads.
     parts = progress(in_order(reads, 1 if scan.merged is None else _merge_concurrency(place)))
@@ -141,7 +150,7 @@ def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
-    """Read the rows of one slice of a scan."""
+    """Read the filtered rows of one slice into memory; may raise `HistoryGone` or `Corrupt`."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
@@ -154,6 +163,7 @@ def _merge_concurrency(place: TablePlace) -> int:
 
 
 def _result_schema(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the requested columns (None: all but Hudi's own); unknown columns raise `InvalidInput`."""
     if columns is None:
         return schema
     missing = hudi_schema.absent(columns, full.names)
@@ -165,7 +175,10 @@ def _result_schema(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | 
 def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
-    """Return the columns and rule for merging slices with logs."""
+    """Return the columns to read of slices with logs, and their merge rule; None without logs.
+
+    An unknown rule or ordering column raises `UnsupportedTable`.
+    """
     if not any(file_slice.logs for file_slice in slices):
         return None
     rule = MergeRule.of(config)
@@ -179,7 +192,10 @@ def _merge_plan(
 def _within_ranges(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], ranges_of: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Drop files by their known column ranges, if there are many; slices with logs have other rows, and stay."""
+    """Return the slices without those excluded by known column ranges; slices with logs stay.
+
+    Calls `ranges_of` once, and only for more than eight files.
+    """
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
@@ -194,7 +210,10 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Drop the slices whose guarantee excludes all requested rows, without opening a file."""
+    """Return the slices not excluded by their guarantee, an expression true of all their rows.
+
+    Opens no file; `guarantees` has one for each slice.
+    """
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
@@ -205,7 +224,7 @@ def _pruned(
 
 
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
-    """Return an expression true of all rows of a partition, as far as its path says."""
+    """Return an expression true of all rows of a partition, by its path; the constant true if the path is ambiguous."""
     sure = pc.scalar(True)
     if not _paths_are_values(config):
         return sure
@@ -227,7 +246,7 @@ def _paths_are_values(config: TableConfig) -> bool:
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition value from its text; None if it is ambiguous."""
+    """Return a partition value from its text; None if ambiguous, or of a type but text, integer and day."""
     if text is None or "/" in text:
         return None  # Null and empty share one text. A path of several levels may be one value that was rewritten.
     try:
@@ -246,7 +265,10 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 def _batches(
     place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once."""
+    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once.
+
+    May raise `HistoryGone`, `Corrupt` or `UnsupportedTable` during iteration.
+    """
     for part in (
         _merged_tables(place, scan, file_slice)
         if file_slice.logs
@@ -267,7 +289,10 @@ def _merged_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> 
 
 
 def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
-    """Yield a base file's rows, without row groups that the bound excludes; caches the footer."""
+    """Yield a base file's unfiltered rows, without row groups that the bound excludes.
+
+    With a filter, caches the footer's note. Raises `HistoryGone`, `Corrupt` or `UnsupportedTable`.
+    """
     try:
         fragment = _fragment(place, file_slice)
         file_schema = fragment.physical_schema
@@ -294,7 +319,7 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Return whether a column's statistics apply now: not if a number became text."""
+    """Return whether statistics of a file's column apply now: its leaf types are equal, or all integers."""
     before = dict(leaf_types(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))

@@ -65,7 +65,7 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Group:
-    """Open group of parentheses during parsing."""
+    """Open group of parentheses during parsing, from step `start` on."""
 
     start: int
     negated: bool = False
@@ -84,7 +84,7 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
 
 
 class _Parser:
-    """Parser that reads the text once, with open groups on a stack."""
+    """Parser of one text, for one call of `parsed`. Its methods advance `_token`, the first unread token."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
@@ -95,7 +95,7 @@ class _Parser:
         self._step()
 
     def parsed(self) -> Filter:
-        """Parse the whole text."""
+        """Parse the whole text and return its filter; call it once. Text that does not fit raises `InvalidInput`."""
         steps: list[FilterStep] = []
         groups = [_Group(0)]
         while True:
@@ -134,7 +134,10 @@ class _Parser:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _question(self) -> Iterator[FilterStep]:
-        """Parse one comparison, list, pattern, null test or boolean column."""
+        """Parse one condition, and return its steps: a comparison, list, pattern, null test or boolean column.
+
+        Other syntax raises `InvalidInput`.
+        """
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -169,7 +172,7 @@ class _Parser:
         return iter(steps)
 
     def _name(self) -> str:
-        """Parse a column's name, bare or quoted, and check that it exists."""
+        """Skip a column's name, bare or quoted, and return it; a keyword or unknown column raises `InvalidInput`."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -182,7 +185,10 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
-        """Parse the pattern of a `like`, and check its column and backslashes."""
+        """Skip `like` and its pattern, and return the pattern with its escapes.
+
+        No text column, no text, or a lone backslash raises `InvalidInput`.
+        """
         if not types.is_string(kind):
             raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -198,7 +204,10 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
-        """Parse the list of an `in`."""
+        """Parse the list after `in`, with its parentheses; literals that the type lacks are dropped.
+
+        Values that do not fit raise `InvalidInput`.
+        """
         self._expect("(", step=False)
         one_of = OneOf(name, kind, [])
         while True:
@@ -218,7 +227,10 @@ class _Parser:
                 return one_of
 
     def _items(self, one_of: OneOf) -> bool | None:
-        """Read plain items; return True at the closing parenthesis, None before another kind of item."""
+        """Read plain items into `one_of`; return True after the closing parenthesis, None before another item.
+
+        Leaves `_token` unchanged; misfits raise `InvalidInput`.
+        """
         texts, numbers, places = list[str](), list[str](), list[int]()
         ended: bool | None = None
         while ended is None and (item := _ITEM.match(self._text, self._end)) is not None:
@@ -243,7 +255,10 @@ class _Parser:
     # -- literals ------------------------------------------------------------------------------------------------------
 
     def _literal(self, name: str, kind: pa.DataType) -> Place:
-        """Parse a literal, and locate it among the column's values."""
+        """Skip a literal, and return its position among the column's values.
+
+        Another token, or a value that does not fit, raises `InvalidInput`.
+        """
         token = self._token
         word = token.value.lower() if token.kind == "word" else ""
         self._step()
@@ -266,6 +281,7 @@ class _Parser:
         raise self._error(hint)
 
     def _placed(self, value: Any, name: str, kind: pa.DataType, at: int, read: Any = None) -> Place:
+        """Locate a value, first converted by `read`, in the type `kind`; a misfit raises `InvalidInput`."""
         try:
             return placed(value if read is None else read(value), kind)
         except LiteralMisfit as error:
@@ -274,6 +290,7 @@ class _Parser:
     # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
+        """Read the next token into `_token`, and move `_end` behind it; other characters raise `InvalidInput`."""
         match = _TOKEN.match(self._text, self._end)
         if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]

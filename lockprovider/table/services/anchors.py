@@ -54,7 +54,10 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
 
 
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
-    """Write an empty base file for each of these buckets, by one instant."""
+    """Yield the stats of an empty base file for each bucket, written as the result is iterated.
+
+    Ids avoid the `ended` file groups.
+    """
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
     groups = [NewGroup(bucket[0], rows, keys, _TOKEN, anchor_id(bucket, ended)) for bucket in buckets]
     writer.announce([group.at(writer.begin) for group in groups])
@@ -67,7 +70,7 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 
 
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
-    """Write and complete the anchors of these buckets, under the lock."""
+    """Write and complete these buckets' anchors by one deltacommit under the lease; delete its markers; report it."""
     config, schema = table.config(), table.schema(timeline)
     local_writes = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
     with plans.claim_with_heartbeat(table, timeline) as begin:

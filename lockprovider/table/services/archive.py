@@ -52,7 +52,10 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive; see `Table.archive`. A few reads if there is nothing to do."""
+    """Roll back dead writers, then archive by rounds, each under the lock; see `Table.archive`.
+
+    Few reads if nothing is due. `dry_run` writes nothing.
+    """
     keep, timeline = _checked_keep(table, keep), table.listed_timeline()
     if dry_run:
         planned = archival_plan(_read_facts(table), keep, at_most=len(timeline.instants))
@@ -74,13 +77,17 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def archive_if_due(table: TableContext) -> None:
-    """Archive if the timeline that this process read last is long enough."""
+    """Archive if the timeline that this process read last is longer than the settings allow."""
     keep = table.settings.archival
     if len(table.knowledge.latest.writes) > keep.most:
         archive(table, keep)
 
 
 def _checked_keep(table: TableContext, keep: KeepActive | None) -> KeepActive:
+    """Return `keep` or the settings' value; impossible values raise `InvalidSettings`.
+
+    A table not writable here raises `UnsupportedTable`.
+    """
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
@@ -102,7 +109,10 @@ def _may_have_dead(timeline: Timeline) -> bool:
 # The next archiver, a restore or a savepoint continues the work of a dead archiver. NOT promised: that a file stays
 # invisible if a task writes it long after its instant's rollback: files older than the timeline count as committed.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Archive up to `_ROUND` writes; return the plan and whether this was the last round."""
+    """Finish a dead archiver's work, archive up to `_ROUND` writes, merge archive files.
+
+    Return the plan, and whether this round was the last.
+    """
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_read_facts(table), keep, at_most=_ROUND)
     if planned.actions:
@@ -127,7 +137,7 @@ def _read_facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
-    """Return unarchived writes whose log files are read by completion time; JVM writers may archive these."""
+    """Return the begin times of unarchived writes whose log files began before their slice's base file, or lack one."""
     logs = ((log.file.begin, part.base or "~") for part in snapshot.slices for log in part.logs)
     return frozenset(begin for begin, base in logs if begin < base) & frozenset(snapshot.timeline.completions)
 
@@ -143,7 +153,7 @@ def _earliest(table: TableContext, timeline: Timeline) -> str:
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    """Return the victims of unfinished rollbacks; a rollback without a plan has not begun."""
+    """Read the begin times of writes that unfinished rollbacks remove; a rollback without a plan has not begun."""
     requested = (
         Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in timeline.pending_rollbacks
     )
@@ -152,7 +162,10 @@ def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read an instant for the archive; like JVM Hudi, with a replacecommit's inflight file."""
+    """Read an instant's completed file and first non-empty plan as its archive row.
+
+    As in JVM Hudi, a replacecommit's inflight file counts as plan.
+    """
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}

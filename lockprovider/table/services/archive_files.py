@@ -46,7 +46,10 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Return the archive, after pointing `_version_` to a manifest decided under an earlier lease."""
+    """Point `_version_` to a valid manifest that a dead archiver decided; return the archive's files.
+
+    Raises `LeaseLost`, or `Refused` after another change.
+    """
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
@@ -59,9 +62,9 @@ def settle_archive(table: TableContext, lease: Lease) -> History:
 
 
 def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
-    """Add these instants to the archive, in a file of their own.
+    """Store these instants, at least one, in a new archive file, and publish it; they stay on the timeline.
 
-    Raises `LeaseLost` before the decision, or `Refused` if a writer without the lock changed the archive.
+    Raises `LeaseLost` or `Refused`.
     """
     begins = sorted(instant.begin for instant in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
@@ -72,7 +75,7 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the oldest files of each level that has ten; then remove obsolete files."""
+    """Merge each level's ten oldest files into one, unless too large; then delete obsolete manifests and files."""
     merged = 0
     for level in range(_LEVELS):
         history = archive_index.read_history(table.knowledge)
@@ -85,13 +88,17 @@ def compact(table: TableContext, lease: Lease) -> None:
 
 
 def _batch(files: Manifest, level: int) -> list[str]:
+    """Return a level's ten oldest files; none if it has fewer, or they are too large to merge in memory."""
     spans = sorted(span for name in files if (span := parse_file(name)) is not None and span.level == level)
     batch = [span.name for span in spans[:_MERGED]]
     return batch if len(batch) == _MERGED and sum(files[name] for name in batch) <= _MERGED_BYTES else []
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Merge these files into one of the next level, and publish it in the manifest."""
+    """Merge these archive files into one of the next level, and publish it in their stead.
+
+    The merged files stay. Raises `LeaseLost` or `Refused`.
+    """
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -117,6 +124,10 @@ def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
+    """Publish the next manifest, which names `files`, under the lease; then point `_version_` to it.
+
+    Raises `LeaseLost`, or `Refused` if `_version_` changed.
+    """
     # An archiver that was paused before this finds `_version_` changed, and stops.
     number = max([history.number, *_numbers(_list_sizes(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
@@ -124,6 +135,7 @@ def _decide(table: TableContext, lease: Lease, history: History, files: Manifest
 
 
 def _point_version(table: TableContext, number: int, version: Version | None) -> None:
+    """Write the manifest's number to `_version_`; raise `Refused` unless it has version `version` (None: absent)."""
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -133,7 +145,10 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store a file of the archive, over a dead archiver's; return its size in bytes."""
+    """Store an archive file, replacing other bytes that a dead archiver left; return its size in bytes.
+
+    A concurrent change raises `Refused`.
+    """
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -179,7 +194,10 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Remove all but the newest `keep` manifests, and files that these do not name."""
+    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name.
+
+    `LeaseLost`: nothing deleted.
+    """
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
     kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]
@@ -198,7 +216,10 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
 # `as_of.may_lack_files` detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Remove archived instants that a dead archiver left on the timeline."""
+    """Finish a dead archiver's work: settle the archive, and delete archived instants from the timeline.
+
+    May raise `LeaseLost`.
+    """
     history = settle_archive(table, lease)
     if not history.files:
         return
@@ -214,7 +235,10 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Remove these archived instants from the timeline. Safe to repeat, also by the next archiver after `LeaseLost`."""
+    """Delete these archived instants from the timeline, after waiting for late publishes.
+
+    Safe to repeat, also by the next archiver after `LeaseLost`.
+    """
     archived = list(actions)
     if archived:
         table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.

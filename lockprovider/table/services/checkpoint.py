@@ -29,7 +29,7 @@ _DAY_MS = 86_400_000  # Older instants are not pending any more.
 
 
 def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Cache the footers of an instant's files; store many notes at once, in the background."""
+    """Cache the footer notes in `stats`; store many at once in the lock folder, in the background, ignoring errors."""
     notes = table.place.footer_notes
     for stat in stats:
         if stat.note:
@@ -39,7 +39,7 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
 
 
 def write_if_due(table: TableContext, position: int) -> None:
-    """Write the checkpoint due at this position of the log, if any, in the background."""
+    """Store a checkpoint in the background if one is due at this log position; errors are ignored."""
     if checkpoint.is_due(position):
         table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
@@ -55,7 +55,7 @@ def _store_notes(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Merge footer notes; drop files that neither the table nor a pending write needs."""
+    """Merge the lock folder's footer notes, without files that neither `slices` nor a write of the last day has."""
     paths, since = {file_slice.path for file_slice in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -66,7 +66,10 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store a checkpoint and its files' notes, and delete the checkpoint that is `KEPT` older."""
+    """Store the table as checkpoint `number`, with its footer notes, and delete the `KEPT` older one.
+
+    Does nothing if no log covers the table.
+    """
     view = _complete_view(table, table.lock.look())
     if view is None:
         return
@@ -80,7 +83,10 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this record with all files; None if the log does not cover it."""
+    """Return the table at this record with all files, listed and cached if needed.
+
+    None: the log does not cover it, or ended.
+    """
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:
         return view

@@ -42,7 +42,10 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish the plans of dead cleaners, then clean; see `Table.clean`."""
+    """Finish dead cleaners' plans, then plan under the lock, delete the files, and complete; see `Table.clean`.
+
+    `dry_run` writes nothing.
+    """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
@@ -57,7 +60,10 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """Store a plan under the lock, and send its heartbeat until `alive` ends; None: nothing to do."""
+    """Store a plan under the lock, with heartbeat until `alive` closes; return begin time and plan.
+
+    None: nothing to remove, or another is pending.
+    """
     with table.locked() as lease:
         paths, timeline = _list_paths_and_timeline(table)
         plan = plan_clean(table, policy, paths, timeline, table.clock.store_ms())
@@ -69,7 +75,10 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
-    """Carry out the plans of dead cleaners: delete their files and complete them."""
+    """Delete the files that dead cleaners planned, complete these cleans, and return their results.
+
+    Leaves out cleans that another process completed.
+    """
     timeline = table.listed_timeline()
     if not timeline.pending(Action.CLEAN):
         return ()
@@ -87,7 +96,10 @@ def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
 def plan_clean(
     table: TableContext, policy: Policy, paths: tuple[str, ...], timeline: Timeline, now_ms: int
 ) -> CleanPlan:
-    """Return the plan of a clean; `paths` must be listed before `timeline`."""
+    """Plan which files a clean removes; reads savepoints and commits.
+
+    List `paths` before `timeline`. A policy that keeps nothing raises `InvalidSettings`.
+    """
     check_retention(policy)
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
     removals = removable(
@@ -112,7 +124,10 @@ def _list_paths_and_timeline(table: TableContext) -> tuple[tuple[str, ...], Time
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files and complete the clean; None if another cleaner completed it."""
+    """Delete the planned files, complete the clean under the lock, and delete its heartbeat.
+
+    None: another cleaner completed it. The metadata table's files stay.
+    """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
     metadata_parts = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}

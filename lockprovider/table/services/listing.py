@@ -34,7 +34,7 @@ def begin_listing(
     *,
     again: bool = False,
 ) -> tuple[Pending, str]:
-    """Write an instant's pending states and log file to the listing, under the lock.
+    """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
     Returns its completion, to be published `first`, and the completion time of the table's instant. `timeline`: listed
     under this lease. `again`: first remove what a dead writer left. The instant's rollback removes these files, too.

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Stop using the metadata table and delete it; see `Table.retire_metadata_table`."""
+    """Disable and delete the metadata table under the lock; return its number of files.
+
+    If it exists, a pending write raises `Aborted`. See `Table.retire_metadata_table`.
+    """
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)
@@ -41,7 +44,10 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """Delete the metadata table under this lease, after no pending write can complete any more."""
+    """Remove the metadata table from the properties, and delete its files; return their number.
+
+    First ensure that no pending write can complete any more.
+    """
     # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
@@ -64,7 +70,10 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the listing under the lock, if this process has counted enough commits in it."""
+    """Compact the metadata table under the lock after ten commits.
+
+    Does nothing until this process has counted ten; corrects its count under the lock.
+    """
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
@@ -76,7 +85,10 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Compact the listing under this lease; return the begin time, or None if impossible now."""
+    """Remove dead compactions, compact the metadata table's listing under this lease, and delete old files.
+
+    Return the begin time, or None if impossible now.
+    """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
         own = _take_back(table, begin, own)
@@ -101,7 +113,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Remove a dead compaction, its plan last; return the timeline without it."""
+    """Delete a dead compaction of the metadata table, its plan last; return that table's timeline without it."""
     written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
@@ -111,7 +123,7 @@ def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Remove old slices with all their logs, then instants without a file."""
+    """Delete the metadata table's files from before its third latest compaction, then instants that no reader needs."""
     files = list(_files(table))
     first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 

@@ -46,7 +46,7 @@ def claim_time(table: TableContext, timeline: Timeline) -> str:
 
 @contextlib.contextmanager
 def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[str]:
-    """Reserve an unused begin time, and write its heartbeat in a thread until the block ends."""
+    """Reserve an unused begin time, renew its heartbeat in a thread until the block ends, then delete the heartbeat."""
     begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
@@ -58,9 +58,9 @@ def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[st
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Store an action's requested and inflight states on the timeline.
+    """Store an action's requested state (`plan`), then its inflight state.
 
-    With a `lease`, fails after another client took the lock. Without, the plan must be true whatever other clients do.
+    With a `lease`, raises `LeaseLost` after a takeover; without, `plan` must always be true.
     """
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
@@ -76,7 +76,7 @@ def state_path(begin: str, action: Action, state: InstantState) -> str:
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """Read an action's requested file; return content and name. Raises `ObjectNotFound` if it was removed."""
+    """Read an action's requested file; return its content and file name. Raises `ObjectNotFound` if it was removed."""
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
@@ -84,9 +84,9 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish an action's completed state, and return its completion time.
+    """Publish an action's completed state under the lease; return its completion time.
 
-    `listed`: changes of the metadata table's listing, completed by the same decision.
+    `listed`: changes of the metadata table, completed together. Raises `LeaseLost` or `PublishUnknown`.
     """
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
@@ -98,7 +98,7 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, metadata: CommitMetadata) -> str:
-    """Complete an action that wrote files, and list them in a metadata table, if any."""
+    """Complete an action that wrote files, and list them in a metadata table, if any; return the completion time."""
     listed = written_files(metadata) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(metadata), listed=listed)
 
@@ -135,7 +135,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """Raise `Aborted` if a write is pending, whose JVM writer may build a metadata table."""
+    """List the timeline; raise `Aborted` if a write is pending, as its JVM writer may be building a metadata table."""
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
@@ -145,7 +145,10 @@ def check_no_write(table: TableContext) -> None:
 
 
 def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Remove a rewrite plan that no executor runs, and its files; the plan last."""
+    """Delete a rewrite plan that no executor runs, with files, markers and heartbeat, under the lease.
+
+    The requested state outlasts the files. `LeaseLost`: nothing deleted.
+    """
     lease.check()
     listing.unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
@@ -155,7 +158,7 @@ def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """List all base and log files by begin time, with or without a marker."""
+    """List the table; return the paths of all base and log files by begin time, with or without a marker."""
     by_begin: dict[str, list[str]] = {}
     for entry in table.data_files():
         file = data_file(entry.path.rpartition("/")[2])
@@ -165,7 +168,7 @@ def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
 
 
 def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
-    """Delete these files of an instant, and its markers."""
+    """Delete these files of the instant `victim`, and all its markers; its states stay."""
     table.store.delete_all(files)
     table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
@@ -177,7 +180,10 @@ def remove_pending(table: TableContext, timeline: Timeline, victim: str) -> None
 
 
 def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple[str, ...]:
-    """Return the begin times of pending plans with a dead executor; without a heartbeat, the plan's age counts."""
+    """Return begin times of pending plans with a dead executor; without heartbeat, their age counts.
+
+    Without a fresh heartbeat dead ones may be missed.
+    """
     planned = timeline.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
@@ -185,13 +191,19 @@ def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple
 
 
 def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
-    """Return the begin times in `pending` with a dead writer or executor, oldest first."""
+    """Return the begin times in `pending` with a dead writer or executor, oldest first.
+
+    Without a fresh heartbeat dead ones may be missed.
+    """
     suspects = sorted(pending)
     return _dead(table, suspects, {}) if suspects else ()
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
-    """Return the begin times whose heartbeats are too old, pending or not."""
+    """Return the begin times of all heartbeats that are too old, pending or not.
+
+    Without a fresh heartbeat some may be missed.
+    """
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 

@@ -55,7 +55,10 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Undo all commits after `version`, and pending writes; finish a dead restore first. See `Table.restore`."""
+    """Finish dead restores, then undo pending writes and all commits after `version`, under the lock.
+
+    Returns an empty `instant` if none exist. See `Table.restore`.
+    """
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
@@ -78,7 +81,7 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
 
 
 def finish_restore(table: TableContext, begin: str) -> None:
-    """Finish the restore of a dead executor, under the lock."""
+    """Finish the pending restore `begin` of a dead executor, under the lock; does nothing if it is not pending."""
     with table.lock.acquire() as lease:
         if begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
@@ -105,6 +108,7 @@ def _victims(timeline: Timeline, target: Instant) -> list[Victim]:
 
 
 def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan) -> None:
+    """Read all savepoints; raise `HistoryGone` if the plan would undo a commit that has one."""
     saved = sorted(set(savepoints(table, timeline)) & {begin for begin, _ in plan.victims})
     if saved:
         raise HistoryGone(
@@ -114,7 +118,7 @@ def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan
 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
-    """Refuse a target if a later commit is in the archive, which goes by begin times."""
+    """Raise `HistoryGone` if a commit that completed after `target` was archived, and so cannot be undone."""
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
@@ -124,7 +128,10 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
-    """Remove this plan's victims and the metadata table, and complete the restore."""
+    """Delete any metadata table and the plan's victims with their files; then complete the restore.
+
+    Waits for late publishes first. Repeat it after `LeaseLost`.
+    """
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:
@@ -147,7 +154,7 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
 
 
 def _take_back(table: TableContext, timeline: Timeline, victim: str, files: tuple[str, ...]) -> None:
-    """Remove one instant, its completed file first: readers then no longer see the commit."""
+    """Delete one instant with files, markers and heartbeat; its completed file goes first and hides the commit."""
     for done in (i for i in timeline.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)
@@ -157,7 +164,10 @@ def _take_back(table: TableContext, timeline: Timeline, victim: str, files: tupl
 
 # Source of savepoints: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
 def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
-    """Read all savepoints by the begin time of their commit, oldest first."""
+    """Read all savepoints by the begin time of their commit, oldest first; one deleted since `timeline` is empty.
+
+    May raise `Corrupt`.
+    """
     saved = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
     return {
         instant.begin: _read_savepoint(table, instant) for instant in sorted(saved, key=lambda instant: instant.begin)
@@ -167,9 +177,9 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Make a savepoint of a commit, or return the existing one; see `Table.savepoint`.
+    """Store a savepoint under the lock, or return the existing one unchanged; see `Table.savepoint`.
 
-    It lists all files that a read as of this commit needs, by completion and by begin time.
+    It lists all files that readers of the commit need.
     """
     writable_config(table)
     with table.lock.acquire() as lease:
@@ -189,7 +199,10 @@ def create_savepoint(
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
-    """Delete a commit's savepoint; return False if it has none."""
+    """Delete a commit's savepoint under the lock; return False if it has none.
+
+    `version` may be the savepoint's begin time. Unknown commits raise `HistoryGone`.
+    """
     refuse_none(version)
     with table.lock.acquire():
         timeline = table.listed_timeline()
@@ -226,6 +239,7 @@ def _planned_removals(table: TableContext, timeline: Timeline) -> frozenset[str]
 
 
 def _read_savepoint(table: TableContext, instant: Instant) -> Savepoint:
+    """Read a savepoint; return an empty one if another process deleted it. May raise `Corrupt`."""
     name = instant.file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Remove a pending instant and its files, under the lock; leaves a completed one unchanged.
+    """Delete a pending write under the lock, and record the rollback; completed ones stay.
 
-    `own`: the caller is its writer, so no other writer can commit it now.
+    `only_if_dead`: living ones, too. `own`: the caller is its writer.
     """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
@@ -73,15 +73,15 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def _has_live_rollback(table: TableContext, timeline: Timeline, victim: str) -> bool:
-    """Return whether a live process rolls it back: JVM writers need no lock for it, and fail if overtaken."""
+    """Return whether a live process has a pending rollback of `victim`: a JVM process fails if overtaken."""
     planned = pending_rollback_of(table, timeline, victim)
     return planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK)
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Plan and carry out the rollback of `victim` under this lease, or finish a planned one.
+    """Roll back `victim` under this lease, or finish its planned rollback: delete files, states, heartbeat.
 
-    `fenced`: the victim is another writer's, which may commit it after this lease expired.
+    `fenced`: another writer may commit it after this lease.
     """
     files = files_of(table, victim)
     begin = pending_rollback_of(table, timeline, victim)
@@ -103,7 +103,10 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
 def plan_rollback(
     table: TableContext, timeline: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None
 ) -> str:
-    """Store a plan to remove these files of `victim`; return its begin time."""
+    """Store a rollback plan that names these files of `victim`; return its begin time.
+
+    The plan's heartbeat file stays until the caller deletes it.
+    """
     begin, plan = plans.claim_time(table, timeline), encode_rollback_plan(victim, files, table.url.rstrip("/"))
     plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
@@ -128,7 +131,7 @@ def victim_of(table: TableContext, begin: str) -> Victim:
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
-    """List all base and log files with this begin time."""
+    """List the table; return the paths of all base and log files with this begin time."""
     return plans.files_by_begin(table).get(begin, ())
 
 
@@ -148,9 +151,9 @@ def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Try to remove the heartbeats of instants that ended over a minute ago; `timeline` has the pending ones.
+    """Delete in the background heartbeats of instants that ended over a minute ago, ignoring store errors.
 
-    A JVM writer finds a heartbeat, then reads its age, and fails if the file disappears in between.
+    `timeline` must have all pending instants.
     """
     with contextlib.suppress(CasError):
         beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
@@ -162,7 +165,10 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove a clustering that a dead process was to run itself; return whether it is gone."""
+    """Remove under the lock a clustering that a dead process was to run itself.
+
+    Return False if it stays pending, True if not.
+    """
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
@@ -193,7 +199,10 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write if its writer is dead; see `Table.roll_back`."""
+    """Roll back one pending write if its writer is dead, or with `force`.
+
+    A living writer raises `Aborted`, an unknown write `HistoryGone`.
+    """
     timeline = table.listed_timeline()
     if begin not in timeline.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
@@ -206,6 +215,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
+    """Delete old heartbeats and markers that are not pending, dead writers' intents, and ended logs' checkpoints."""
     silent = plans.silent_begins(table)  # Before the timeline is listed: a write that begins in between is not in it.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
@@ -215,7 +225,10 @@ def _remove_leftovers(table: TableContext) -> None:
 
 
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times."""
+    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times.
+
+    Removes dead clusterings only if owned.
+    """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     dead = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
@@ -247,6 +260,7 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
+    """Finish the pending rollback `planned` under the lock; does nothing if it is not pending."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned in timeline.pending_rollbacks:

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write the properties by which JVM writers share the table; see `Table.share`."""
+    """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`.
+
+    Deletes a kept metadata table's statistics. `dry_run` writes nothing.
+    """
     if dry_run:
         return _changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
     def change(config: TableConfig) -> TableConfig:
+        """Return the shared configuration; sets `done` and `keeps`. A pending write may raise `Aborted`."""
         nonlocal done, keeps
         config = with_key_spelling(table, config)
         done, keeps = _changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
@@ -50,7 +54,10 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove the properties that `share` wrote; see `Table.unshare`."""
+    """Remove under the lock the properties that `share` wrote; return them. `dry_run` writes nothing.
+
+    A pending write raises `Aborted`.
+    """
     if dry_run:
         return _removed_settings(table.config())
     with table.lock.acquire() as lease:
@@ -78,6 +85,7 @@ def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
 
 
 def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
+    """Return the changes that sharing makes; raise `UnsupportedTable` if not writable then, or not in UTC."""
     keeps = _keeps_listing(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC" and not all_in_utc:
@@ -86,7 +94,7 @@ def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> t
 
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:
-    """Refuse a timeline whose times (`LOCAL` in JVM tables) differ from UTC by the store's clock."""
+    """Raise `UnsupportedTable` if a completion time is over 7.5 minutes off the store's time of its file."""
     written_ms = {name: entry.modified_ms for name, entry in files_below(table.store, TIMELINE).items()}
     foreign = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
     if foreign:
@@ -102,9 +110,9 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Check a JVM writer's bucket index against all keys, and write it; see `Table.adopt_bucket_index`.
+    """Check all keys against the bucket index, then write it under the lock; see `Table.adopt_bucket_index`.
 
-    A wrong index would put new rows of a key into another file group.
+    Repeats, up to ten times, if others commit.
     """
     config = table.config()
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or config.record_keys).checked(
@@ -127,7 +135,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """Raise `UnsupportedTable` if a row of the snapshot is not in the bucket of its key."""
+    """Read all keys of the snapshot; raise `UnsupportedTable` if a row is not in the bucket of its key."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

@@ -17,7 +17,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """Answer: the condition is false (412, 409 "exists", or 404 on a match). `dialect` is the condition's form."""
+    """Answer: the condition is false (412, 409 "exists", or 404 on a match).
+
+    `dialect`: the form in which the condition was sent, for `Backend.adapt`.
+    """
 
     dialect: str = ""
 

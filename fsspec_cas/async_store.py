@@ -65,7 +65,7 @@ class AsyncStore:
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> AsyncStore:
-        """Open the store at `url`, with fsspec's storage options.
+        """Open the store at `url`, with fsspec's storage options; may look for credentials, sends the store nothing.
 
         Raises:
             InvalidUrl: the URL cannot be parsed.
@@ -93,7 +93,7 @@ class AsyncStore:
         return f"<AsyncStore {url_of(self.backend.name, self.root)!r}>"
 
     def below(self, folder: str) -> AsyncStore:
-        """Return the same store, rooted one folder deeper.
+        """Return a store on the same connections, rooted at `folder` below this root; sends nothing.
 
         >>> outcome = await store.below("folder").put_if_absent("b", b"2")
         >>> info = await store.head("folder/b")
@@ -107,6 +107,7 @@ class AsyncStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        """Close the running loop's connections."""
         await self.backend.close()
 
     @property
@@ -126,7 +127,7 @@ class AsyncStore:
         return self._sender.time_ms
 
     async def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        """Read the object's bytes and version in one request.
+        """Read the object's bytes and version from one response; repeats failed requests until `timeout` (seconds).
 
         Raises:
             ObjectNotFound: no object is at `path`.
@@ -160,6 +161,8 @@ class AsyncStore:
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """Return the object, or None while it is at `version`. A store with conditional reads then sends no body.
+
+        A version of another kind of store raises InvalidVersion.
 
         Raises:
             ObjectNotFound: no object is at `path`.
@@ -210,7 +213,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Create the object, or return `Lost` if it exists.
+        """Create the object; return `Won`, `Lost` if it exists, or `Unknown`. Repeats requests until `timeout` (s).
 
         With `create_once=True` you promise that no writer ever overwrites or deletes this path; then a lost answer can
         always be settled.
@@ -243,9 +246,9 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Replace the object if it is still at `version`, a `Version` or its text.
+        """Replace the object if it is still at `version` (a `Version` or its text); return `Won`, `Lost` or `Unknown`.
 
-        Other arguments: see `put_if_absent`.
+        Other arguments and errors: see `put_if_absent`. Another store's version raises InvalidVersion.
 
         Where versions are not unique (S3), an object that went from A to B and back is "still at A": write bytes that
         never repeat. The replaced object's attributes are lost.
@@ -269,7 +272,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> AsyncExclusive:
-        """Return a writer that creates the whole object on close, only if the path is then empty.
+        """Return a writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
 
         Memory: a few times `part_size` bytes. Up to one part is written by `put_if_absent`; more goes in parts,
         completed under the condition. An exception in the `with` block, or no `close`, leaves no object. `timeout`
@@ -292,9 +295,10 @@ class AsyncStore:
         return AsyncExclusive(self.backend, write, self._sender, part_size=part_size, timeout=timeout)
 
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Settle a write with an unknown outcome: read the object, and re-send the write under its condition.
+        """Settle a write with an unknown outcome: read, re-send it while its condition holds; may return `Unknown`.
 
-        A stream cannot be re-sent, so it is only read. A delete whose object is gone stays unknown.
+        A stream cannot be re-sent, so it is only read. A delete whose object is gone stays unknown. Store errors do not
+        raise, but return `Unknown`.
 
         Raises:
             InvalidInput: `unknown` is not an `Unknown`.
@@ -334,7 +338,9 @@ class AsyncStore:
         return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
 
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
-        """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it.
+        """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it; raise if not.
+
+        The test runs once per bucket and process: some four requests on a temporary object below the root.
 
         Raises:
             NotSupported: the store ignores the condition.
@@ -345,7 +351,10 @@ class AsyncStore:
         await self._delete_behavior(self._join("cas-probe"), seconds(timeout))
 
     async def _delete_behavior(self, full: str, timeout: float) -> DeleteBehavior:
-        """Return how the store treats conditional deletes, after a test if needed; may raise NotSupported."""
+        """Return how the store treats conditional deletes; may test it once, on a temporary object.
+
+        Raises NotSupported if the condition is ignored or impossible.
+        """
         if not self.capabilities.delete_match:
             raise NotSupported(
                 f"this client of {self.backend.name} has no conditional delete: write a tombstone by put_if_match"
@@ -360,6 +369,8 @@ class AsyncStore:
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object at any version; a missing object is no error.
+
+        After a lost answer the delete is sent again, and may then remove an object created since.
 
         >>> await store.delete("a")
         """
@@ -395,7 +406,7 @@ class AsyncStore:
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
     ) -> Entries:
-        """List all objects whose path starts with `prefix`, ordered by path.
+        """List all objects whose path starts with `prefix`, ordered by path; the paths are relative to the root.
 
         Returns only paths after `start_after` and before `stop_at`, and requests no page beyond. Several pages are no
         snapshot.
@@ -421,7 +432,7 @@ class AsyncStore:
         return self.backend.list_page(full, after, token, timeout_s=left_s)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Read the object, apply `fn`, and write the result under the version read; repeat after a lost race.
+        """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.
 
         `fn` gets None if the object does not exist. It may be called several times and must have no side effects.
 
@@ -445,6 +456,7 @@ class AsyncStore:
         raise Unavailable(f"{path!r} was changed by other writers during each of {failures} tries", path=path)
 
     async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
+        """Read, call `fn` once, write its result under the version read, and return the outcome."""
         content = await self.read_or_none(path, timeout=timeout)
         if content is None:
             return await self.put_if_absent(path, fn(None), timeout=timeout)
@@ -460,7 +472,10 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
-        """Check a put's path and attributes; return a write with a new identity."""
+        """Return a write with a new identity; sends nothing.
+
+        A bad path or attribute raises InvalidInput, or NotSupported if the store keeps no attributes.
+        """
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -482,7 +497,7 @@ class AsyncStore:
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
-        """Parse a version; raise InvalidVersion for a wildcard or another store's version."""
+        """Return the parsed version; raise InvalidVersion for other text, a wildcard, or another store's version."""
         version = Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
@@ -498,6 +513,7 @@ def check_backend(backend: object, kind: str) -> None:
 
 
 def _content(answer: ObjectState | Missing | Unchanged, full: str) -> Content:
+    """Return the answer's bytes and version; raise ObjectNotFound without bytes, even for `Unchanged`."""
     if not isinstance(answer, ObjectState) or answer.data is None:
         raise ObjectNotFound(f"there is no object at {full!r}", path=full)
     return Content(answer.data, answer.version)

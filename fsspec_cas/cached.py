@@ -55,13 +55,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Return whether a read is under way, after dropping one whose caller is gone."""
+        """Drop a read whose caller is gone; return whether the caller with this number must wait for another read."""
         if self._state.read is not None and self._state.read.caller() is None:
             self._state = self._state.without_read()
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """Remove an ending call; drop its unfinished read and wake waiting callers."""
+        """End a call: drop its unfinished read, wake waiting callers, and count the call out unless `number` is 0."""
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
             self._wake()
@@ -69,23 +69,26 @@ class _Shared:
             self._state = self._state.without_caller()
 
     def _record_answer(self, read: SharedRead[Content], content: Content | None) -> Content | None:
+        """Record the read's content for the waiting callers, wake them, and return it; takes the guard."""
         with self._guard:
             self._state = self._state.with_answer(read, content)
             self._wake()
         return content
 
     def _record_failure(self, read: SharedRead[Content], error: Exception) -> None:
+        """Record the read's error for the waiting callers, and wake them; takes the guard."""
         with self._guard:
             self._state = self._state.with_failure(read, error)
             self._wake()
 
     def _wake(self) -> None:
+        """Wake all waiting callers, and make a new signal for later ones."""
         self._woken.set()
         self._woken = self._new_signal()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Record a write's result in the cached state, however the block ends."""
+        """Yield a record of one write; when the block ends, even by an error, update the cached state from it."""
         with self._guard:
             after, began_s = self._state.events_ended, self._world.monotonic_s()
         write = _Writing(self._path)
@@ -99,7 +102,7 @@ class _Shared:
                     self._state = self._state.with_other_write()
 
     def _after_fork(self) -> None:
-        """In a forked child, replace the guard and drop the parent's read."""
+        """In a forked child, replace guard and signal, drop the parent's read and callers, and keep the content."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
         self._state = self._state.after_fork()
@@ -115,15 +118,16 @@ class _Writing:
         self._path = path
 
     def of(self, data: Bytes) -> bytes:
-        """Record and return the bytes to write."""
+        """Check, record and return the bytes to write; other data raises NotBytes."""
         self.data = check_bytes(self._path, data)
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """Return `fn`, wrapped to record its last result."""
+        """Return `fn`, wrapped to record each result as the bytes to write; other values are returned unchanged."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def record_outcome(self, outcome: Outcome) -> Outcome:
+        """Record whether the write was won, and its content; return the outcome."""
         if isinstance(outcome, Won):
             self.won, self.content = True, None if self.data is None else Content(self.data, outcome.version)
         return outcome
@@ -160,7 +164,7 @@ class Cached(_Shared):
         self._store = store
 
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """Return the object, or None if it does not exist.
+        """Return the object, or None if it does not exist, by a conditional GET, which concurrent callers share.
 
         Content that was current less than `max_age_s` seconds ago needs no request; it is never older than content that
         this cache returned or wrote before.
@@ -196,7 +200,7 @@ class Cached(_Shared):
                 self._leave(caller, number)
 
     def put_if_absent(self, data: Bytes) -> Outcome:
-        """Create the object as `Store.put_if_absent` does.
+        """Create the object as `Store.put_if_absent` does; a won write is cached, else the next `get` asks again.
 
         >>> type(flags.put_if_absent(b"mine")).__name__
         'Lost'
@@ -205,7 +209,7 @@ class Cached(_Shared):
             return write.record_outcome(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
 
     def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """Replace the object as `Store.put_if_match` does.
+        """Replace the object as `Store.put_if_match` does; a won write is cached, else the next `get` asks again.
 
         >>> newer = flags.put_if_match(b"[]", version).unwrap()
         >>> flags.get().data
@@ -217,7 +221,7 @@ class Cached(_Shared):
             )
 
     def delete_if_match(self, version: Version | str) -> Outcome:
-        """Delete the object as `Store.delete_if_match` does.
+        """Delete the object as `Store.delete_if_match` does; if won, the cached content becomes None.
 
         >>> flags.delete_if_match(version).unwrap() == version, flags.get()
         (True, None)
@@ -226,7 +230,9 @@ class Cached(_Shared):
             return write.record_outcome(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `Store.update` does; `fn` gets the store's content, never the cache's.
+        """Update the object as `Store.update` does, and cache the result.
+
+        `fn` gets the store's content, never the cache's; it may be called several times.
 
         >>> newer = flags.update(lambda old: old + b" ")
         >>> flags.get().data
@@ -237,6 +243,7 @@ class Cached(_Shared):
             return write.record_outcome(Won(version)).unwrap()
 
     def _read_store(self, read: SharedRead[Content]) -> Content | None:
+        """Send the read; record its content or error for all waiting callers, and return or raise it."""
         try:
             content = self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:
@@ -287,7 +294,7 @@ class AsyncCached(_Shared):
             self._leave(caller, number)
 
     async def put_if_absent(self, data: Bytes) -> Outcome:
-        """Create the object as `AsyncStore.put_if_absent` does.
+        """Create the object as `AsyncStore.put_if_absent` does; a won write is cached, else the next `get` asks again.
 
         >>> outcome = await flags.put_if_absent(b"mine")
         >>> type(outcome).__name__
@@ -299,7 +306,7 @@ class AsyncCached(_Shared):
             )
 
     async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """Replace the object as `AsyncStore.put_if_match` does.
+        """Replace the object as `AsyncStore.put_if_match` does; a won write is cached, else the next `get` asks again.
 
         >>> outcome = await flags.put_if_match(b"[]", version)
         >>> type(outcome).__name__
@@ -310,7 +317,7 @@ class AsyncCached(_Shared):
             return write.record_outcome(await put)
 
     async def delete_if_match(self, version: Version | str) -> Outcome:
-        """Delete the object as `AsyncStore.delete_if_match` does.
+        """Delete the object as `AsyncStore.delete_if_match` does; if won, the cached content becomes None.
 
         >>> outcome = await flags.delete_if_match(version)
         >>> outcome.unwrap() == version
@@ -320,7 +327,9 @@ class AsyncCached(_Shared):
             return write.record_outcome(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `AsyncStore.update` does; `fn` gets the store's content, never the cache's.
+        """Update the object as `AsyncStore.update` does, and cache the result.
+
+        `fn` gets the store's content, never the cache's; it may be called several times.
 
         >>> newer = await flags.update(lambda old: old + b" ")
         >>> newer == version
@@ -331,6 +340,7 @@ class AsyncCached(_Shared):
             return write.record_outcome(Won(version)).unwrap()
 
     async def _read_store(self, read: SharedRead[Content]) -> Content | None:
+        """Send the read; record its content or error for all waiting callers, and return or raise it."""
         try:
             content = await self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:
@@ -340,6 +350,7 @@ class AsyncCached(_Shared):
 
 
 def _given(answer: ReadResult[Content] | Failed) -> Content | None:
+    """Return the content of a read's result, or raise the error of a failed one."""
     if isinstance(answer, Failed):
         raise answer.error
     return answer.content
@@ -350,6 +361,7 @@ _ALL: weakref.WeakSet[_Shared] = weakref.WeakSet()
 
 
 def _in_child() -> None:
+    """In a forked child, call `_after_fork` of every cache of the process."""
     for cache in _ALL:
         cache._after_fork()  # noqa: SLF001 - a class of this file
 

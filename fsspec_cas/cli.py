@@ -51,7 +51,7 @@ _EXAMPLES = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command (default: of `sys.argv`) and return its exit code; usage errors raise SystemExit."""
     arguments = _parser().parse_args(argv)
     return run("fsspec-cas", arguments, arguments.run, lambda _: None)
 
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add_completion(commands, _parser)
 
     def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        """Add and return a subparser with the options of all commands; `run` executes it."""
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
         add_storage_options(sub)
@@ -115,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    """Probe the store, print the report, and return the exit code."""
+    """Probe the store by live requests, print the report, and on a terminal the progress; return the exit code."""
     fs, root = split_url(arguments.url, storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -129,7 +130,7 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
-    """Write the object to stdout or a file, and its version to stderr or stdout."""
+    """Read the object; write it to stdout or replace a file, print its version to stderr or stdout; return `DONE`."""
     store, name = _object(arguments)
     content = store.read(name, timeout=arguments.timeout)
     to_stdout = arguments.file == "-"
@@ -144,6 +145,7 @@ def _get(arguments: Any) -> int:
 
 
 def _put(arguments: Any) -> int:
+    """Write stdin or a file to the object under its condition, print the outcome, and return its exit code."""
     store, name = _object(arguments)
     version = None if arguments.if_absent else Version.parse(arguments.if_match)
     if arguments.file == "-":
@@ -153,7 +155,10 @@ def _put(arguments: Any) -> int:
 
 
 def _written(store: Store, name: str, source: BinaryIO, version: Version | None, timeout: float) -> Outcome:
-    """Write the source: a replacement from one read, a create as a stream of chunks."""
+    """Write the source and return the outcome.
+
+    A replacement is one read; a create (`version` None) streams chunks, and is aborted after errors.
+    """
     if version is not None:
         return store.put_if_match(name, source.read(), version, timeout=timeout)
     writer = store.open_exclusive(name, timeout=timeout)
@@ -167,11 +172,13 @@ def _written(store: Store, name: str, source: BinaryIO, version: Version | None,
 
 
 def _rm(arguments: Any) -> int:
+    """Delete the object if it still has the version, print the outcome, and return its exit code."""
     store, name = _object(arguments)
     return _report(arguments, store.delete_if_match(name, Version.parse(arguments.if_match), timeout=arguments.timeout))
 
 
 def _object(arguments: Any) -> tuple[Store, str]:
+    """Return the store of the object's folder, and the object's name; raise InvalidInput for a bucket alone."""
     fs, path = split_url(arguments.url, storage_options(arguments))
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):
@@ -180,6 +187,7 @@ def _object(arguments: Any) -> tuple[Store, str]:
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
+    """Print the outcome, a failure also to stderr, and return its exit code."""
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)
@@ -196,6 +204,7 @@ def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None
 
 
 def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -> int:
+    """Print the report if JSON is asked for, and the outcome's error to stderr; return `code`."""
     if arguments.json:
         print(json.dumps(report))
     try:

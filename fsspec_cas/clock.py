@@ -117,7 +117,7 @@ class Machine:
         return random.random()
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread.
+        """Block the calling thread; under `waiting.ends_with` it may raise WaitStopped.
 
         >>> machine.sleep(0.001)
         """

@@ -36,6 +36,8 @@ def add_general(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
+    """Option that prints the program's version to stdout and exits with `DONE`."""
+
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - slower than all other imports
 
@@ -55,7 +57,10 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Log this distribution's records to stderr: warnings always, more with each `-v`."""
+    """Set the log handlers of `fsspec_cas` and `lockprovider`: warnings go to stderr.
+
+    With `verbose` 1 or 2, configure root logging at INFO or DEBUG instead.
+    """
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
@@ -65,7 +70,10 @@ def log_to_stderr(program: str, verbose: int) -> None:
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
-    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins."""
+    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins.
+
+    Raises InvalidInput for bad `KEY=VALUE` or JSON.
+    """
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
     for number, pair in enumerate(arguments.options, 1):
         key, equals, text = pair.partition("=")
@@ -78,6 +86,7 @@ def storage_options(arguments: Any) -> dict[str, Any]:
 
 
 def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) -> None:
+    """Set a value in `options`, creating nested dicts along `steps`; raise InvalidInput if a step has a value."""
     nested = options
     for step in steps[:-1]:
         nested = nested.setdefault(step, {})
@@ -89,6 +98,7 @@ def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) ->
 
 
 def _json_object(text: str) -> dict[str, Any]:
+    """Parse the JSON object of `--storage-options`; raise InvalidInput for other text."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -99,9 +109,9 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parse an option's value; only objects, lists, true, false and null are JSON.
+    """Parse an option's value; only objects, lists, true, false and null are JSON, all else stays text.
 
-    Other text, numbers too, may be a name or a secret and stays text.
+    Broken JSON raises InvalidInput, naming `key`.
     """
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
@@ -112,9 +122,9 @@ def _value(key: str, text: str) -> Any:
 
 
 def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
-    """Run one parsed command, print its error if it fails, and return its exit code.
+    """Set up logging, run one command, print its error to stderr; return the exit code.
 
-    `code_of` returns the code of an error that only the program knows.
+    `--debug` re-raises. `code_of` returns a program's own code, or None.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
@@ -131,7 +141,7 @@ def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception
 
 
 def _failed(program: str, error: Exception, code: int | None) -> int:
-    """Print the error, and return its exit code."""
+    """Print the error to stderr; return `code`, or if None the exit code of the error's kind."""
     match error:
         case _ if code is not None:
             exit_code = code
@@ -151,6 +161,7 @@ def _failed(program: str, error: Exception, code: int | None) -> int:
 
 
 def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
+    """Print "interrupted" to stderr; return UNKNOWN if a write may have been applied, else INTERRUPTED."""
     cause: BaseException | None = stop.__cause__
     while cause is not None and not isinstance(cause, OutcomeUnknown):
         cause = cause.__cause__
@@ -164,7 +175,7 @@ def complain(program: str, sentence: str) -> None:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a title and rows, with aligned columns."""
+    """Print a title and rows to stdout, with aligned columns."""
     print(title)
     widths = [max(len(row[n]) for row in (columns, *rows)) for n in range(len(columns))]
     for row in (columns, *rows):
@@ -172,7 +183,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def add_completion(commands: Any, of: Any) -> None:
-    """Add the command `completion SHELL`; `of` returns the whole parser."""
+    """Add the command `completion SHELL` to the subparsers; when run, it calls `of` for the whole parser."""
     text = "Print a completion script for your shell: eval it in the shell's startup file."
     parser = commands.add_parser("completion", help=text, description=text)
     parser.add_argument("shell", choices=SHELLS)
@@ -195,6 +206,7 @@ def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]
 def _collect(
     parser: argparse.ArgumentParser, path: tuple[str, ...], words_by_path: dict[tuple[str, ...], list[str]]
 ) -> None:
+    """Store the words that may follow `path` in `words_by_path`, then those of each subcommand."""
     words: list[str] = []
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way
         words += [option for option in action.option_strings if option.startswith("--")]

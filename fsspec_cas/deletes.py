@@ -38,7 +38,10 @@ _SEEN: dict[tuple[str, str], DeleteBehavior] = {}  # by endpoint and bucket
 
 
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Return endpoint and bucket of an S3 store that is not Amazon's, else None. May raise Unavailable."""
+    """Return endpoint and bucket of an S3 store that is not Amazon's, else None; sends nothing.
+
+    Raises Unavailable if no client is ready within `timeout`.
+    """
     endpoint_of = getattr(backend, "endpoint", None)
     if backend.name != "s3" or endpoint_of is None:
         return None
@@ -56,9 +59,9 @@ async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> 
 async def delete_behavior_of(
     backend: Backend, sibling: str, sender: Sender, new_id: str, timeout: float
 ) -> DeleteBehavior:
-    """Return how the store treats the condition of a delete; tests an undocumented store once and caches the result.
+    """Return how the store treats the condition of a delete; test it once if undocumented.
 
-    The test may create an object in the folder of the path `sibling`.
+    The test may create an object in `sibling`'s folder.
     """
     bucket = sibling.partition("/")[0]
     if backend.name == "s3" and bucket.endswith(_DIRECTORY):
@@ -73,17 +76,24 @@ async def delete_behavior_of(
 
 
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> DeleteBehavior:
-    """Test conditional deletes on a temporary object at `path`: four requests, or two if ignored."""
+    """Create an object at `path`, test conditional deletes on it, and return the behavior.
+
+    Raises Unavailable without clear answers; the object may then remain.
+    """
     try:
         version_made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
     except OutcomeUnknown as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
 
     async def remove(version: Version | None) -> bool:
-        """Return whether a delete removed the object; a head decides where a 204 lacks proof."""
+        """Delete the object, with retries; return whether it was removed.
+
+        After lost answers a head decides; if it still exists after three, raise Unavailable.
+        """
         silences = 0
 
         async def ask(left_s: float) -> WriteAnswer | None:
+            """Send the delete once; return None instead of the third lost answer, which ends the retries."""
             nonlocal silences
             answer = await backend.delete(path, version, timeout_s=left_s)
             silences += isinstance(answer, NoAnswer)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CasError(Exception):
-    """Base class of all errors of this library."""
+    """Base class of all errors of this library; `path` names the object, or is empty."""
 
     def __init__(self, message: str = "", *, path: str = "") -> None:
         super().__init__(message)
@@ -49,11 +49,11 @@ class Refused(CasError):
 
 
 class AlreadyExists(Refused, FileExistsError):
-    """`put_if_absent` found another writer's object."""
+    """`put_if_absent` found another writer's object; nothing was written."""
 
 
 class VersionMismatch(Refused):
-    """`put_if_match` or `delete_if_match` found another version, or no object."""
+    """`put_if_match` or `delete_if_match` found another version, or no object; nothing was changed."""
 
 
 class OutcomeUnknown(CasError):
@@ -75,7 +75,10 @@ class OutcomeUnknown(CasError):
         self._resolver = resolver
 
     def resolve(self) -> Version:
-        """Find out now whether the write was applied, and return its version.
+        """Read again, re-send the write while its condition holds, and return its version.
+
+        Without a resolver, which only the `cas` filesystem sets, it raises itself and sends nothing: then use
+        `Store.resolve(error.outcome)`.
 
         Raises:
             Refused: the write was never applied, and no copy of it can still be applied.
@@ -122,7 +125,7 @@ class InvalidInput(CasError, ValueError):
 
 
 class InvalidUrl(InvalidInput):
-    """The URL cannot be parsed."""
+    """The URL or path of a store is not valid, or contains a secret."""
 
 
 class InvalidVersion(InvalidInput):

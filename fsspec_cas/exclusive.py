@@ -49,13 +49,17 @@ class AsyncExclusive:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
+        """Close the writer and raise unless the write was won; after an exception abort it."""
         if kind is not None:
             await self.abort()
         elif not self.closed:
             (await self.close()).unwrap()
 
     async def write(self, data: Bytes) -> int:
-        """Append the bytes, sending each full part; return their number.
+        """Append the bytes, sending each full part once more bytes follow; return their number.
+
+        A failed part aborts the writer. If the store has refused the upload, as the path is taken, bytes are dropped. A
+        closed writer raises InvalidInput.
 
         Raises:
             NotBytes: `data` has no buffer; nothing was appended.
@@ -73,7 +77,9 @@ class AsyncExclusive:
         return view.nbytes
 
     async def close(self) -> Outcome:
-        """Create the object if the path is empty, and return the outcome.
+        """Create the object if the path is empty, and return the outcome; later calls return the same outcome.
+
+        Unless it is won, the parts sent are dropped.
 
         Raises:
             StoreError: the object was not created, and will not appear.
@@ -92,7 +98,10 @@ class AsyncExclusive:
         return self.outcome
 
     async def abort(self) -> None:
-        """Drop the data and the parts sent; do nothing after `close`."""
+        """Close the writer, drop its data and the parts sent; do nothing once closed.
+
+        Store errors are logged, not raised.
+        """
         if not self.closed:
             self.closed = True
             self._buffer = bytearray()
@@ -103,18 +112,24 @@ class AsyncExclusive:
         return not self.closed and len(self._buffer) + size <= self._part_size
 
     def take(self, data: memoryview) -> int:
-        """Append bytes without a request; they must fit."""
+        """Append bytes that `fits` accepted, without a request or another check; return their number."""
         self._buffer += data
         self.written += data.nbytes
         return data.nbytes
 
     @property
     def cleanup(self) -> Coroutine[Any, Any, None] | None:
-        """Coroutine that drops the parts of a writer that was never closed; None without parts."""
+        """New coroutine that aborts a writer never closed; None if closed or without parts.
+
+        The caller must run or close it.
+        """
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
-        """Send the buffer as the next part; abort after a failure."""
+        """Send the buffer as the next part, after opening the upload, and empty it; drop it if opening was refused.
+
+        A failure aborts and raises.
+        """
         part = bytes(self._buffer)
         self._buffer.clear()
         try:
@@ -127,13 +142,17 @@ class AsyncExclusive:
             raise
 
     async def _begin(self) -> None:
+        """Open the upload, with retries; if the path is taken, set `_denied`, so that further data is dropped."""
         begin, write = self._backend.begin, self._write
         begun = await self._sender.repeat(self.path, lambda left: begin(write, timeout_s=left), self._timeout)
         self._denied = isinstance(begun, ConditionFailed)  # further data is dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
-        """Send one part; return the upload with that part."""
+        """Send one part, with retries; return the upload with it.
+
+        Raises InvalidInput above the store's number of parts, CasError if refused.
+        """
         if len(upload.tags) >= self._backend.part_rules.most_parts:
             raise InvalidInput(
                 f"{self.path!r} has {len(upload.tags)} parts and its store takes no more: "
@@ -148,7 +167,10 @@ class AsyncExclusive:
         return added
 
     async def _finish(self) -> Outcome:
-        """Create the object by a put or the upload's completion; after a refusal only read the winner."""
+        """Create the object by a put or the upload's completion, and return the outcome.
+
+        After a refused opening, only read the winner and return `Lost`.
+        """
         tail = bytes(self._buffer)
         if self._denied:  # no request could create the object
             state = await self._sender.head(self.path, self._timeout)
@@ -163,6 +185,7 @@ class AsyncExclusive:
         )
 
     async def _drop(self) -> None:
+        """Forget the upload and abort it in the store; a CasError is logged, not raised."""
         upload, self._upload = self._upload, None
         if upload is None:
             return
@@ -177,7 +200,10 @@ class AsyncExclusive:
 
 
 class Exclusive:
-    """`AsyncExclusive` for sync callers, one thread at a time."""
+    """`AsyncExclusive` for sync callers, one thread at a time.
+
+    Leaving `with` closes and raises unless won; an exception aborts. Collecting an unclosed writer aborts.
+    """
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
         self._async = inner
@@ -187,12 +213,14 @@ class Exclusive:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Close the writer and raise unless the write was won; after an exception abort it."""
         if kind is not None:
             self.abort()
         elif not self.closed:
             self.close().unwrap()
 
     def __del__(self) -> None:
+        """Start dropping the parts of an unclosed writer, without waiting; do nothing while the interpreter ends."""
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():
             cleanup.close()
@@ -220,7 +248,7 @@ class Exclusive:
         return self._async.written
 
     def write(self, data: Bytes) -> int:
-        """Append the bytes as `AsyncExclusive.write` does."""
+        """Append the bytes as `AsyncExclusive.write` does; sends nothing while they fit into the part."""
         view = check_buffer(self.path, data)
         if self._async.fits(view.nbytes):
             return self._async.take(view)
@@ -244,6 +272,7 @@ def sync_opener(
 
 
 def _check(backend: Backend, part_size: int) -> None:
+    """Raise InvalidInput unless the store takes parts of `part_size` bytes."""
     rules, part_size = backend.part_rules, whole(part_size, "part_size", least=1)
     if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
         raise InvalidInput(

@@ -14,9 +14,9 @@ _LONGEST_S = 100 * 365.25 * 86_400
 
 
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
-    """Check a duration in seconds: 0 or more, or with `above` more than 0.
+    """Return a duration as a float; raise InvalidInput unless a number of 0 or more (`above`: more than 0).
 
-    Infinity means no limit, and is refused if `finite`, as are more than 100 years.
+    `finite` refuses over 100 years.
     """
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
@@ -26,7 +26,7 @@ def seconds(value: object, name: str = "timeout", *, finite: bool = False, above
 
 
 def whole(value: object, name: str, *, least: int = 0) -> int:
-    """Check a whole number from `least` to `LARGEST_NUMBER`."""
+    """Return the whole number; raise InvalidInput unless it is an int, no bool, from `least` to `LARGEST_NUMBER`."""
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -35,21 +35,21 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
 
 
 def check_text(value: object, name: str) -> str:
-    """Check that a value is text, which may be empty."""
+    """Return the text, which may be empty; raise InvalidInput for other values."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name}={value!r} must be text, e.g. {name}='nightly'")
     return value
 
 
 def function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
-    """Check that a value is callable."""
+    """Return the function; raise InvalidInput for a value that is not callable. `purpose` ends the message."""
     if not callable(value):
         raise InvalidInput(f"{name}={value!r} must be a function {purpose}")
     return value  # type: ignore[no-any-return] # callable() says no more
 
 
 def several(value: Any, name: str, items: str) -> Iterable[Any]:
-    """Check an iterable; a single text is refused, as its letters would count as items."""
+    """Return the iterable unchanged; raise InvalidInput for other values, a single text or bytes, or a dict."""
     if isinstance(value, (str, bytes, bytearray, dict)) or not isinstance(value, Iterable):
         raise InvalidInput(f"{name}={value!r} must be a list of {items}")
     return value

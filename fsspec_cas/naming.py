@@ -60,7 +60,10 @@ def check_url(url: object) -> str:
 
 
 def check_root(root: object) -> str:
-    """Check and normalize the folder to which paths are relative; it may be empty."""
+    """Return the root without needless slashes and `.` steps; it may be empty.
+
+    Raises InvalidInput for `..`, NUL, outer blanks, or no text.
+    """
     root = _as_text(root, InvalidInput)
     _check_text(root, InvalidInput)
     return _normalized(root)
@@ -96,7 +99,10 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
-    """Check and return a prefix of object paths; it may be empty, and end within a step."""
+    """Return a checked prefix; it may be empty or end within a step. `absolute` permits one leading slash.
+
+    Empty, `.` or `..` steps raise InvalidInput.
+    """
     text = _as_text(prefix, InvalidInput)
     _check_steps(text, InvalidInput)
     steps = text.split("/")
@@ -108,23 +114,27 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
 
 def check_start(text: object) -> str:
-    """Check and return the text after which a listing starts; it need not name an object."""
+    """Return the text after which a listing starts, unchanged; it need not name an object.
+
+    `..` steps, NUL or no text raise InvalidInput.
+    """
     start = _as_text(text, InvalidInput)
     _check_steps(start, InvalidInput)
     return start
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path with colons in its access point, so that no part looks like a key."""
+    """Return an S3 path whose access point ARN is joined by colons instead of slashes; other paths stay."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
 def url_of(kind: str, root: str) -> str:
-    """Return a root's URL, for messages."""
+    """Return the URL of a root in a store of this kind, for messages."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
 def _as_text(value: object, kind: type[InvalidInput]) -> str:
+    """Return text unchanged, or a path as text; raise `kind` for other values."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise kind(f"{value!r} is not text: give a URL or a path, as str or pathlib.Path")
@@ -157,12 +167,14 @@ def _check_local(path: str) -> None:
 
 
 def _check_text(text: str, kind: type[InvalidInput]) -> None:
+    """Raise `kind` for text with `..` steps, NUL, a lone surrogate, or blanks at its ends."""
     _check_steps(text, kind)
     if text != text.strip():
         raise kind(f"{text!r} has blanks at its ends, which some stores cut off: write {text.strip()!r}", path=text)
 
 
 def _check_steps(text: str, kind: type[InvalidInput]) -> None:
+    """Raise `kind` for text with `..` steps, NUL, or a lone surrogate."""
     if ".." in text.split("/"):
         raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
     if "\0" in text:

@@ -128,6 +128,7 @@ class _ThreeWay:
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:
+        """Raise TypeError, as three outcomes fit no truth value."""
         raise TypeError(
             f"an outcome is Won, Lost or Unknown and has no truth value (this one is {type(self).__name__}): "
             "use `match`, or `.unwrap()`, which raises unless it was won"
@@ -221,7 +222,7 @@ class Unknown(_ThreeWay):
     resent: bool = False
 
     def unwrap(self) -> Version:
-        """Raise OutcomeUnknown.
+        """Raise OutcomeUnknown, whose `outcome` is this object; it has no resolver, so settle it by `Store.resolve`.
 
         >>> unknown.unwrap()
         Traceback (most recent call last):

@@ -85,18 +85,21 @@ class ReadState(Generic[T]):
         return self.answer(number) is None and self.read is not None
 
     def without_caller(self) -> ReadState[T]:
-        """Remove a waiting caller; after the last one the kept answers go."""
+        """Return the state with one waiting caller less; after the last one the kept answers go."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
     def with_read_begun(self, caller: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedRead[T]]:
-        """Begin a read for `caller`."""
+        """Return the state with a read begun for `caller` (a weak reference), and that read; sends nothing."""
         read = SharedRead(self.reads_begun + 1, caller, self.known, self.events_ended, now_s)
         return replace(self, reads_begun=read.number, read=read), read
 
     def with_answer(self, read: SharedRead[T], content: T | None) -> ReadState[T]:
-        """Record a read's answer; it becomes `known` unless a write was won here since the read began."""
+        """Return the state after a read's answer.
+
+        `content` becomes `known` unless a write was won here since the read began.
+        """
         return replace(
             self,
             events_ended=self.events_ended + 1,
@@ -107,24 +110,27 @@ class ReadState(Generic[T]):
         )
 
     def with_failure(self, read: SharedRead[T], error: Exception) -> ReadState[T]:
-        """Record a failed read; the known content stays."""
+        """Return the state after a failed read, with its error for waiting callers; the known content stays."""
         return replace(self, read=None, failed=Failed(read.number, error))
 
     def without_read(self) -> ReadState[T]:
-        """Drop the read whose caller is gone; waiting callers stay, and one begins another."""
+        """Return the state without the read, whose caller is gone; waiting callers stay, and one begins another."""
         return replace(self, read=None)
 
     def with_won_write(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
-        """Record a won write (a delete: None) that began when `after` reads and writes were over."""
+        """Return the state after a won write of `content` (a delete: None).
+
+        When the write began, `after` reads and writes were over.
+        """
         as_of_s = began_s if self.events_ended == after else None
         return replace(
             self, events_ended=self.events_ended + 1, written=self.events_ended + 1, known=content, as_of_s=as_of_s
         )
 
     def with_other_write(self) -> ReadState[T]:
-        """Record a lost or unknown write, after which `known` may not be current."""
+        """Return the state after a lost, unknown or failed write; `known` loses its age, so no `get` trusts it."""
         return replace(self, events_ended=self.events_ended + 1, as_of_s=None)
 
     def after_fork(self) -> ReadState[T]:
-        """In a forked child, drop the parent's read and callers."""
+        """Return the state for a forked child, without the parent's read, callers and kept answers."""
         return replace(self, read=None, waiting=0, seen=None, failed=None)

@@ -129,7 +129,7 @@ def first_step(write: Write) -> Next:
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
-    """Return progress and next step after the answer to a send."""
+    """Return the write's progress and next step after the answer to a send; sends nothing."""
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
@@ -153,6 +153,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def _done(progress: WriteProgress, version: Version) -> Next:
+    """Return the final step for an applied write: won, or inconclusive if success proves nothing."""
     if progress.write.success_is_proof:
         return Won(version, resent=progress.resent)
     same = "the store reports success, but it also does so for a missing object"
@@ -160,7 +161,7 @@ def _done(progress: WriteProgress, version: Version) -> Next:
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """Return progress and next step after the answer to a HEAD."""
+    """Return the write's progress and next step after the answer to a HEAD; sends nothing."""
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -174,6 +175,7 @@ def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WritePr
 
 
 def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -> tuple[WriteProgress, Next]:
+    """Return progress and next step for the state `current` that a HEAD read, of another write or none."""
     if current == progress.write.condition:
         return _as_expected(progress)
     if progress.unsure:
@@ -183,7 +185,10 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
-    """Return the next step for an unchanged object; the condition makes another send safe."""
+    """Return progress and next step for an object that a HEAD showed unchanged.
+
+    The condition makes another send safe.
+    """
     if progress.spent:
         return progress, Inconclusive(
             f"{progress.why}; now the object is as before, and this write cannot be sent again"
@@ -198,7 +203,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return the outcome in doubt, for an object that is not as expected."""
+    """Return the final step of a write in doubt, whose object has another version or is gone: lost or inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

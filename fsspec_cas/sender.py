@@ -54,7 +54,10 @@ WARN_AFTER_S = 5.0
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries; warns once, after `WARN_AFTER_S` without success."""
+    """Time budget of one call with all its tries, from now on.
+
+    Logs one warning after `WARN_AFTER_S` seconds without success.
+    """
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -66,9 +69,9 @@ class RetryBudget:
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
-        """Sleep the back-off delay after `failures` failures in a row; return the seconds left for a try.
+        """Sleep the back-off delay (none without failures); return the seconds left, 0 if too few for a try.
 
-        Returns 0 if too little is left, before or after the sleep.
+        May log the budget's warning, with `why`.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -81,9 +84,9 @@ class RetryBudget:
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try, and record its length for judging whether another has time.
+        """Await one try; return its answer or raise its error.
 
-        Only a `small` try may log the warning.
+        Records the length of a try that returns. A `small` try may log the warning.
         """
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
@@ -96,11 +99,15 @@ class RetryBudget:
         return answer
 
     def _tell(self, pause: float, why: str) -> None:
+        """Log the budget's warning, once, if `pause` more seconds reach `WARN_AFTER_S`; does not sleep."""
         if not self._warned and self._world.monotonic_s() + pause - self._begun_s >= WARN_AFTER_S:
             self._warn(f"{why or 'no answer'}; retrying")
 
     def _alarm(self) -> asyncio.TimerHandle | None:
-        """Schedule the warning; return None if time ends sooner or no event loop runs."""
+        """Schedule the warning on the running loop; return its handle.
+
+        None if it was logged before, time ends sooner, or no loop runs.
+        """
         silent_s = self._begun_s + WARN_AFTER_S - self._world.monotonic_s()
         if self._warned or silent_s >= self._left_s():
             return None
@@ -141,24 +148,33 @@ class Sender:
         return answered_ms + round((self._world.monotonic_s() - sent_s) * 1000)
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
-        """Put the data, or delete the object, under the write's condition; settle the outcome."""
+        """Put the data, or delete the object, with retries; return the outcome.
+
+        Raises StoreError or NotSupported if no copy was or will be applied.
+        """
         return await self._settle(WriteProgress(write), first_step(write), self._sending(write, data), data, timeout)
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
-        """Complete a stream by `send`, the only call that creates the object; an unknown outcome keeps no data."""
+        """Complete a stream by `send`, repeated while the object stays absent; return the outcome.
+
+        Raises as `write`. An unknown outcome keeps no data.
+        """
         return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
-        """Settle an unknown outcome: read first, then re-send the write if possible."""
+        """Read the object, re-send the write while its condition holds; return the outcome, perhaps again Unknown.
+
+        Store errors become Unknown.
+        """
         write, data = unknown.write, unknown.data
         spent = data is None and not write.removes
         progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
-        """Repeat a request, with pauses, until it is answered; only for requests that may be repeated freely.
+        """Repeat `ask`, with pauses, until answered; return the answer. Only for requests safe to repeat.
 
-        May raise Unavailable: no answer within `timeout`, or the endpoint is not a store.
+        Raises Unavailable at `timeout`, or if strangers answer.
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
@@ -175,15 +191,21 @@ class Sender:
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> HeadState:
-        """Read an object's state without its bytes."""
+        """Read an object's state without its bytes, with retries; `Missing` if none exists.
+
+        Records the store's clock. Raises as `repeat`.
+        """
         return await self._repeat_read(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
-        """Read an object's state, with its bytes unless it is at version `unless`."""
+        """Read an object with its bytes, with retries; `Missing` if none exists, `Unchanged` if still at `unless`.
+
+        Records the store's clock.
+        """
         return await self._repeat_read(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
-        """Repeat a read until it is answered; record the store's clock."""
+        """Repeat a read until it is answered, and record the store's clock; raises as `repeat`."""
 
         async def timed(left_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
@@ -218,7 +240,10 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the steps of `resolve` until the outcome is known or time is over."""
+        """Run the steps of `resolve.py` until settled or out of time.
+
+        Store errors in doubt become Unknown, others raise; an interrupt's cause is OutcomeUnknown.
+        """
         tries, strangers = self._tries(progress.write.path, timeout), 0
         small = small and len(data or b"") <= _SMALL_BYTES
         try:
@@ -248,7 +273,10 @@ class Sender:
     async def _send_step(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left_s: float
     ) -> FinishAnswer | ReadAnswer:
-        """Send the request of one step, once."""
+        """Send one step's request; return its answer.
+
+        `Adapt` first switches the backend's dialect. A delete's first head without an object also sends a get.
+        """
         path = progress.write.path
         if isinstance(step, ReadHead):
             state = await self._backend.head(path, timeout_s=left_s)
@@ -260,6 +288,7 @@ class Sender:
         return self._logged("delete" if progress.write.removes else "write", path, await send(left_s))
 
     def _logged(self, kind: str, path: str, answer: T) -> T:
+        """Log the answer at DEBUG, call `on_throttled` if it is a throttle, and return it."""
         if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%s of %s: %s", kind, path, _short(answer))
         if self._on_throttled is not None and throttled(answer):
@@ -290,6 +319,7 @@ def _blame_the_store(write: Write, why: str) -> NoReturn:
 
 
 def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:
+    """Return Unknown if the write may be applied, or a refusal was not checked; else raise Unavailable."""
     write = progress.write
     if progress.doubt or progress.refused:
         return Unknown(write, progress.why or "the read after a refusal failed", data, progress.resent)
@@ -298,6 +328,7 @@ def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:
 
 
 def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
+    """Return the OutcomeUnknown that an interrupt of this write carries as its cause."""
     resent = progress.resent or progress.doubt
     unknown = Unknown(progress.write, "the call was interrupted before its answer came", data, resent)
     path = progress.write.path

@@ -57,7 +57,7 @@ class Store:
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
-        """Open the store at `url`, with fsspec's storage options.
+        """Open the store at `url`, with fsspec's storage options; may look for credentials, sends the store nothing.
 
         Raises:
             InvalidUrl: the URL cannot be parsed.
@@ -85,7 +85,7 @@ class Store:
         return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
-        """Return the same store, rooted one folder deeper.
+        """Return a store on the same connections, rooted at `folder` below this root; sends nothing.
 
         >>> store.below("folder").put_if_absent("b", b"2").unwrap() == store.head("folder/b").version
         True
@@ -94,7 +94,7 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """Return the same store with its own connections, which the first call opens.
+        """Return the same store with its own connections, made by the first call; later calls return the same object.
 
         Use it for requests that must not wait while all connections of this store are busy. Without connections (local
         files, memory) it is this store.
@@ -111,9 +111,10 @@ class Store:
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:
-        """Return the same store, which calls `call` after each throttled answer (429, 503), before it re-sends.
+        """Return a new store that calls `call` after each throttled answer (429, 503), before it re-sends.
 
-        `call` runs on the request's thread; an exception in it fails the request.
+        This store does not change; its own callback is not called by the new one. `call` runs on the request's thread;
+        an exception in it fails the request.
 
         >>> asked = []
         >>> store.on_throttled(lambda: asked.append("slow down")).read("a").data, asked
@@ -122,10 +123,10 @@ class Store:
         return Store(self.backend, self.root, world=self._world, on_throttled=call)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Start `call`, which uses this store, on its own thread, and return its future.
+        """Start `call`, which uses this store, on its own thread; return the future of its result or error.
 
         Without a network the call ends before this returns. Otherwise it waits for no other call, and goes on even if
-        no caller waits for its future.
+        no caller waits for its future; the interpreter's exit waits up to 60 s for it.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data

@@ -120,7 +120,10 @@ class _Starter:
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call` on the starting thread, and raise its error; an interrupt here does not stop it."""
+        """Run `call` on the starting thread, even if interrupted here.
+
+        With `wait`, return after it and raise its error; else its error is lost.
+        """
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
@@ -133,24 +136,30 @@ class _Starter:
             raise errors[0]
 
     def _begin(self) -> None:
-        """Start the starting thread unless it is alive; the next call replaces one that an exception killed."""
+        """Start the starting thread unless it runs; a next call replaces a thread killed before it ran.
+
+        Raises RuntimeError at interpreter exit.
+        """
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
         if not self._lives:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
+        """Body of the starting thread: mark it as alive, and run queued calls forever."""
         self._lives = True
         while True:
             self._make(*self._asked.get())
 
     def _help(self) -> None:
+        """Run the queued calls in this extra thread, then end."""
         with contextlib.suppress(Empty):
             while True:
                 self._make(*self._asked.get_nowait())
 
     @staticmethod
     def _make(call: Callable[[], None], over: _thread.LockType, errors: list[BaseException]) -> None:
+        """Run `call`, append its error to `errors`, and release `over`; never raises."""
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - raised where the thread was asked for

@@ -58,7 +58,10 @@ _HIDDEN_OPTIONS = frozenset(
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return a URL's filesystem, which may look for credentials, and the path in it without a trailing slash."""
+    """Return a URL's filesystem, which may look for credentials, and the path in it without a trailing slash.
+
+    Raises InvalidUrl, InvalidInput, NotSupported, or AccessDenied.
+    """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
     if separator:
@@ -87,7 +90,10 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Check the options, then create the filesystem, which may look for credentials."""
+    """Check the options, then create the filesystem, which may look for credentials; return it and the path.
+
+    Wrong options raise InvalidInput.
+    """
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
@@ -98,7 +104,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return our error for credentials that gcsfs did not find, else None."""
+    """Return AccessDenied or Unavailable for credentials that gcsfs did not find; None for other errors."""
     summary = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{summary}; check the network, and that the file given as `token` exists")
@@ -108,7 +114,10 @@ def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | 
 
 
 def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Open a URL with a client library other than fsspec's own."""
+    """Return obstore's filesystem and path of an `s3://` URL.
+
+    Another client raises InvalidInput, another URL NotSupported.
+    """
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -122,7 +131,10 @@ def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tupl
 
 
 def backend_for(fs: Any) -> Backend:
-    """Return the backend for an fsspec filesystem instance. May raise NotSupported or InvalidInput."""
+    """Return a new backend for an fsspec filesystem, or a `cas` filesystem's own; sends nothing.
+
+    May raise NotSupported or InvalidInput.
+    """
     own: Backend | None = vars(fs).get("cas_backend")
     if own is not None:
         return own
@@ -173,6 +185,8 @@ def off_thread(backend: Backend) -> Backend:
 
 
 class _OffThread(Relay):
+    """Runs a blocking backend's requests on threads; a cancelled task's request runs to its end."""
+
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner, blocking=False)
         self._inline = Inline(Machine())
@@ -216,6 +230,7 @@ def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: t
 
 @cache
 def _option_names(kind: Any) -> frozenset[str]:
+    """Return the option names that a filesystem class takes, with fsspec's hidden ones; cached per class."""
     named: set[str] = set()
     for base in kind.__mro__:
         if "__init__" in vars(base):

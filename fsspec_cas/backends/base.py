@@ -93,6 +93,8 @@ class Backend(Protocol):
 
 
 def _relayed(name: str) -> Any:
+    """Return a coroutine method that passes the request `name` through `relay`."""
+
     async def call(self: Relay, *args: Any, **kwargs: Any) -> Any:
         return await self.relay(name, lambda: getattr(self.inner, name)(*args, **kwargs))
 
@@ -152,9 +154,9 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """Check a write's attributes before any request, so that none is silently dropped.
+    """Return a write's checked attributes, none silently dropped; `own` values of None count as absent.
 
-    May raise InvalidInput, or NotSupported if the store keeps only bytes.
+    Raises InvalidInput, or NotSupported where only bytes are kept.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     own_left = {name: value for name, value in own.items() if value is not None}
@@ -175,7 +177,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise for an API parameter that a write cannot have."""
+    """Raise InvalidInput for an unknown API parameter, NotSupported for one that a single write cannot have."""
     if name in rules.own:
         return
     if name in rules.refused:
@@ -193,6 +195,7 @@ def _plain(name: str) -> str:
 
 
 def _check_type(content_type: object) -> None:
+    """Raise InvalidInput unless it is None or a content type, as printable ASCII with a slash."""
     if content_type is not None and not (
         isinstance(content_type, str) and _is_header(content_type) and "/" in content_type
     ):

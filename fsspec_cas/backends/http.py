@@ -51,7 +51,7 @@ class HttpBackend(Backend):
         self._http_sender = HttpSender(dialect, self._exchange, gives_request_ids=gives_request_ids)
 
     def isolated_connections(self) -> Any:
-        """Return the same store with new connections."""
+        """Return a new backend on the same filesystem; its connections open on first use."""
         kind: Any = type(self)
         return kind(self._given)
 
@@ -63,7 +63,7 @@ class HttpBackend(Backend):
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Write the object."""
+        """Write the object if the write's condition holds, and return the store's answer."""
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
         request = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
@@ -78,7 +78,7 @@ class HttpBackend(Backend):
         return self._http_sender.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Delete the object, if at this version."""
+        """Delete the object, with a condition only at this version, and return the store's answer."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
         request = StoreRequest(verb, path, condition=condition)
         return self._http_sender.ask(request, timeout_s)
@@ -99,7 +99,7 @@ class HttpBackend(Backend):
         return self._http_sender.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
-        """Create the object, if the path is empty."""
+        """Create the object if the path is empty; raise ValueError for a `tail` that the store takes only as a part."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
         return self._http_sender.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
@@ -132,7 +132,10 @@ class HttpSender:
         self.gives_request_ids, self._pinned = True, True
 
     async def ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request and return its answer; up to two more requests confirm a reply that proves nothing."""
+        """Send the request, and up to two more that confirm an unproven reply; return the answer.
+
+        Raises StoreError or NotSupported for final refusals.
+        """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)
         if not isinstance(reply, HttpReply):
@@ -152,6 +155,7 @@ class HttpSender:
         await self._exchange(request, timeout_s)
 
     def _interpret(self, request: StoreRequest, reply: HttpReply) -> ReplyMeaning:
+        """Interpret a reply; record that the endpoint is proven, and whether it gives request ids."""
         heard = self._dialect.interpret(request, reply, gives_request_ids=self.gives_request_ids)
         if isinstance(heard, StoreStatement):
             self.proven = True
@@ -160,7 +164,7 @@ class HttpSender:
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return the answer to an interpreted reply; raise if a second send would not help."""
+        """Return the answer to an interpreted reply; raise StoreError or NotSupported if re-sending cannot help."""
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)
         if isinstance(heard, Confirm):
@@ -181,7 +185,7 @@ class HttpSender:
         return meaning(request, statement, self._dialect.vendor, now)
 
     async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, delete or read by another request, and return its answer."""
+        """Send a get or head that confirms a head, delete or read; return its answer, `NoAnswer` if still unproven."""
         other = request.as_read() if confirm.by == "get" else request.as_head()
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -225,10 +229,9 @@ def patience_s(timeout_s: float, request: StoreRequest) -> float:
 def unreached(
     error: BaseException, hint: str, path: str, *, proven: bool, unsent: tuple[type[BaseException], ...] = ()
 ) -> str | None:
-    """Return the reason if the request was certainly not sent; None if it may have been.
+    """Return why the request was certainly not sent (`unsent`: such errors of the client), else None.
 
-    `unsent` are the client's errors before a send. Raises Unavailable for a wrong address or certificate, unless the
-    store has answered before (`proven`).
+    Not `proven`: a wrong address or certificate raises Unavailable.
     """
     causes = list(_causes(error))
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)

@@ -32,12 +32,14 @@ class _Barrier:
         self._open: Future[None] = Future()
 
     async def cross(self) -> None:
+        """Wait, for at most `_LONGEST_S`, until all racers have arrived, then let all go."""
         self._arrive()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
         self._let_go()
 
     def cross_here(self) -> None:
+        """Block the thread, for at most `_LONGEST_S`, until all racers have arrived, then let all go."""
         self._arrive()
         wait([self._open], _LONGEST_S)
         self._let_go()
@@ -55,9 +57,9 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 
 
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
-    """Run the calls that `make` returns, each sending one body, at the same moment; return their results in order.
+    """Run the calls of `make()` at one moment; return their results, or raise an error.
 
-    If the store refuses unsigned bodies, `make` is called again, for signed ones.
+    Refused unsigned, they are made and run again, signed.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):
@@ -69,6 +71,7 @@ async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list
 
 
 async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list[T | BaseException]:
+    """Run the calls as one race; return their results or errors, in order."""
     token = _barrier.set(_Barrier(len(calls), signed=signed))
     try:
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -83,7 +86,7 @@ def signs_bodies() -> bool:
 
 
 def hold_last_byte(body: Any) -> Any:
-    """Return the body for a loop's transport; a race holds back its last byte."""
+    """Return the body for a loop's transport; in a race, as an iterator that holds back the last byte."""
     barrier = _barrier.get()
     if barrier is None or not isinstance(body, (bytes, BytesIO)):
         return body
@@ -91,7 +94,7 @@ def hold_last_byte(body: Any) -> Any:
 
 
 def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body for a thread's transport; a race holds back its last byte."""
+    """Return the body for a thread's transport; in a race, as an iterator that holds back the last byte."""
     barrier = _barrier.get()
     return body if barrier is None or not body else _in_two_here(body, barrier)
 

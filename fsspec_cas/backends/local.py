@@ -74,14 +74,17 @@ class LocalBackend(Backend):
             self._makes_folders = bool(options.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Link or rename a synced temporary file into place."""
+        """Link (create) or rename (match) a synced temporary file into place; may create folders.
+
+        `NotApplied`: the folder's lock was not acquired in time.
+        """
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
                 return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
             return _replace(write.path, data, write.condition, write.write_id, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Read the file's stat."""
+        """Read the file's stat; `Missing` for no file or a folder, StoreError for a pipe or device."""
         del timeout_s
         with _as_store_error(path):
             try:
@@ -91,7 +94,10 @@ class LocalBackend(Backend):
             return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read and stat one open file, so that both match."""
+        """Read and stat one open file, so that both match; `Missing` for no file or a folder.
+
+        A pipe or device raises StoreError.
+        """
         del timeout_s
         with _as_store_error(path):
             try:
@@ -104,7 +110,10 @@ class LocalBackend(Backend):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Unlink the file, for a condition under the folder's lock."""
+        """Unlink the file; with a condition at this version, under the folder's lock.
+
+        `NotApplied`: the lock was not acquired in time.
+        """
         with _as_store_error(path):
             if condition is None:
                 Path(path).unlink(missing_ok=True)
@@ -122,7 +131,10 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in entries if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create a temporary file for the parts; a killed writer leaves it."""
+        """Create a temporary file for the parts, and missing folders.
+
+        A killed writer leaves the file; `auto_mkdir=False` raises StoreError instead of creating folders.
+        """
         del timeout_s
         with _as_store_error(write.path):
             target = resolved(write.path)
@@ -132,7 +144,7 @@ class LocalBackend(Backend):
         return Upload(write, str(temporary))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Write the part after the parts before it."""
+        """Write the part after the upload's parts, dropping later bytes; return the upload with it."""
         del timeout_s
         with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
@@ -141,7 +153,10 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Sync the temporary file and link it into place."""
+        """Append the tail, sync the temporary file, and link it into place if the name is free.
+
+        Always removes the temporary file.
+        """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return UploadGone("its temporary file was removed")
@@ -161,6 +176,10 @@ class LocalBackend(Backend):
 
 
 def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
+    """Create the file by a synced temporary one and missing folders; `ConditionFailed` if the name is taken.
+
+    May raise StoreError without `makes_folders`.
+    """
     if object_stat(target) is not None:
         return ConditionFailed()  # saves the write; the link decides
     _need_folder(target.parent, makes=makes_folders)
@@ -169,6 +188,7 @@ def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) ->
 
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
+    """Link the file to `target` and sync the folder; `ConditionFailed` if the name is taken. `temporary` stays."""
     if object_stat(target) is not None:
         return ConditionFailed()
     version = _version(temporary.stat())
@@ -180,7 +200,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
-    """Sync a new file's folder, else a crash could remove a file that others saw."""
+    """Sync a new file's folder, else a crash could remove the file; return `Applied`, or `NoAnswer` after a failure."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -189,7 +209,10 @@ def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock, if at this version."""
+    """Replace the file under its folder's lock, else `NotApplied`; at another version `ConditionFailed`.
+
+    Hard links or coarse file times raise NotSupported.
+    """
     target = resolved(path)
     if object_stat(target) is None:
         return ConditionFailed()
@@ -212,7 +235,10 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
-    """Delete the file under its folder's lock, if at this version."""
+    """Delete the file under its folder's lock, else `NotApplied`; at another version `ConditionFailed`.
+
+    A link or hard links raise NotSupported.
+    """
     if object_stat(target) is None:
         return ConditionFailed()
     with _locked(target.parent, timeout_s) as locked:
@@ -232,7 +258,10 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
-    """Write the data to a synced temporary file, removed after the block."""
+    """Write a synced temporary file, yield its path, and remove it after the block.
+
+    `replaces`: stat of the replaced file, whose attributes stay.
+    """
     path = _temporary_name(target, write_id)
     try:
         # The replaced file may be private, so its successor is until it has the same mode.
@@ -255,6 +284,7 @@ def _temporary_name(target: Path, write_id: str) -> Path:
 
 
 def _sync_file(descriptor: int, mtime_ns: int) -> None:
+    """Set the file's times to `mtime_ns`, and sync the file unless it is empty."""
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
     if os.fstat(descriptor).st_size:  # an empty file needs only its name
         os.fsync(descriptor)
@@ -266,7 +296,10 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Hold the folder's lock for the block; yields whether it was acquired."""
+    """Wait up to `timeout_s` for the folder's lock, yield whether it was acquired, then unlock.
+
+    Raises NotSupported if there is no flock.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -287,7 +320,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _poll_flock(descriptor: int, timeout_s: float) -> bool:
-    """Poll for the lock, as `flock` has no timeout."""
+    """Poll for the lock, with sleeps, for up to `timeout_s` seconds; return whether it was acquired."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -312,7 +345,7 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Create a missing folder and its parents, or raise StoreError if `makes` is False."""
+    """Create and sync a missing folder and its parents, or raise StoreError if `makes` is False."""
     if folder.is_dir():
         return
     if not makes:
@@ -323,6 +356,7 @@ def _need_folder(folder: Path, *, makes: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to disk; OSErrors are raised."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -339,7 +373,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
-    """Yield the files below a folder, except temporary ones."""
+    """Yield an entry for each file below a folder, except temporary ones; a missing folder yields nothing."""
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -357,6 +391,7 @@ def _walk(folder: str) -> Iterator[Entry]:
 
 @contextlib.contextmanager
 def _as_store_error(path: str) -> Iterator[None]:
+    """Context manager: raise an OSError of its block as AccessDenied or StoreError."""
     try:
         yield
     except PermissionError as error:
@@ -371,7 +406,7 @@ TEMPORARY_PREFIX = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Resolve a final symbolic link, so that a file has one lock."""
+    """Return the real path of a final symbolic link, else the path unchanged, so that a file has one lock."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 

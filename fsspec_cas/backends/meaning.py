@@ -34,6 +34,7 @@ def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
 
 
 def _carried(request: StoreRequest, statement: StoreStatement) -> Heeded:
+    """Return the statement's document as the answer; raise StoreError without one."""
     if not isinstance(statement.document, (ObjectState, Page, Upload)):
         raise StoreError(
             f"the answer to the {request.verb.value} of {request.path!r} brought nothing", path=request.path
@@ -46,7 +47,7 @@ def _denied(request: StoreRequest, _: StoreStatement) -> ConditionFailed:
 
 
 def _each(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the answer to a delete of many objects; raise if some were refused."""
+    """Return Applied, or `NoAnswer` if only temporary refusals came; raise AccessDenied or StoreError for others."""
     refused = statement.document.codes if isinstance(statement.document, Refusals) else {}
     refusals = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not refusals:
@@ -104,6 +105,7 @@ def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: 
 
 
 def _clocks(now: str, date: str | None) -> str:
+    """Return both clocks and their difference as text."""
     text = f"this machine's clock says {now}, the store's {date or 'nothing'}"
     own_ms, store_ms = http_date_ms(now), http_date_ms(date)
     if own_ms is None or store_ms is None:
@@ -113,7 +115,7 @@ def _clocks(now: str, date: str | None) -> str:
 
 
 def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> CasError:
-    """Return the error for a refusal, with the next step."""
+    """Return (not raise) the error for a refusal, with the next step."""
     path, why = request.path, statement.why
     advice = f"; {statement.advice}" if statement.advice else ""
     container = "container" if vendor == "Azure" else "bucket"

@@ -53,7 +53,10 @@ class MemoryBackend(Backend):
         self._parts: dict[str, list[bytes]] = {}
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Replace the object, if the condition holds."""
+        """Write the object if the condition holds, even in fsspec's transaction; else return `ConditionFailed`.
+
+        Raises StoreError for a folder.
+        """
         del timeout_s
         with self._guard:
             current = self._version(write.path)
@@ -72,14 +75,14 @@ class MemoryBackend(Backend):
             return self._object_state(path, with_data=False)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read the object."""
+        """Read the object: its state with bytes, `Missing`, or `Unchanged` at version `unless`."""
         del timeout_s
         with self._guard:
             state = self._object_state(path, with_data=True)
         return Unchanged() if isinstance(state, ObjectState) and state.version == unless else state
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Delete the object, if at this version."""
+        """Delete the object, with a condition only at this version, else return `ConditionFailed`."""
         del timeout_s
         with self._guard:
             current = self._version(path)
@@ -106,13 +109,16 @@ class MemoryBackend(Backend):
         return Upload(write, write.write_id)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Append the part to the list."""
+        """Store the part after those of `upload`, dropping later ones; return the upload with it.
+
+        Raises KeyError for a finished upload.
+        """
         del timeout_s
         self._parts[upload.token][len(upload.tags) :] = [data]
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Create the object from the parts."""
+        """Create the object from the parts, if the condition holds, and forget them; `UploadGone` afterwards."""
         parts = self._parts.pop(upload.token, None)
         if parts is None:
             return UploadGone("the upload was removed")
@@ -124,7 +130,10 @@ class MemoryBackend(Backend):
         self._parts.pop(upload.token, None)
 
     def _open_file(self, path: str, data: bytes) -> Any:
-        """Store the object, unless a transaction defers its commit; return its file."""
+        """Store the object, unless a transaction defers its commit; return its file.
+
+        A folder, or a path below an object, raises StoreError.
+        """
         try:
             return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
         except FileExistsError as error:  # it must not look like a lost race
@@ -136,6 +145,7 @@ class MemoryBackend(Backend):
         return self._fs.store.get(_key(path))
 
     def _object_state(self, path: str, *, with_data: bool) -> ObjectState | Missing:
+        """Return the object's state, or `Missing`; call it under the guard, as it may give a new version."""
         version, file = self._version(path), self._file(path)
         if version is None:
             return Missing()
@@ -146,6 +156,10 @@ class MemoryBackend(Backend):
         return replace(state, content_type=attributes.content_type, metadata=attributes.metadata)
 
     def _version(self, path: str) -> Version | None:
+        """Return the object's version, None without one; a file changed since gets and keeps a new one.
+
+        Call it under the guard.
+        """
         file = self._file(path)
         if file is None:
             return None

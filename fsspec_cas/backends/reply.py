@@ -122,7 +122,7 @@ class HttpReply:
 
 
 class StatementKind(Enum):
-    """Statements of a store, the same for every vendor."""
+    """What a store's proven reply says about a request, the same for every vendor."""
 
     DONE = "done"
     ABSENT = "no such object"
@@ -140,7 +140,7 @@ class StatementKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Keys that a delete of many objects did not remove, with the store's codes."""
+    """Keys that a delete of many objects did not remove, each with the store's error code."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -151,7 +151,7 @@ Carried = ObjectState | Page | Upload | Refusals
 @final
 @dataclass(frozen=True, slots=True)
 class StoreStatement:
-    """A proven statement of the store, built only by a dialect.
+    """What a store's reply proves about one request; only a dialect builds it.
 
     Attributes:
         code: the store's own code, or its status.
@@ -222,7 +222,7 @@ _SINGLE = ("etag", "content-length", "x-goog-generation")
 
 
 def one(headers: Headers, name: str) -> str | None:
-    """Return a header's first value, or None."""
+    """Return the first value of the header `name` (lower case), or None without it."""
     values = headers.get(name)
     return values[0] if values else None
 
@@ -242,9 +242,9 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 
 
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> ObjectState:
-    """Return an object's state from the headers of its read or head.
+    """Return an object's state from the headers of its read or head; a bad length raises ValueError.
 
-    `prefix` marks metadata headers; `identity` names the write's identity among them.
+    `prefix` marks metadata headers, `identity` the write's id.
     """
     metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
     return ObjectState(
@@ -279,7 +279,10 @@ def http_date_ms(text: str | None) -> int | None:
 
 
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time as epoch ms, or raise ValueError. Python 3.10 reads only 3- or 6-digit fractions."""
+    """Return an RFC 3339 time as epoch ms, or raise ValueError.
+
+    Python 3.10 itself reads only 3- or 6-digit fractions.
+    """
     try:
         return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:

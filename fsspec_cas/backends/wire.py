@@ -89,10 +89,11 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     async def _client(self) -> Any:
+        """Return the running loop's client; open it if needed."""
         return await self._connections.get(self._open)
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request; the transport marks the trip and stores the reply in it."""
+        """Send the request; the transport marks the trip, stores the reply in it, and may raise `Answered`."""
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
@@ -115,7 +116,10 @@ class AioBackend(HttpBackend):
         return trip.reply or NoAnswer("the client library did not pass on the reply")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotApplied | NoAnswer:
-        """Return the answer for a client's exception, by whether the request had left."""
+        """Return `NotApplied` for a client's exception if nothing was sent, else `NoAnswer`.
+
+        Unknown exceptions, and final ones of the preparation, are raised.
+        """
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
         if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):
@@ -129,7 +133,7 @@ class AioBackend(HttpBackend):
 
 
 class Answered(Exception):
-    """The transport has read the reply; the client library need not."""
+    """Raised by a transport that has stored the reply in its `Trip`; the client library need not read it."""
 
 
 class Refusing:
@@ -145,6 +149,8 @@ class Refusing:
 
 @dataclass(frozen=True, slots=True)
 class _Opened(Generic[C]):
+    """An open connection, its loop, and the finalizer that closes it with its `PerLoop`."""
+
     connection: C
     loop: asyncio.AbstractEventLoop
     closer: weakref.finalize[..., Any]
@@ -158,7 +164,7 @@ class PerLoop(Generic[C]):
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
-        """Return the running loop's connection, opening it if needed."""
+        """Return the running loop's connection; if needed await `open_one` for it, once, and forget closed loops."""
         here = _here()
         if here not in self._opened:
             self._forget_closed_loops()
@@ -175,10 +181,12 @@ class PerLoop(Generic[C]):
             await opened.connection.__aexit__(None, None, None)
 
     def _keep(self, connection: C) -> _Opened[C]:
+        """Return the connection with a finalizer that closes it once this object is collected."""
         loop = asyncio.get_running_loop()
         return _Opened(connection, loop, weakref.finalize(self, close_from_any_thread, loop, connection))
 
     def _forget_closed_loops(self) -> None:
+        """Drop the connections of closed loops, without closing them."""
         for key in [key for key, opened in self._opened.items() if opened.loop.is_closed()]:
             self._opened.pop(key).closer.detach()
             self._opening.pop(key, None)

@@ -42,7 +42,7 @@ class Later(Future[T]):
         return f"<Later, {self._state.lower()}>"
 
     def cancel(self) -> bool:
-        """Cancel the call unless it has begun; return whether that worked."""
+        """Cancel the call unless it has begun, and run callbacks; return whether it is cancelled."""
         if self._decided.acquire(blocking=False):
             self._end(_CANCELLED)
         return self.cancelled()
@@ -60,7 +60,10 @@ class Later(Future[T]):
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the call to end; return its result or raise its error."""
+        """Wait for the call to end; return its result or raise its error.
+
+        Raises TimeoutError after `timeout` seconds, CancelledError if cancelled.
+        """
         error = self.exception(timeout)
         if error is None:
             return self._result  # type: ignore[return-value] # set before the state
@@ -70,7 +73,10 @@ class Later(Future[T]):
             del error, self  # the traceback refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call to end; return its error, or None."""
+        """Wait for the call to end; return its error, or None.
+
+        Raises TimeoutError after `timeout` seconds, CancelledError if cancelled.
+        """
         if not self._over.wait(timeout):
             raise NotYet
         if self.cancelled():
@@ -78,7 +84,7 @@ class Later(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn` with this future once it is done, on the setting thread or at once."""
+        """Call `fn` with this future once it is done, on the setting thread or at once here; log its error."""
         self._calls.append(fn)
         if self._over.is_set():
             self._call_back()
@@ -93,16 +99,20 @@ class Later(Future[T]):
         return False
 
     def set_result(self, result: T) -> None:
-        """Store the call's result, and wake waiting callers."""
+        """Store the call's result, wake waiting callers, and run the callbacks here."""
         self._result = result
         self._end(_FINISHED)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Store the call's error, and wake waiting callers."""
+        """Store the call's error, wake waiting callers, and run the callbacks here."""
         self._exception: BaseException | None = exception
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
+        """Set the final state, wake waiting callers, and run callbacks here.
+
+        Another thread reports to `concurrent.futures.wait`.
+        """
         self._state = state
         self._over.set()
         self._call_back()
@@ -113,6 +123,7 @@ class Later(Future[T]):
                 Worker(partial(self._report, waiters), "told-later").start()
 
     def _report(self, waiters: list[Any]) -> None:
+        """Report the end to callers of `concurrent.futures.wait` and `as_completed`."""
         for waiter in waiters:
             if self.cancelled():
                 waiter.add_cancelled(self)
@@ -122,6 +133,7 @@ class Later(Future[T]):
                 waiter.add_result(self)
 
     def _call_back(self) -> None:
+        """Run each registered callback once, in this thread; log their errors."""
         while self._calls:
             try:
                 call = self._calls.popleft()
@@ -150,7 +162,10 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread, and return its future."""
+        """Start the call on a thread at once; return its future, which cannot be cancelled.
+
+        The interpreter's exit waits for the call.
+        """
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -176,6 +191,7 @@ class Background:
                 answer.exception(timeout_s)
 
     def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
+        """Run the call, store its result or error in `answer`, and remove it from the calls under way."""
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised where the result is read
@@ -184,7 +200,7 @@ class Background:
             self._under_way.discard(answer)
 
     def _live(self) -> None:
-        """Run queued calls, until none comes in time or enough threads wait."""
+        """Thread body: run queued calls, until none comes in time or enough idle threads wait."""
         while True:
             try:
                 call = self._calls.get(timeout=_KEPT_S)
@@ -202,7 +218,7 @@ class Background:
 
 
 def run_here(call: Callable[[], T]) -> Later[T]:
-    """Run the call here, and return its future, which may hold an error."""
+    """Run the call here, and return its future, which may hold an error; an interrupt is raised."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())

@@ -42,7 +42,10 @@ class Inline:
         self._world = world
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in a single step."""
+        """Run the coroutine here in a single step; return its result or raise its error.
+
+        Raises RuntimeError if it suspends.
+        """
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -51,7 +54,7 @@ class Inline:
         raise RuntimeError("a blocking backend suspended")
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine."""
+        """Run the coroutine to its end in the calling thread, and raise its error."""
         self.run(coroutine)
 
     async def sleep(self, seconds: float) -> None:
@@ -66,7 +69,10 @@ class OnLoop:
     """
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on the loop and wait; an interrupt of this thread cancels it."""
+        """Run the coroutine on fsspec's loop, wait, and return its result or raise its error.
+
+        An interrupt cancels it. On that loop itself, raise CasError.
+        """
         loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
@@ -85,7 +91,7 @@ class OnLoop:
         return call.result()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine on the loop without waiting."""
+        """Start the coroutine on the loop without waiting; its error is lost."""
         asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:
@@ -124,7 +130,7 @@ class _Call(Generic[T]):
             self.over.set()
 
     def result(self) -> T:
-        """Return the result or raise the error, once."""
+        """Return the result or, once only, raise the error; call it after `over` is set."""
         if self.error is None:
             return self._answer
         try:
@@ -133,6 +139,7 @@ class _Call(Generic[T]):
             self.error = None  # its traceback refers to this frame
 
     async def _run(self) -> None:
+        """Run the coroutine in its task, keep its result or error, and set `over`."""
         self._task = asyncio.current_task()
         if self._task is not None and self._cancelled:
             self._task.cancel()  # takes effect at the first suspension
@@ -148,6 +155,7 @@ class _WorksAtExit(ThreadPoolExecutor):
     """Runs calls on threads; after the interpreter has ended all executors, in the thread that submits them."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start the call on a thread, or at interpreter exit run it here; return its future."""
         try:
             return super().submit(call, *args, **kwargs)
         except RuntimeError:
@@ -162,7 +170,10 @@ def _fsspecs_loop() -> asyncio.AbstractEventLoop:
 
 @lru_cache(maxsize=1)
 def _with_executor(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-    """Set a default executor that works at exit, when aiohttp still looks up host names and `.netrc` on it."""
+    """Give the loop, unless it has one, a default executor that works at exit; return the loop.
+
+    aiohttp then still looks up names.
+    """
     if getattr(loop, "_default_executor", None) is None:
         loop.set_default_executor(_WorksAtExit(thread_name_prefix="asyncio"))
     return loop
@@ -187,7 +198,7 @@ def _running() -> asyncio.AbstractEventLoop | None:
 
 
 def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> None:
-    """Close an async resource on its event loop; garbage may be collected in any thread."""
+    """Start closing an async resource on its loop, without waiting; do nothing if the loop does not run."""
     if loop.is_running():
         asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)
 

@@ -64,7 +64,10 @@ class _Call(Generic[T]):
         self._context = contextvars.copy_context()
 
     def run(self) -> None:
-        """Run the call and report its result to the loop; runs on the thread."""
+        """Run the call and report its result to the loop; runs on the thread.
+
+        If the loop is closed, undo the result.
+        """
         result: Any = _NO_RESULT
         error: BaseException | None = None
         try:
@@ -87,6 +90,7 @@ class _Call(Generic[T]):
             )  # cancelled before it got the result
 
     def _report(self, result: Any, error: BaseException | None) -> None:
+        """Set the task's result or error; undo the result on a thread if the task was cancelled. Runs on the loop."""
         if self.result_future.done():  # cancelled
             BACKGROUND.run(partial(self._undo_result, result))
         elif error is None:
@@ -95,6 +99,7 @@ class _Call(Generic[T]):
             self.result_future.set_exception(error)
 
     def _undo_result(self, result: Any) -> None:
+        """Call `undo` with a result other than None; its errors are lost."""
         if self._undo is not None and result is not _NO_RESULT and result is not None:
             with contextlib.suppress(Exception):  # no caller is left
                 self._undo(result)
@@ -108,6 +113,7 @@ class ForTasks(Generic[S]):
 
     @classmethod
     def _over(cls: type[Made], sync: Any) -> Made:
+        """Return the form for tasks of `sync`, without calling `__init__`."""
         task_form = cls.__new__(cls)
         task_form._sync = sync  # noqa: SLF001 - same class
         return task_form
@@ -168,7 +174,7 @@ def awaited(
 def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[ForTasks[S], P], AsyncIterator[T]]:
-    """Derive the form for tasks (`async for`) of a method that returns an iterator."""
+    """Derive the form for tasks (`async for`) of a method that returns an iterator; each step runs on a thread."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -181,5 +187,6 @@ def iterated(
 
 
 def _for_tasks(method: Callable[..., Any]) -> str:
+    """Return the method's docstring without its examples, with a note that this is its form for tasks."""
     text = (method.__doc__ or "").partition(">>> ")[0].rstrip()
     return f"{text}\n\n        This is `{method.__qualname__}` for tasks.\n        "

@@ -36,7 +36,7 @@ class ConditionalCalls:
     def put_if_absent(
         self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Create the object.
+        """Create the object, drop the target's cached listings around it, and return its version.
 
         Raises:
             AlreadyExists: the path has another writer's object; nothing was written.
@@ -48,7 +48,9 @@ class ConditionalCalls:
     def put_if_match(
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Replace the object if it is still at `version`, a `Version` or its text.
+        """Replace the object if it is still at `version` (a `Version` or its text), and return the new version.
+
+        Drops the target's cached listings around it.
 
         Raises:
             VersionMismatch: it has another version; nothing was written.
@@ -58,20 +60,23 @@ class ConditionalCalls:
         return self._won(full, lambda: self.store.put_if_match(full, value, version, timeout=timeout, **attributes))
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        """Delete the object if it is still at `version`; raises as `put_if_match`."""
+        """Delete the object if it is still at `version`, and drop cached listings; raises as `put_if_match`."""
         full = self._full_path(path)
         self._won(full, lambda: self.store.delete_if_match(full, version, timeout=timeout))
 
     def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        """Read bytes and version from one response."""
+        """Read bytes and version from one response; raise ObjectNotFound if no object exists."""
         return self.store.read(self._full_path(path), timeout=timeout)
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """Read bytes and version, or return None while the object is at `version`."""
+        """Read bytes and version, or return None while the object is at `version`; raise ObjectNotFound if none is."""
         return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Update the object as `AsyncStore.update` does."""
+        """Update the object as `AsyncStore.update` does, and drop cached listings around it.
+
+        `fn` may be called several times.
+        """
         full = self._full_path(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -170,7 +175,7 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file; with `if_absent` on a thread, since the copy blocks."""
+        """Copy a file; with `if_absent` as `cp_file` does, on a thread, where it ends even after a cancellation."""
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)  # noqa: SLF001
         _refuse(kwargs)
@@ -189,6 +194,7 @@ class ConditionalCalls:
         return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)  # noqa: SLF001
 
     def _is_folder(self, full: str) -> bool:
+        """Return whether the path is a folder and no object, after a head; raise ObjectNotFound if it is neither."""
         try:
             self.store.head(full)
         except ObjectNotFound:
@@ -198,7 +204,7 @@ class ConditionalCalls:
         return False
 
     def _copy_object(self, source: str, target: str) -> None:
-        """Copy the object through memory to an empty path."""
+        """Copy the object through memory to an empty path, and drop cached listings; raises as `cp_file`."""
         info, content = self._seen_whole(source)
         keeps_attributes = self.store.backend.attribute_rules.keeps
         writer = self.store.open_exclusive(
@@ -211,6 +217,10 @@ class ConditionalCalls:
         self._won(target, writer.close)
 
     def _seen_whole(self, full: str) -> tuple[Info, Content]:
+        """Return info and content of one version.
+
+        If they differ, read both again, up to `_LOOKS` times, then raise Unavailable.
+        """
         for _ in range(_LOOKS):
             info, content = self.store.head(full), self.store.read(full)
             if info.version == content.version:
@@ -218,11 +228,15 @@ class ConditionalCalls:
         raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
     def _full_path(self, path: Any) -> Any:
+        """Return the path as the target names it; a list gives a list."""
         path_or_paths = self.fs._strip_protocol(plain(path))  # noqa: SLF001
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Return the version won, or raise; always drop cached listings."""
+        """Call `settle` once; return the version won, or raise Refused or a resolvable OutcomeUnknown.
+
+        Always drop cached listings around `full`.
+        """
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
@@ -231,18 +245,20 @@ class ConditionalCalls:
             self._changed(full)
 
     def _resolvable(self, error: OutcomeUnknown) -> OutcomeUnknown:
+        """Return a copy of the error whose `resolve` asks this store."""
         unknown = error.outcome
         resolver = (lambda: self.store.resolve(unknown)) if unknown is not None else None
         return OutcomeUnknown(str(error), path=error.path, outcome=unknown, resolver=resolver)
 
     async def _then_changed(self, full: str, write: Coroutine[Any, Any, T]) -> T:
+        """Await the write; return its result or raise its error, and always drop cached listings around `full`."""
         try:
             return await write
         finally:
             self._changed(full)
 
     def _changed(self, full: str) -> None:
-        """Drop the target's cached listings around the path."""
+        """Drop the target's cached listings of the path and its parent."""
         for path in (full, self.fs._parent(full)):  # noqa: SLF001
             self.fs.invalidate_cache(path)
 
@@ -253,12 +269,14 @@ def _part_size(total: int) -> int:
 
 
 def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the path without our prefix; raise InvalidInput for several paths or other arguments."""
     if not isinstance(path, (str, os.PathLike)) or any(args) or any(kwargs.values()):
         raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
     return str(plain(path))
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
+    """Raise InvalidInput if an argument of `cp_file` other than None is given."""
     named = sorted(name for name, value in kwargs.items() if value is not None)
     if named:
         raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
@@ -269,7 +287,7 @@ _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
 
 class Versions(ConditionalCalls):
-    """Calls that return file versions.
+    """Calls that return file versions, added to the `cas` filesystem.
 
     A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
     write on an old version; the listing is then dropped.
@@ -301,12 +319,16 @@ class Versions(ConditionalCalls):
         return self._all_with_versions(await self.fs._find(plain(path), *args, **kwargs))  # noqa: SLF001
 
     def _all_with_versions(self, listing: Any) -> Any:
+        """Return a listing with each file's "version"; names without details stay."""
         if isinstance(listing, dict):
             return {name: self._with_version(info) for name, info in listing.items()}
         return [self._with_version(info) if isinstance(info, dict) else info for info in listing]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return the info with the file's "version"; a kind whose listing has none takes a head."""
+        """Return a file's info with "version" (text), for some kinds by a head.
+
+        Folders, and files removed since, get none.
+        """
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name
@@ -320,5 +342,6 @@ class Versions(ConditionalCalls):
 
 
 def _version(kind: str, token: str) -> Version:
+    """Return the version of a listed token, with the quotes that Azure's listing omits."""
     bare = kind != "gcs" and not token.startswith(('"', "W/"))  # Azure lists ETags without quotes
     return Version(kind, f'"{token}"' if bare else token)

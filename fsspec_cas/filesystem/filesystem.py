@@ -61,6 +61,7 @@ class ExclusiveFile(io.BufferedIOBase):
         self._around = sys.exc_info()[1]  # an exception handled at opening is no reason to discard
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Close the file; after an exception discard it."""
         if kind is not None:
             self.discard()
         else:
@@ -78,13 +79,16 @@ class ExclusiveFile(io.BufferedIOBase):
         return self._writer.written
 
     def write(self, data: Any) -> int:
-        """Append the bytes, sending each full part."""
+        """Append the bytes, sending each full part; return their number. A closed file raises ValueError."""
         if self.closed:
             raise ValueError("write to a closed file")
         return self._writer.write(data)
 
     def close(self) -> None:
-        """Create the object, unless an exception propagates or a transaction decides later."""
+        """Create the object, once; in a transaction leave it to `commit`.
+
+        While an exception propagates, log a warning and abort instead. Raises as `commit`.
+        """
         if self.closed:
             return
         super().close()
@@ -96,23 +100,27 @@ class ExclusiveFile(io.BufferedIOBase):
             self.commit()
 
     def commit(self) -> None:
-        """Create the object; transactions call this."""
+        """Create the object and set `version`; transactions call this.
+
+        Raises AlreadyExists if the race was lost, OutcomeUnknown, or StoreError.
+        """
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
-        """Drop the data and the parts sent."""
+        """Close the file, and drop the data and the parts sent; an object already created stays."""
         super().close()
         self._writer.abort()
 
 
 class ExclusiveText(io.TextIOWrapper):
-    """An exclusive file for text."""
+    """An exclusive file for text, encoded into `file`; an exception in its `with` block discards it."""
 
     def __init__(self, file: ExclusiveFile, **options: Any) -> None:
         super().__init__(file, **options)
         self.file = file
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Close the file, which writes the rest; after an exception discard it."""
         if kind is not None:
             self.file.discard()
         else:
@@ -240,13 +248,13 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return self.fs._open(plain(path), mode, *args, **kwargs)  # noqa: SLF001
 
     async def open_async(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
-        """Open a file as the target does."""
+        """Open a file as the target does; a mode with "x" raises NotSupported."""
         if "x" in mode:
             raise NotSupported("open_async has no exclusive mode; use AsyncStore.open_exclusive")
         return await self.fs.open_async(plain(path), mode, **kwargs)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
-        """Write a file as the target does; `mode="create"` is `put_if_absent`, with its arguments."""
+        """Write a file as the target does; `mode="create"` is `put_if_absent`, with its arguments and errors."""
         if mode == _CREATE:
             return self.put_if_absent(path, value, **kwargs)
         return self.fs.pipe_file(plain(path), value, mode=mode, **kwargs)
@@ -270,7 +278,10 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
-        """Upload a file as the target does; `mode="create"` streams into an exclusive file."""
+        """Upload a file as the target does; `mode="create"` streams into an exclusive file, with its errors.
+
+        A local folder makes a folder.
+        """
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
         local = Path(lpath)
@@ -303,7 +314,10 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Open an exclusive file at an empty path, in the running transaction, if any."""
+        """Return an exclusive file, after a head shows an empty path; else raise AlreadyExists.
+
+        Unless `autocommit`, it joins the running transaction.
+        """
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
@@ -315,6 +329,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return file
 
     def _refuse_existing(self, full: str) -> None:
+        """Send a head; raise AlreadyExists if an object exists."""
         try:
             info = self.store.head(full)
         except ObjectNotFound:
@@ -323,7 +338,10 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
 
 def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """Check the target's options, before it looks for credentials, and create it."""
+    """Check the target's options, then create it, which may look for credentials.
+
+    Raises InvalidInput without a protocol, or for an unknown option.
+    """
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     kind = get_filesystem_class(protocol)
@@ -333,6 +351,7 @@ def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchron
 
 
 def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
+    """Return `fs` unchanged; raise InvalidInput if a protocol or options are given with it."""
     superfluous = sorted(options) + (["target_protocol"] if protocol is not None else [])
     if superfluous:
         raise InvalidInput(
@@ -342,6 +361,7 @@ def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
 
 
 def _is_binary(mode: str) -> bool:
+    """Return whether an exclusive mode is binary; raise InvalidInput unless it is "x", "xt" or "xb"."""
     if sorted(mode) not in (["x"], ["b", "x"], ["t", "x"]):
         raise InvalidInput(f"mode {mode!r} is none: an exclusive file is written, as 'x', 'xt' or 'xb'")
     return "b" in mode

@@ -26,7 +26,10 @@ _KEPT = {
 
 
 def plain(path: Any) -> Any:
-    """Return the path without our prefix."""
+    """Return a path without our prefix (`cas::`, `cas://`).
+
+    A list, tuple or set becomes a list; of a dict the keys change; other values stay.
+    """
     match path:
         case os.PathLike():
             return plain(os.fspath(path))
@@ -77,6 +80,7 @@ def _forwarded(name: str, method: Any) -> Callable[..., Any]:
 
 
 def _arguments_of(method: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]:
+    """Return a function that strips our prefix from the path arguments of a call of `method`."""
     names = list(inspect.signature(method).parameters)[1:]
     places = {position for position, parameter in enumerate(names) if parameter in _PATHS}
 

@@ -42,7 +42,10 @@ _PATIENCE = 12  # "not now" answers in a row
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check; `needed_for` lists the uses that require it."""
+    """The result of one check: `proves` names the property, `evidence` what happened.
+
+    `needed_for` lists the uses that require the property.
+    """
 
     name: str
     proves: str
@@ -68,7 +71,10 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """A fresh folder of the store under test, with requests on it."""
+    """The store under test, rooted at a fresh folder, with calls that write and read there.
+
+    `timeout` (seconds) is for each call.
+    """
 
     store: AsyncStore
     racers: int
@@ -82,13 +88,16 @@ class Bench:
         return f"{self._count} {self.world.new_id()}".encode()
 
     async def require_usable(self) -> None:
-        """Read and create one object; raise the error of an unusable store."""
+        """Read, then create, the object `reach`, which remains; raise the error of an unusable store.
+
+        NotSupported is ignored.
+        """
         await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
             await self.write("reach")
 
     async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
-        """Write by `put_if_absent`, or by `put_if_match` at a version."""
+        """Write by `put_if_absent`, or by `put_if_match` at a version; return the outcome. Default body: new bytes."""
         body = body or self.body()
         if isinstance(condition, Version):
             return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
@@ -104,7 +113,10 @@ class Bench:
         return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
-        """Send one write once, and return the store's raw answer."""
+        """Send a write of new bytes, again while answered "not now"; return the raw answer.
+
+        After 13 requests raise Unavailable.
+        """
         write, body = self.new_write(path, condition), self.body()
         answer = await retry_while_not_applied(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, UploadGone):
@@ -116,7 +128,10 @@ class Bench:
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def plain_write(self, path: str, body: bytes) -> str:
-        """Write without a condition by the user's own filesystem; return why it failed, or ""."""
+        """Write without a condition by the user's own filesystem; return why it failed, or "".
+
+        Raises nothing of the filesystem.
+        """
         backend: Any = self.store.backend
         fs = getattr(getattr(backend, "inner", backend), "_given", None)
         if fs is None or getattr(fs, "asynchronous", False):
@@ -128,17 +143,23 @@ class Bench:
         return ""
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """Send one delete once, without a read before it, and return the store's raw answer."""
+        """Send one delete, again while answered "not now"; return the raw answer.
+
+        After 13 requests raise Unavailable.
+        """
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def describe_presence(self, path: str) -> str:
-        """Return evidence of whether an object is at the path."""
+        """Read the object; return in words whether it exists."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Repeat a request while the store answers "not now", with pauses for rate limits."""
+    """Call `ask` until its answer is not `NotApplied`, with pauses, and return that answer.
+
+    After 13 requests raise Unavailable.
+    """
     answer = await ask()
     for n in range(_PATIENCE):
         if not isinstance(answer, NotApplied):
@@ -149,7 +170,10 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
-    """Begin an upload that needs only its completion."""
+    """Begin an upload that needs only `finish_upload`; a part with `body` may be sent. Return it, or the refusal.
+
+    Unanswered: raise Unavailable.
+    """
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
@@ -160,7 +184,10 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload, or abort it, and return the store's answer."""
+    """Complete the upload with `body`, and return the answer; abort it unless applied.
+
+    A refused beginning is returned unchanged.
+    """
     if isinstance(opened, ConditionFailed):
         return opened
     backend = bench.store.backend
@@ -172,7 +199,7 @@ async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: by
 
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
-    """Check that a write under this condition is refused, and changes nothing."""
+    """Write under this condition; return "yes" if that is refused and the object still equals `before`, else "no"."""
     outcome = await bench.write(path, condition)
     if not isinstance(outcome, Lost):
         return "no", f"it was not refused: {describe_outcome(outcome)}"
@@ -180,7 +207,7 @@ async def check_refused(bench: Bench, path: str, before: Content, condition: Con
 
 
 async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
-    """Check that a refused request left the object unchanged."""
+    """Read the object; return "yes" if it still equals `before`, else "no", with evidence."""
     content = await bench.read(path)
     if content is None:
         return "no", "refused, but the object is gone"
@@ -190,7 +217,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
 
 
 async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """Return the flaw in a race's result; "" if the one winner's bytes are stored."""
+    """Read the object after a race; return the flaw, or "" if the one winner's bytes are stored."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):
@@ -200,7 +227,7 @@ async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: 
 
 
 def current(answer: WriteAnswer, before: Version) -> Version:
-    """Return the version after a send."""
+    """Return the version after a send: the answer's, or `before` if the send was not applied."""
     return answer.version if isinstance(answer, Applied) and answer.version else before
 
 
@@ -227,6 +254,7 @@ _AT_ONCE = 8
 
 
 async def _create(bench: Bench) -> CheckResult:
+    """Create an object; return "yes" if the same bytes and version are read back."""
     content = await bench.write_or_raise("create")
     held = await bench.read("create") == content
     return (
@@ -248,6 +276,7 @@ async def _create_after_delete(bench: Bench) -> CheckResult:
 
 
 async def _race(condition_kind: str, bench: Bench) -> CheckResult:
+    """Race `bench.racers` creates or matches in several rounds; return "no" unless one wins and its bytes stay."""
     for n in range(_ROUNDS):
         path, bodies = f"race-{condition_kind}-{n}", [bench.body() for _ in range(bench.racers)]
         condition = (await bench.write_or_raise(path)).version if condition_kind == "match" else ABSENT
@@ -262,6 +291,7 @@ def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) 
 
 
 async def _match(bench: Bench) -> CheckResult:
+    """Replace an object at its version; return "yes" if accepted and the new bytes are read back."""
     body = bench.body()
     first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
@@ -272,7 +302,7 @@ async def _match(bench: Bench) -> CheckResult:
 
 
 async def _match_form(bench: Bench) -> CheckResult:
-    """Find which forms of a version, quoted or unquoted, the store accepts."""
+    """Find which forms of a version, quoted or unquoted, the store accepts; may switch the backend's dialect."""
     version = (await bench.write_or_raise("form")).version
     first_answer = await bench.send("form", version)
     if not bench.store.backend.adapt():
@@ -299,6 +329,7 @@ async def _match_foreign(bench: Bench) -> CheckResult:
 
 
 async def _match_absent(bench: Bench) -> CheckResult:
+    """Write at a version where no object exists; return "yes" if refused and nothing was created."""
     foreign = await bench.write_or_raise("not-absent")
     outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
@@ -361,6 +392,7 @@ async def _whole_reads(bench: Bench) -> CheckResult:
 
 
 async def _not_modified(bench: Bench) -> CheckResult:
+    """Read an object unless changed; return "yes" if the store sends no body."""
     content = await bench.write_or_raise("same")
     answer = await bench.store.backend.get(f"{bench.store.root}/same", content.version, timeout_s=bench.timeout)
     if isinstance(answer, Unchanged):
@@ -369,6 +401,7 @@ async def _not_modified(bench: Bench) -> CheckResult:
 
 
 async def _modified(bench: Bench) -> CheckResult:
+    """Read a replaced object unless at its old version; return "yes" if the new bytes come."""
     body = bench.body()
     first = await bench.write_or_raise("newer")
     await bench.write("newer", first.version, body)
@@ -379,6 +412,7 @@ async def _modified(bench: Bench) -> CheckResult:
 
 
 async def _delete_refused(bench: Bench) -> CheckResult:
+    """Delete at an old version; return "yes" if refused and the object is unchanged."""
     first = await bench.write_or_raise("kept")
     second = await bench.write_or_raise("kept", first.version)
     answer = await bench.delete("kept", first.version)
@@ -388,6 +422,7 @@ async def _delete_refused(bench: Bench) -> CheckResult:
 
 
 async def _delete_match(bench: Bench) -> CheckResult:
+    """Delete at the right version; return "yes" if the object is gone, "known" if the answer was lost."""
     content = await bench.write_or_raise("gone")
     answer = await bench.delete("gone", content.version)
     if not isinstance(answer, (Applied, NoAnswer)):
@@ -409,6 +444,7 @@ async def _delete_nothing(bench: Bench) -> CheckResult:
 
 
 async def _identity(bench: Bench) -> CheckResult:
+    """Write an object; return "yes" if a head shows the write's identity, "known" if this store keeps none."""
     if not bench.store.capabilities.keeps_write_id:
         return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")
@@ -420,6 +456,7 @@ async def _identity(bench: Bench) -> CheckResult:
 
 
 async def _equal_bytes(bench: Bench) -> CheckResult:
+    """Write equal bytes twice; return whether the version recurs, "no" if the store documents otherwise."""
     first = await bench.write_or_raise("equal")
     if await bench.write_or_raise("equal", first.version, first.data) != first:
         return "known", "another version"
@@ -432,6 +469,7 @@ async def _equal_bytes(bench: Bench) -> CheckResult:
 
 
 async def _aba(bench: Bench) -> CheckResult:
+    """Write A, B, A; return whether A's first version is accepted again, "no" if documented otherwise."""
     first = await bench.write_or_raise("aba")
     second = await bench.write_or_raise("aba", first.version)
     await bench.write("aba", second.version, first.data)
@@ -442,6 +480,7 @@ async def _aba(bench: Bench) -> CheckResult:
 
 
 async def _listing(bench: Bench) -> CheckResult:
+    """Write and delete objects; return "yes" if each listing shows exactly the remaining ones."""
     await bench.write_or_raise("list/a")
     await bench.write_or_raise("list/b")
     shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
@@ -452,6 +491,7 @@ async def _listing(bench: Bench) -> CheckResult:
 
 
 async def _upload(bench: Bench) -> CheckResult:
+    """Create an object in parts; return "yes" if its bytes are read back."""
     body = bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload", body), body)
     if not isinstance(answer, Applied):
@@ -461,6 +501,7 @@ async def _upload(bench: Bench) -> CheckResult:
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
+    """Complete an upload at a taken path; return "yes" if refused and the object is unchanged."""
     before, body = await bench.write_or_raise("upload-taken"), bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", body), body)
     if isinstance(answer, Applied):
@@ -471,6 +512,7 @@ async def _upload_refused(bench: Bench) -> CheckResult:
 
 
 async def _upload_aborted(bench: Bench) -> CheckResult:
+    """Abort an upload at a taken path; return "yes" if the object is unchanged."""
     before = await bench.write_or_raise("upload-aborted")
     opened = await begin_upload(bench, "upload-aborted", bench.body())
     if isinstance(opened, ConditionFailed):
@@ -481,6 +523,7 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
+    """Complete `bench.racers` uploads of one path at once, in several rounds; return "no" unless one is won."""
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
@@ -492,6 +535,7 @@ async def _upload_race(bench: Bench) -> CheckResult:
 
 
 async def _paging(bench: Bench) -> CheckResult:
+    """Write `_OBJECTS` objects, list all and those from the fifth, delete them; return "yes" if both were right."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))

@@ -56,7 +56,7 @@ class Report:
         return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
 
     def __getitem__(self, name: str) -> Finding:
-        """Return the finding of the check called `name`."""
+        """Return the finding of the check called `name`; raise StopIteration if it did not run."""
         return next(finding for finding in self.findings if finding.name == name)
 
 
@@ -99,7 +99,7 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks on an async store, as `probe` does."""
+    """Run the checks on an async store, with the effects and errors of `probe`."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.require_usable()
@@ -115,7 +115,7 @@ async def async_probe(
 
 
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
-    """Run one check, unless a check it needs is broken, and return its finding."""
+    """Run one check, unless a check it needs is broken; return its finding, also for an error."""
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:
         return check.finding("skipped", f"not conclusive while {missing[0]!r} is broken")
@@ -128,9 +128,11 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
 
 
 def _judge(findings: list[Finding]) -> ProbeVerdict:
+    """Return the verdict on each use; a needed check without "yes", or not run, counts against it."""
     by_name = {finding.name: finding for finding in findings}
 
     def against(use: Use) -> list[str]:
+        """Return one text for each check that speaks against this use."""
         needed = (check for check in CHECKS if use in check.needed_for)
         tried = (by_name.get(check.name) or check.finding("skipped", "not tested") for check in needed)
         return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
@@ -140,7 +142,10 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
 
 async def _clean(bench: Bench) -> tuple[str, ...]:
-    """Remove the probe's objects; return the paths that remain."""
+    """Delete all objects below the bench's root, locally its folder too.
+
+    Return the paths that remain, or one text with the error.
+    """
     store = bench.store
     try:
         for entry in await store.list("", timeout=bench.timeout):

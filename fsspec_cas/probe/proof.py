@@ -62,7 +62,10 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Run the test of `require_safe_for_locks` on any store, without a cache."""
+    """Write and race test objects below any store's root, then delete them; return None if safe.
+
+    Raises as `require_safe_for_locks`, whose cache it ignores.
+    """
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - not needed for documented stores
 
     path = f"cas-probe-{(world or Machine()).new_id()}"
@@ -85,7 +88,10 @@ def _paths(path: str, number: int) -> list[str]:
 
 
 async def _require(bench: Bench, path: str) -> None:
-    """Run the test: a match, a stale match, and rounds of races."""
+    """Write and race objects at `path` and at `_paths`, which remain.
+
+    Raises NotSupported if a false condition is accepted or a true one refused.
+    """
     first = (await bench.write_or_raise(path)).version
     outcome = await bench.write(path, first)  # not raced: it determines the dialect
     if not isinstance(outcome, Won):
@@ -101,7 +107,10 @@ async def _require(bench: Bench, path: str) -> None:
 
 
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
-    """Race a pair of writes at each path; return the version at each path afterwards."""
+    """Race two writes at each path of `at`, under its condition; return each path's version afterwards.
+
+    Raises NotSupported if both are won or refused.
+    """
     pairs = [race_path for race_path in at for _ in range(2)]
     answers = await run_race(lambda: [bench.send(race_path, at[race_path]) for race_path in pairs])
     won: dict[str, Version] = {}
@@ -117,19 +126,23 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dic
 
 
 async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
-    """Return the version after a race without an answered winner; write now if neither write was applied."""
+    """Write under the condition, in case neither racing write was applied; return the version now at the path."""
     outcome = await bench.write(path, condition)
     return outcome.unwrap() if isinstance(outcome, Won) else (await bench.store.head(path)).version
 
 
 async def _require_current(bench: Bench, path: str, version: Version) -> None:
+    """Read the object's head; raise NotSupported unless it is at `version`."""
     info = await bench.store.head(path, timeout=bench.timeout)
     if info.version != version:
         raise _unsafe(bench.store, "after a race the object is not the one that was reported as won")
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, attempt: str) -> None:
-    """Send a write with a false condition until the store answers; a repetition does no harm."""
+    """Send a write with a false condition until it is refused.
+
+    Raises NotSupported if applied, Unavailable after `_TRIES` other answers.
+    """
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
         if isinstance(answer, ConditionFailed):

@@ -85,7 +85,7 @@ def _with_line(line: bytes) -> bytes:
 
 def _checkpoint(data: bytes) -> Any:
     found = Checkpoint.decode(data)
-    return None if found is None else (found.slices, found.timeline.instants, found.place)
+    return None if found is None else (found.slices, found.timeline.instants, found.position)
 
 
 def _notes(data: bytes) -> Any:

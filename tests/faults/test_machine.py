@@ -304,7 +304,7 @@ def takes_its_own_delete_for_a_rivals(attempt, answer):
 
 WRONG = [
     *(("on_write_answer", wrong) for wrong in (trusts_refusals, takes_silence_for_success, forgets_its_doubt)),
-    ("on_look_answer", takes_its_own_delete_for_a_rivals),
+    ("on_head_answer", takes_its_own_delete_for_a_rivals),
 ]
 
 

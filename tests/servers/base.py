@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from servers.raw import Raw
 
-START_S = 60.0
+START_S = 240.0
 GRACE_S = 10.0
 # Below the range from which Linux takes the ports of outgoing connections, with room for port + 10000.
 PORTS = range(11_000, 22_000)

@@ -235,7 +235,7 @@ def test_m9_write_of_a_planned_group_gives_way(table: Table, begun: str) -> None
     begin = table.schedule_clustering()
     assert begin is not None
     txn = txn or write_one(table)
-    with pytest.raises(WriteConflict, match=f"{begin}.clustering.requested.*run it"):
+    with pytest.raises(WriteConflict, match=f"{begin}.clustering.requested.*run that plan"):
         txn.commit()
     txn.rollback()
     insert(table, (7, "a", "beside", 1))

@@ -120,7 +120,7 @@ def test_n1_mode_is_refused_naming_the_missing_property(tmp_path: Path, change: 
 def test_n1_mutant_by_commit_time_lets_a_compaction_change_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conflict, "missing", lambda _: ())
+    monkeypatch.setattr(conflict, "lacks_for_non_blocking", lambda _: ())
     came_to = []
     for is_compacted in (False, True):
         table = Table.create(str(tmp_path / str(is_compacted)), replace(SPEC, ordering=None), settings=BLIND)

@@ -70,7 +70,7 @@ class AzureDialect:
     vendor = "Azure"
 
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Return the store's proven statement, or the request that would confirm the reply."""
+        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`."""
         del gives_request_ids
         status, headers = reply._status, reply._headers
         if wrong := header_flaw(headers, reading=request.verb in (Verb.HEAD, Verb.GET) and status == 200):
@@ -90,7 +90,7 @@ class AzureDialect:
 
 
 def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return the statement of a success status."""
+    """Return a success's `StoreStatement`; `Unproven` without an ETag, or for a listing that cannot be read."""
     headers = reply._headers
     upload = request.upload
     if request.verb is Verb.LIST:
@@ -113,7 +113,7 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return the statement of a failure status."""
+    """Return what a failure status proves: a `StoreStatement`, `Confirm`, or `Unproven` without an error code."""
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
@@ -139,7 +139,7 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page, without entries up to `start_after`, which Azure lacks."""
+    """Return a listing's page, without entries up to `start_after`, which Azure lacks; `Unproven` if unreadable."""
     container = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
     try:
@@ -154,7 +154,7 @@ def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) 
 
 
 def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
-    """Yield a listing's blobs, without folder markers."""
+    """Yield a listing's blobs, without folder markers; a bad number raises ValueError."""
     for blob in root.iterfind("Blobs/Blob"):
         if (blob.findtext(f"Metadata/{_FOLDER_MARK}") or "").lower() == "true":
             continue

@@ -72,7 +72,7 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
         sends_once(self.session)  # aiohttp would re-send a broken PUT or DELETE
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
-        """Store the reply in the trip; raise Answered unless the store names a tenant."""
+        """Send once, store the reply in the trip, and raise Answered; return only a 401 that names a tenant."""
         trip = Trip.leave()
         async with within(trip.patience_s):
             response = await super().send(request, **{**kwargs, "stream": True})
@@ -111,16 +111,16 @@ class AzureBackend(AioBackend):
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send Put Blob with If-None-Match: * or If-Match; a create may go through `_create_in_a_block`."""
+        """Send Put Blob with If-None-Match: * or If-Match; after `adapt`, the path's next create goes by a block."""
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
             self._unfinished.discard(write.path)
             return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
         return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
-        """Create the blob by Put Block and Put Block List, whose If-None-Match: * checks only committed blobs.
+        """Create the blob by Put Block and Put Block List, which checks only committed blobs.
 
-        Azurite, unlike Azure, refuses Put Blob during an unfinished upload.
+        Azurite refuses Put Blob during an unfinished upload.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
@@ -135,7 +135,7 @@ class AzureBackend(AioBackend):
         return replace(answer, dialect=upload.write.path) if isinstance(answer, ConditionFailed) else answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Mark the path `refused`, so that its next create goes by a block."""
+        """Mark the path `refused`, so that its next create goes by a block; return False without a path."""
         if refused:
             self._unfinished.add(refused)
         return bool(refused)
@@ -150,6 +150,7 @@ class AzureBackend(AioBackend):
         del upload, timeout_s
 
     async def _open(self) -> BlobServiceClient:
+        """Open an SDK client with the user's credential, without retries, that sends each body whole."""
         service = self._given.service_client
         return BlobServiceClient(
             service.url,
@@ -161,13 +162,17 @@ class AzureBackend(AioBackend):
         )
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
+        """Return `NotApplied` if credentials could not be got now; raise AccessDenied if they are unusable."""
         passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
         if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
             return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
     async def _send(self, client: BlobServiceClient, request: StoreRequest) -> None:
-        """Send the request through the SDK."""
+        """Send the request through the SDK; the transport stores the reply and raises Answered.
+
+        A bad name raises InvalidInput.
+        """
         settings = dict(getattr(self._given, "_timeout_kwargs", {}))
         container, _, key = request.path.partition("/")
         version = request.version
@@ -219,6 +224,7 @@ def _ask_for_all(request: Any) -> None:
 
 
 def _described(write: Write) -> dict[str, Any]:
+    """Return a write's attributes and identity as the SDK's arguments."""
     more = write.attributes
     own = dict(more.own)
     if more.content_type:

@@ -80,7 +80,7 @@ class GcsDialect:
     vendor: str = "GCS"
 
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Return the store's proven statement, or the request that would confirm the reply."""
+        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`."""
         del gives_request_ids
         status, headers, body = reply._status, reply._headers, reply._body
         reading = request.verb is Verb.GET and status == 200
@@ -118,6 +118,7 @@ class GcsDialect:
     def _begun(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
     ) -> ReplyMeaning:
+        """Return the statement of an opened upload session; `Unproven` for another host's without a request id."""
         session_url = one(reply._headers, "location") or ""
         parts = urlsplit(session_url)
         if "upload_id=" not in parts.query or not (has_request_id or parts.netloc == self.host):
@@ -126,7 +127,7 @@ class GcsDialect:
 
 
 def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a read's object, if generation and length are proven."""
+    """Return a `StoreStatement` with a read's object; `Unproven` without generation or with too few bytes."""
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
     if not (generation or "").isdigit() or generation is None:
@@ -140,7 +141,7 @@ def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
 
 
 def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return the statement of a success with a JSON resource."""
+    """Return a success's `StoreStatement` from its JSON resource; `Unproven` for another kind or bad fields."""
     resource = _json(reply._body)
     if resource.get("kind") != KINDS[request.verb]:
         return reply.unproven(f"no {KINDS[request.verb]}")
@@ -170,7 +171,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
 
 
 def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> ObjectState:
-    """Return an object's state from its resource."""
+    """Return an object's state from its JSON resource; a bad number or time raises ValueError."""
     metadata = dict(resource.get("metadata") or {})
     updated = resource.get("updated")
     identity = metadata.pop(_IDENTITY, None)
@@ -186,7 +187,7 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
 
 
 def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool) -> ReplyMeaning:
-    """Return the statement of a continuing upload session, which names the bytes it has."""
+    """Return the statement of a continuing upload session: done if it has all bytes of the part, else busy."""
     upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (has_request_id or last.isdigit()):
@@ -200,7 +201,7 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *,
 def _refusal(
     request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
 ) -> ReplyMeaning:
-    """Return the statement of a failure status, if proven."""
+    """Return what a failure status proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
     status = reply._status
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}
@@ -237,6 +238,7 @@ def _refusal(
 
 
 def _json(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object; return {} for other bodies."""
     try:
         value = json.loads(body)
     except ValueError:

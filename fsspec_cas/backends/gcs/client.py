@@ -67,6 +67,7 @@ class GcsBackend(AioBackend):
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs
 
     async def _open(self) -> aiohttp.ClientSession:
+        """Open an aiohttp session with gcsfs's settings that sends once; closing it spares the user's connector."""
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
@@ -77,12 +78,14 @@ class GcsBackend(AioBackend):
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
+        """Return the request's headers with authorization; may refresh credentials, on a thread."""
         make = self._given._get_headers  # noqa: SLF001 - as gcsfs signs its requests
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
+        """Return `NotApplied` if credentials could not be refreshed now; raise AccessDenied if they are unusable."""
         cause = error.__cause__ if isinstance(error, HttpError) else error
         if isinstance(error, asyncio.TimeoutError):
             return NotApplied("the credentials could not be refreshed: no answer in time")
@@ -92,7 +95,7 @@ class GcsBackend(AioBackend):
         raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
-        """Send the request, and store its reply in the trip."""
+        """Send the request once, and store its reply in the trip; errors of the session are raised."""
         http_request = _request(request)
         headers = await self._headers(http_request)
         query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001 - adds userProject
@@ -130,7 +133,7 @@ class GcsRequest:
 
 
 def _request(request: StoreRequest) -> GcsRequest:
-    """Translate a store request into an HTTP request."""
+    """Translate a store request into an HTTP request, with its condition; sends nothing."""
     plain = {"Accept-Encoding": "identity"}
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
@@ -159,7 +162,7 @@ def _request(request: StoreRequest) -> GcsRequest:
 
 
 def _write(request: StoreRequest) -> GcsRequest:
-    """Return a multipart upload; ifGenerationMatch=0 means "only if the path is empty"."""
+    """Return the request of a multipart upload; ifGenerationMatch=0 means "only if the path is empty"."""
     bucket, _, key = request.path.partition("/")
     condition = request.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
@@ -176,6 +179,7 @@ def _write(request: StoreRequest) -> GcsRequest:
 
 
 def _list(request: StoreRequest) -> GcsRequest:
+    """Return the request for a listing's page; objects start at `start_after`, inclusive."""
     bucket, _, prefix = request.path.partition("/")
     after = (request.start_after or "").partition("/")[2]
     query = {"prefix": prefix, "startOffset": after, "pageToken": request.token or "", "fields": _LIST_FIELDS}
@@ -203,6 +207,7 @@ def _chunk(upload: Upload, data: bytes, total: str) -> GcsRequest:
 
 
 def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the object's JSON resource, and the parameters that belong into the query."""
     more = write.attributes
     query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
     own = {name: value for name, value in more.own.items() if name not in query}

@@ -76,7 +76,10 @@ class S3OverObstore(FsspecStore):
 
 
 class LeanS3Backend(S3Api):
-    """Conditional writes over the S3 API, with an obstore filesystem's settings."""
+    """Conditional writes over the S3 API, with an obstore filesystem's settings; blocks the calling thread.
+
+    Raises NotSupported for other protocols.
+    """
 
     attribute_rules = _RULES
     blocking = True
@@ -102,6 +105,10 @@ class LeanS3Backend(S3Api):
             self._connections.popitem()[1].close()
 
     def _opened(self, path: str) -> _Site:
+        """Return the store's site, built once from options and environment; if it is Amazon, require request ids.
+
+        May raise InvalidInput or NotSupported.
+        """
         if self._site is None:
             self._site = _Site(self._given, path)
             if is_amazon(self._site.endpoint):
@@ -109,6 +116,7 @@ class LeanS3Backend(S3Api):
         return self._site
 
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
+        """Send the request once; if the store's refusal names another region, move there for good and re-send."""
         site = self._opened(request.path)
         reply = self._sent(site, request, timeout_s)
         if isinstance(reply, HttpReply) and _DIALECT.names_region(reply):
@@ -119,7 +127,10 @@ class LeanS3Backend(S3Api):
         return reply
 
     def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
-        """Sign and send the request once; return its reply, or what its failure proves."""
+        """Sign and send the request once; return its reply, or `NotApplied` or `NoAnswer` after a failure.
+
+        A CasError is raised.
+        """
         try:
             signed = site.signed(
                 request, {_CONDITIONS[name]: value for name, value in self._conditions(request).items()}
@@ -146,6 +157,7 @@ class LeanS3Backend(S3Api):
             return NoAnswer(f"{type(error).__name__}: {error}")
 
     def _to(self, site: _Site, origin: str) -> Connections:
+        """Return the kept connections to an origin; create them if needed."""
         if origin not in self._connections:
             self._connections[origin] = Connections(origin, verify=site.verify, proxy=site.proxy)
         return self._connections[origin]
@@ -157,6 +169,7 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
     _collected: Any = None
 
     def headers_to_sign(self, request: Any) -> Any:
+        """Return the headers to sign, collected at the first call."""
         if self._collected is None:
             self._collected = super().headers_to_sign(request)
         return self._collected
@@ -192,7 +205,10 @@ class _Site:
         self.region = region
 
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
-        """Build and sign the request."""
+        """Return the signed request, which is not sent; may fetch credentials.
+
+        Raises InvalidInput for HTTP without `allow_http`, AccessDenied without credentials.
+        """
         if self.endpoint.startswith("http://") and not self._plain:
             summary = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"
             raise InvalidInput(summary, path=request.path)
@@ -211,6 +227,7 @@ class _Site:
         return aws_request
 
     def _root(self, bucket: str) -> str:
+        """Return the URL of a bucket, in the path's or the host's style."""
         if not self._virtual:
             return f"{self.endpoint}/{bucket}"
         # obstore's rule: a user's endpoint contains the bucket.
@@ -218,6 +235,7 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
+        """Return the first setting with a value, from options, then from AWS_* variables; None without one."""
         for settings in (
             self._config,
             {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"},
@@ -228,7 +246,10 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return the function that returns credentials, or None for unsigned requests."""
+        """Return a function that returns credentials, None for unsigned requests; it may fetch.
+
+        Without credentials it raises AccessDenied.
+        """
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -242,6 +263,7 @@ class _Site:
             session.set_config_variable("ec2_metadata_service_endpoint", metadata)
 
         def of_chain() -> Any:
+            """Return botocore's credentials, from cache or fetched; raise AccessDenied without any."""
             chosen = session.get_credentials()
             if chosen is None:
                 summary = f"no S3 credentials for {path!r}, nothing was sent"
@@ -252,7 +274,10 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's options and client options, as obstore checks them."""
+    """Return options and client options, parsed by obstore.
+
+    Raises InvalidInput for a wrong option, NotSupported for one without effect here.
+    """
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -274,11 +299,11 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that caches the user's credentials while they last."""
+    """Return a function that caches the user's credentials while they last; it raises AccessDenied without any."""
     cached: list[Any] = []
 
     def ask() -> Any:
-        """Return kept credentials, or new ones if they expire soon."""
+        """Return cached credentials, or call `provider` if they expire soon; raise AccessDenied if it fails."""
         if cached and not _expires_soon(cached[0][1]):
             return cached[0][0]
         try:
@@ -294,6 +319,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
 
 
 def _expires_soon(at: Any) -> bool:
+    """Return whether this time is within five minutes; None never expires."""
     if at is None:
         return False
     from datetime import datetime  # noqa: PLC0415 - only for providers
@@ -304,7 +330,7 @@ def _expires_soon(at: Any) -> bool:
 
 
 def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
-    """Return method, query, headers and body."""
+    """Return method, query, headers and body of the request, without its condition; `sealed` are encryption headers."""
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
             return "PUT", "", {**_described(request.the_write()), **sealed}, request.data
@@ -344,6 +370,7 @@ def _parts(tags: tuple[str, ...]) -> bytes:
 
 
 def _list_query(request: StoreRequest) -> str:
+    """Return ListObjectsV2's query text; a page's token replaces `start_after`."""
     parameters = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
     if request.token:
         parameters["continuation-token"] = request.token
@@ -355,6 +382,7 @@ def _list_query(request: StoreRequest) -> str:
 
 
 def _described(write: Write) -> dict[str, str]:
+    """Return a write's attributes and identity as headers."""
     more = write.attributes
     kind = {"content-type": more.content_type} if more.content_type else {}
     own = {_HEADERS[name]: str(value) for name, value in more.own.items()}
@@ -363,6 +391,7 @@ def _described(write: Write) -> dict[str, str]:
 
 
 def _encryption(setting: Callable[..., str | None]) -> dict[str, str]:
+    """Return the encryption headers of the settings that are given."""
     named = {
         "x-amz-server-side-encryption": setting("server_side_encryption"),
         "x-amz-server-side-encryption-aws-kms-key-id": setting("sse_kms_key_id"),

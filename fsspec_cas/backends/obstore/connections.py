@@ -35,7 +35,7 @@ class NeverSent(Exception):
 
 
 class Connections:
-    """Kept connections to one origin, for threads; a forked child starts with none."""
+    """Kept connections to one origin, at most `most` idle, for any threads; a forked child starts with none."""
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
         self._origin = urlsplit(origin)
@@ -47,9 +47,9 @@ class Connections:
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, times: Times
     ) -> HttpReply:
-        """Send the request once, and read the whole reply.
+        """Send the request once, read the whole reply, and keep or close the connection.
 
-        Raises NeverSent if nothing was sent; after any other error the request may have been applied.
+        NeverSent: nothing was sent. Other errors: perhaps applied.
         """
         deadline_s = _CLOCK.monotonic_s() + times.total_s
         connection = self._connection(times)
@@ -76,7 +76,10 @@ class Connections:
             self._kept.pop().close()
 
     def _connection(self, times: Times) -> http.client.HTTPConnection:
-        """Return a usable kept connection, or open a new one."""
+        """Take a usable kept connection, or open one; raise NeverSent if that fails.
+
+        A forked child drops the parent's.
+        """
         if self._pid != os.getpid():
             self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
         while self._kept:
@@ -109,7 +112,7 @@ class Connections:
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
-        """Read the body; a large one within the deadline."""
+        """Read the body, a large one within the deadline; raise TimeoutError or IncompleteRead if it is cut off."""
         if answer.length is not None and answer.length <= _CHUNK_BYTES:
             return answer.read()
         pieces: list[bytes] = []
@@ -125,6 +128,7 @@ class Connections:
 
 
 def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
+    """Set the socket's timeout to `seconds`; raise TimeoutError unless above 0."""
     if seconds <= 0:
         raise TimeoutError("the timeout has passed")
     if connection.sock is not None:
@@ -141,6 +145,7 @@ def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
 
 
 def _context(*, verify: bool) -> ssl.SSLContext:
+    """Return a TLS context with the system's and AWS_CA_BUNDLE's certificates; without `verify` it accepts any."""
     context = ssl.create_default_context()
     bundle = os.environ.get("AWS_CA_BUNDLE")
     if bundle:
@@ -152,12 +157,14 @@ def _context(*, verify: bool) -> ssl.SSLContext:
 
 
 def _proxy_of(origin: SplitResult, proxy: str | None) -> SplitResult | None:
+    """Return the given proxy, else the environment's, as a split URL; None without one."""
     if proxy is None and not proxy_bypass(origin.netloc):
         proxy = getproxies().get(origin.scheme)
     return urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    """Return the header with the user and password of the proxy's URL; {} without a user."""
     if proxy.username is None:
         return {}
     from base64 import b64encode  # noqa: PLC0415 - few proxies need it

@@ -47,7 +47,7 @@ class S3Api(HttpBackend):
         self._proved: bool | None = None  # the last condition that held was quoted
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send PutObject with If-None-Match: * or If-Match."""
+        """Send PutObject with If-None-Match: * or If-Match; after an applied match, record its ETag form as proved."""
         quoted = self._quoted
         answer = await super().put(write, data, timeout_s=timeout_s)
         if isinstance(answer, Applied) and not isinstance(write.condition, Absent):
@@ -69,7 +69,7 @@ class S3Api(HttpBackend):
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObjects, for paths in one bucket.
 
-        Raises NotSupported if the store lacks it (nothing was deleted), or StoreError, which names refused objects.
+        Raises NotSupported if the store lacks it, and from then on sends nothing; StoreError names refused objects.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
@@ -83,10 +83,9 @@ class S3Api(HttpBackend):
         return answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch between a quoted and an unquoted ETag in If-Match, for all callers.
+        """Switch the ETag in If-Match between quoted and unquoted, for all callers; return True.
 
-        Ceph 16, Spaces and Hetzner accept only the form that they do not send. Of concurrent refusals only the
-        first switches.
+        Of concurrent refusals of one form only the first switches.
         """
         if refused in ("", _form(quoted=self._quoted)):
             proved = self._proved
@@ -98,6 +97,7 @@ class S3Api(HttpBackend):
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
     def _conditions(self, request: StoreRequest) -> dict[str, str]:
+        """Return the request's condition as the parameter IfMatch or IfNoneMatch; {} without one."""
         version = request.version
         if version is None:
             return {"IfNoneMatch": "*"} if request.verb in (Verb.CREATE, Verb.FINISH) else {}

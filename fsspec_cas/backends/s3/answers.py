@@ -92,7 +92,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of a success: statuses, its document's root, whether its body is empty."""
+    """Form of a success reply: its statuses, its document's root, and whether its body is empty."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -123,7 +123,7 @@ class S3Dialect:
     vendor = "S3"
 
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Return the store's proven statement, or the request that would confirm the reply."""
+        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`."""
         status, headers, body = reply._status, reply._headers, reply._body
         later = later_s(headers)
         if wrong := header_flaw(headers, reading=request.verb in (Verb.GET, Verb.HEAD) and status == 200):
@@ -159,7 +159,7 @@ class S3Dialect:
 
 
 def version_of(etag: str | None) -> Version | None:
-    """Return an ETag's version, with quotes, which some gateways strip."""
+    """Return an ETag's version, with the quotes that some gateways strip; None without an ETag."""
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 
@@ -172,7 +172,7 @@ def _error(
     has_request_id: bool,
     later: float | None,
 ) -> ReplyMeaning:
-    """Return the statement of an error document."""
+    """Return what an error document proves, a `StoreStatement`; with a success status it means busy."""
     kind = S3_CODES.get(code)
     if kind is None:
         kind = (
@@ -216,7 +216,7 @@ def _success(
     has_request_id: bool,
     gives_request_ids: bool | None,
 ) -> ReplyMeaning:
-    """Return the statement of a success, or the request that would confirm it."""
+    """Return what a success status proves: a `StoreStatement`, `Unproven`, or the request that would confirm it."""
     status, headers, body = reply._status, reply._headers, reply._body
     why = f"{reply.brief()} without the store's request id"
     if form.root:
@@ -273,7 +273,7 @@ def _read(
     has_request_id: bool,
     gives_request_ids: bool | None,
 ) -> ReplyMeaning:
-    """Return the object of a successful read or head, if proven."""
+    """Return a `StoreStatement` with the object of a successful read or head, else `Confirm` or `Unproven`."""
     headers = reply._headers
     identity = one(headers, _IDENTITY)
     modified = one(headers, "last-modified")
@@ -289,7 +289,7 @@ def _read(
 def _with_document(
     request: StoreRequest, root: ET.Element, status: int, headers: Headers, *, has_request_id: bool
 ) -> ReplyMeaning:
-    """Return the statement of a success with an XML document."""
+    """Return a `StoreStatement` from a success's XML document; `Unproven` if its content is missing."""
     statement = StoreStatement(
         StatementKind.DONE,
         str(status),
@@ -312,7 +312,7 @@ def _with_document(
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page, which must repeat the prefix and give IsTruncated."""
+    """Return a listing's page; `Unproven` unless it repeats the prefix, gives IsTruncated, and can be read."""
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")
@@ -339,7 +339,7 @@ def _bodiless(
     gives_request_ids: bool | None,
     later: float | None,
 ) -> ReplyMeaning:
-    """Return the statement of a failure status without a document."""
+    """Return what a failure status without a document proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
     status, headers = reply._status, reply._headers
     why = reply.brief()
     statement = StoreStatement(
@@ -369,6 +369,7 @@ def _bodiless(
 
 
 def _sent_part(request: StoreRequest, etag: str) -> Carried | None:
+    """Return the upload with the part just sent; None for other requests."""
     upload = request.upload
     if request.verb is not Verb.PART or upload is None:
         return None
@@ -376,6 +377,7 @@ def _sent_part(request: StoreRequest, etag: str) -> Carried | None:
 
 
 def _document(body: bytes) -> ET.Element | None:
+    """Return the root of an XML body; None for other or broken bodies."""
     if body.lstrip()[:1] != b"<":
         return None
     try:
@@ -397,6 +399,7 @@ def _text(root: ET.Element, name: str) -> str:
 
 
 def _entries(bucket: str, root: ET.Element, *, encoded: bool) -> Iterator[Entry]:
+    """Yield a listing's objects; raise KeyError or ValueError for missing or bad fields."""
     space = root.tag.removesuffix(_name(root))
     names = {f"{space}{name}": name for name in ("Key", "Size", "LastModified", "ETag")}
     for item in root.iterfind(f"{space}Contents"):

@@ -107,8 +107,7 @@ def key_of(path: str) -> dict[str, str]:
 async def connect(filesystem: Any) -> Connection:
     """Create a client for the running loop, as `filesystem` (of s3fs) would, that sends each request once.
 
-    Off are the retries of s3fs, botocore and aiohttp, redirects, and for small bodies the round trip of
-    `Expect: 100-continue`.
+    No retries, redirects, or `Expect` for small bodies.
     """
     options = {
         "session": _session(filesystem),
@@ -153,6 +152,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
         return Refusing(sends_once(await super()._get_session(proxy_url)))
 
     async def send(self, request: Any) -> Any:
+        """Send once, store the reply in the trip, and raise Answered; return only a reply that names a region."""
         trip = Trip.leave()
         request.body = hold_last_byte(request.body)
         async with within(trip.patience_s):
@@ -165,13 +165,14 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Send a small body with its headers; runs after botocore's handler that adds `Expect`."""
+    """Remove `Expect` from a small body's headers, so that both go together; after botocore's handler that adds it."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
 
 
 def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
+    """In a race, switch off the signing of this request's body."""
     if not signs_bodies():
         config = request.context.get("client_config") or Config()
         request.context["client_config"] = config.merge(
@@ -213,13 +214,17 @@ class S3Backend(S3Api, AioBackend):
         return await connect(self._given)
 
     async def _client(self) -> Any:
+        """Return the running loop's client; if it is Amazon's, require request ids from now on."""
         client = (await super()._client()).client
         if self._http_sender.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
             self._http_sender.expect_request_ids()
         return client
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return the answer to a failure to get credentials; raise if no second try would help."""
+        """Return `NotApplied` for a passing failure to get credentials.
+
+        Raises AccessDenied for unusable credentials, InvalidInput for a path that S3 refuses.
+        """
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
         response = error.response if isinstance(error, ClientError) else {}
@@ -231,7 +236,7 @@ class S3Backend(S3Api, AioBackend):
         raise AccessDenied(f"{summary}; check key, profile, role and token", path=path) from error
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request through botocore's client."""
+        """Send the request through botocore's client; the transport stores the reply and raises Answered."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
         match request.verb:
             case Verb.CREATE | Verb.MATCH:
@@ -253,7 +258,7 @@ class S3Backend(S3Api, AioBackend):
                 await self._sent_of_upload(client, request)
 
     async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
-        """Send a request of a multipart upload."""
+        """Send a request of a multipart upload; the transport stores the reply and raises Answered."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
         upload = request.upload
         if upload is None:
@@ -273,6 +278,7 @@ class S3Backend(S3Api, AioBackend):
 
 
 def _listing(request: StoreRequest) -> dict[str, Any]:
+    """Return ListObjectsV2's parameters; a page's token replaces `start_after`."""
     bucket, _, prefix = request.path.partition("/")
     begin: dict[str, Any] = {}
     if request.token:

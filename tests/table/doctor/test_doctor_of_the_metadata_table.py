@@ -53,7 +53,7 @@ def a_base_file_of_its_own_that_was_cut(folder: Path) -> str:
 def a_removed_one_that_readers_are_told_of(folder: Path) -> str:
     for path in (folder / ROOT / "files").iterdir():
         path.unlink()
-    return "cannot be read: there is no listing of the files"
+    return "has no listing of the files any more"
 
 
 @pytest.mark.parametrize("name", NAMES)

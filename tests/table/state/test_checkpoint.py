@@ -254,7 +254,7 @@ def test_checkpoint_equals_a_listing_in_random_histories(
 def any_log(store: Store, log: Log) -> Checkpoint | None:
     paths = sorted(entry.path for entry in store.list(checkpoint.CHECKPOINTS))
     found = Checkpoint.decode(store.read(paths[-1]).data) if paths else None
-    return None if found is None else replace(found, log=log.name, place=log.first)
+    return None if found is None else replace(found, log=log.name, position=log.first)
 
 
 def test_slices_with_log_files_survive_a_checkpoint(tmp_path: Path) -> None:

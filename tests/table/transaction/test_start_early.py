@@ -154,7 +154,7 @@ def test_unwritable_table_is_refused_before_the_first_file(
     def refuse(txn: Any) -> None:
         raise UnsupportedTable(f"buckets of a JVM writer, seen by {txn.begin}")
 
-    monkeypatch.setattr(writer, "_check_marked", refuse)
+    monkeypatch.setattr(writer, "_refuse_unmarked_buckets", refuse)
     with pytest.raises(UnsupportedTable, match="of a JVM writer"):
         getattr(table, verb)(rows((3, "a", 3)))
     assert not [name for name in backend.put_there if name.endswith(".parquet")]

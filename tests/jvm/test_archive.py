@@ -129,7 +129,7 @@ def test_long_unarchived_table_reads_equal_in_all_readers(hudi: HudiSpark, seawe
     assert len(hudi.archived(table.url)) == len(archive_index.instants_since(table.knowledge, "0"))
 
 
-@pytest.mark.parametrize("step", ["_point", "remove_archived"])
+@pytest.mark.parametrize("step", ["_point_version", "remove_archived"])
 def test_archival_that_died_halfway_is_finished_by_jvm_and_by_python(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -244,7 +244,7 @@ def _success(
         return reply.unproven("no ETag")
     if etag.startswith("W/"):
         weak = "its ETag is weak, so a proxy changes bodies: switch off the proxy's compression"
-        proven_store = has_request_id or _IDENTITY in headers
+        proven_store = request.verb in (Verb.GET, Verb.HEAD) and (has_request_id or _IDENTITY in headers)
         refused = replace(statement, kind=StatementKind.OTHER, code="weak ETag", advice=weak)
         return refused if proven_store else reply.unproven("a weak ETag")
     if request.verb in (Verb.GET, Verb.HEAD):

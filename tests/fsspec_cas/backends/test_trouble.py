@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from servers.wire import Wire, http, said
 
-from fsspec_cas import AccessDenied, NotSupported, Store, StoreError, Unavailable, Version
+from fsspec_cas import AccessDenied, NotSupported, Store, StoreError, Unavailable, Unknown, Version
 from fsspec_cas.answer import NoAnswer, NotApplied, Unchanged
 from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.backends.azure.answers import AzureDialect
@@ -112,6 +112,14 @@ def test_weak_etag_is_refused_at_once(options):
     weak = http(200, b"data", ETag='W/"1"', Last_Modified=DATE, x_amz_request_id=1)
     with Wire(weak) as wire, pytest.raises(StoreError, match="weak"):
         Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
+
+
+@CLIENTS
+def test_write_with_a_weak_etag_in_the_answer_is_unknown(options):
+    weak = http(200, ETag='W/"1"', Last_Modified=DATE, x_amz_request_id=1)
+    with Wire(weak) as wire:
+        outcome = Store.from_url("s3://bucket/x", options(wire.endpoint)).put_if_absent("a", b"data", timeout=2)
+        assert isinstance(outcome, Unknown)
 
 
 @CLIENTS

@@ -171,8 +171,11 @@ class BloomFilter:
         except (ValueError, struct.error) as error:
             raise Corrupt(f"a bloom filter in a footer cannot be read: {error}; rewrite the file") from error
         start, size = _HEADER.size + _COUNTS.size, _HEADER.size + _row_bytes(bits)
-        if version != _VERSION or kind != _MURMUR or len(raw) != start + count * size:
-            raise Corrupt(f"a bloom filter in a footer is of version {version}, hash {kind}, {len(raw)} bytes")
+        if version != _VERSION or kind != _MURMUR or min(bits, count) < 1 or len(raw) != start + count * size:
+            raise Corrupt(
+                f"a bloom filter in a footer is of version {version}, hash {kind}, {len(raw)} bytes, {bits} bits, "
+                f"{count} rows; rewrite the file"
+            )
         starts = (start + index * size for index in range(count))
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 

@@ -139,7 +139,7 @@ def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         start = at + _ENTRY.size
         value_at = start + length + _AFTER_KEY
         at = value_at + value_bytes + 1
-        if key_bytes != length + _AROUND_KEY or value_bytes < 0 or at > len(content):
+        if key_bytes != length + _AROUND_KEY or min(length, value_bytes) < 0 or at > len(content):
             raise ValueError("an entry of a wrong length")
         if content[at - 1]:
             raise ValueError("an entry with a version of its own")

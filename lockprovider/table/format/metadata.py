@@ -358,6 +358,12 @@ def checked_schema(text: bytes | str) -> Any:
     return parsed
 
 
+def _is_null(avro: Any) -> bool:
+    while isinstance(avro, dict):
+        avro = avro.get("type")
+    return avro == "null"
+
+
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
     """Refuse types whose values take no bytes or never end: a few bytes could claim a billion values."""
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
@@ -370,13 +376,13 @@ def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
         within |= {str(avro.get("name")).rpartition(".")[2]}
         fields = avro.get("fields")
         if not isinstance(fields, list) or all(
-            isinstance(part, dict) and part.get("type") == "null" for part in fields
+            isinstance(part, dict) and _is_null(part.get("type")) for part in fields
         ):
             raise ValueError(f"record {avro.get('name')!r} has no value")
         for part in fields:
             _refuse_free(part.get("type"), within)
         return
-    if (avro.get("type") == "fixed" and not avro.get("size")) or avro.get("items") in ("null", {"type": "null"}):
+    if (avro.get("type") == "fixed" and not avro.get("size")) or _is_null(avro.get("items")):
         raise ValueError("values that take no bytes")
     for name in ("items", "values", "type"):
         _refuse_free(avro.get(name), within)

@@ -165,7 +165,15 @@ def test_filter_of_other_keys_is_detected_and_another_form_is_not_used() -> None
         assert bloom.encode_filter(keys, known) == bloom.encode_filter(keys)
 
 
-@pytest.mark.parametrize("text", ["", "AAAA", "%%%", bloom.encode_filter(["a"])[:-8]])
+def counting(bits: int, rows: int) -> str:
+    """A filter that states so many bits and rows, and has no bytes for them."""
+    header = bloom._HEADER.pack(bloom._VERSION, 1, bloom._MURMUR, bits)
+    return base64.b64encode(header + bloom._COUNTS.pack(0, 0, rows)).decode()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "AAAA", "%%%", bloom.encode_filter(["a"])[:-8], counting(64, 0), counting(0, 0), counting(0, 1)]
+)
 def test_broken_filter_is_named_corrupt(text: str) -> None:
     with pytest.raises(Corrupt, match="bloom filter"):
         bloom.BloomFilter.parse(text)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pytest
 from table.metadata_written import TRAILER_BYTES, blocks_of, data_of, encoded, hfiles, trailer_of
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.format import hfile
 from lockprovider.table.format.hfile import HFile, decode_hfile, encode_hfile
 from lockprovider.table.format.metadata_table import (
     FilesRecord,
@@ -43,6 +45,12 @@ def test_truncated_hfile_is_refused_by_name() -> None:
     for end in range(0, len(data), 97):
         with pytest.raises(Corrupt, match="restore it"):
             decode_hfile(data[:end], ONE)
+
+
+def test_entry_of_a_negative_length_is_refused() -> None:
+    back_to_the_start = hfile._ENTRY.pack(-21 + hfile._AROUND_KEY, 0, -21) + bytes(22 - hfile._ENTRY.size)
+    with pytest.raises(ValueError, match="wrong length"):
+        list(itertools.islice(hfile._pairs(back_to_the_start), 3))
 
 
 def test_damaged_hfile_is_read_unchanged_or_refused() -> None:

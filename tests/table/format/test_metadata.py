@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from io import BytesIO
 from typing import Any
 
@@ -192,3 +193,11 @@ def test_json_and_records_of_another_kind_are_corrupt() -> None:
         metadata.decode_commit(b'{"partitionToWriteStats": {}}', "x")
     with pytest.raises(Corrupt, match="not rollback metadata"):
         metadata.decode_rollback(metadata.encode_commit(CommitMetadata({}, "UPSERT")), "x")
+
+
+@pytest.mark.parametrize("null", ["null", {"type": "null"}, {"type": {"type": "null"}}])
+def test_schema_of_values_without_bytes_is_refused(null: Any) -> None:
+    record = {"type": "record", "name": "r", "fields": [{"name": "a", "type": null}]}
+    for schema in ({"type": "array", "items": null}, record, {"type": "array", "items": record}):
+        with pytest.raises(ValueError, match="no bytes|no value"):
+            metadata.checked_schema(json.dumps(schema))

@@ -83,6 +83,7 @@ class Facts:
         victims: begin times that completed rollbacks and restores name.
         now_ms: the time of these facts, in epoch ms.
         dead: begin times of pending instants whose writer or executor is dead or missing.
+        metadata_table: whether there are files in the metadata table's folder.
         clock_ahead_ms: this machine's clock minus the store's, in ms; 0 if harmless.
         lock_fault: a fault of the lock record.
         lock_note: the lock's holder, or a pending publish.
@@ -96,6 +97,7 @@ class Facts:
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
         misplaced: number of rows in the wrong bucket, by file.
         repeated: number of keys in several base files, by partition; None if not read.
+        data: partition, parsed name and entry of each base or log file.
     """
 
     properties: TableConfig | str
@@ -150,16 +152,16 @@ class Facts:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Return the first names as text, with the number of others."""
+    """Return the first three names in order, as text, with the number of others."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
     return ", ".join(ordered[:_SHOWN]) + more
 
 
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
-    """Gather all facts; with `keys` also read all record keys.
+    """Read all facts, changing no file; errors in the table become texts. With `keys` read all record keys.
 
-    Raises `TableNotFound` if there is neither a properties file nor a timeline.
+    Raises `TableNotFound` without properties and timeline.
     """
     store = table.store
     # Files before the timeline: a file without an instant never gets one later.
@@ -207,6 +209,10 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
+    """Return the latest snapshot's slices; or none, and why a reader would misread rows.
+
+    Both are empty after errors that other checks report.
+    """
     with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
         try:
             return table.snapshot_of(timeline, files).slices, ""
@@ -218,6 +224,10 @@ def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -
 def _listing(
     table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
 ) -> ListingDifferences | str | None:
+    """Compare the metadata table with the files; return differences, or the error text.
+
+    None if readers use no such listing.
+    """
     if LISTING not in config.metadata_partitions:
         return None
     try:
@@ -228,6 +238,10 @@ def _listing(
 
 
 def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+    """Read all base files' keys, and count rows in a wrong bucket, by path.
+
+    Skips unreadable files; empty without a bucket index.
+    """
     counts: dict[str, int] = {}
     for file_slice in (file_slice for file_slice in slices if config.bucket_index is not None and file_slice.path):
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
@@ -238,7 +252,10 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
 
 
 def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Count repeated keys by partition; read base files, but no log files."""
+    """Read base files, but no logs; count keys in several of them, by partition, if any.
+
+    Skips unreadable files.
+    """
     repeated: dict[str, int] = {}
     for partition in sorted({file_slice.partition for file_slice in slices}):
         parts = []
@@ -258,6 +275,7 @@ def _read(table: TableContext, path: str) -> bytes | None:
 
 
 def _parsed(data: bytes | None) -> TableConfig | str:
+    """Parse the properties; return an error text if they are missing or damaged."""
     if data is None:
         return "hoodie.properties is missing"
     try:
@@ -274,6 +292,10 @@ def _commit(table: TableContext, instant: Instant) -> CommitMetadata | str:
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
+    """Read completed rollbacks and restores; return the begin times that they undid.
+
+    Skips unreadable files.
+    """
     begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
@@ -309,7 +331,10 @@ def _is_of(name: str, begins: tuple[str, ...]) -> bool:
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the archive's fault, archived instants on the timeline, and the writes that these hide."""
+    """Read the archive; return its fault, archived instants on the timeline, and the writes that these hide.
+
+    Each is empty if there is none.
+    """
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
@@ -326,6 +351,7 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
 
 
 def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
+    """Read the lock record; return its fault, a note, and commits without the lock; empty if there is none."""
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()
@@ -353,6 +379,7 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:
+    """Describe the lock: a commit not applied yet, else its holder and a starving JVM writer; empty if none."""
     missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
         return f"a commit is decided but not applied yet ({missing[0]}): the next holder of the lock applies it"

@@ -73,7 +73,7 @@ def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, 
 
 
 def failed_writes(facts: Facts) -> _Found:
-    """Check R1: report dead writers, files without markers, and files without an instant.
+    """Yield findings of R1: dead writers, files without markers, and files without an instant.
 
     A rollback must remove a failed write's files before archival would make them visible.
     """
@@ -94,7 +94,7 @@ def failed_writes(facts: Facts) -> _Found:
 
 
 def metadata_table(facts: Facts) -> _Found:
-    """Check R2: report a metadata table, which hides commits that it does not record."""
+    """Yield a finding of R2 for a metadata table that no writer maintains: it hides commits that it does not record."""
     if facts.metadata_table and not (facts.config is not None and keeps_file_listing(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         effect = "it hides commits that it does not record" if listed else "no reader uses it"
@@ -105,7 +105,7 @@ def metadata_table(facts: Facts) -> _Found:
 
 
 def listing(facts: Facts) -> _Found:
-    """Check the metadata table's listing, which JVM Hudi and hudi-rs read instead of folders."""
+    """Yield findings about the metadata table's listing, which JVM Hudi and hudi-rs read instead of folders."""
     mend = "run `lockprovider table retire-metadata URL`: then all readers list the folders"
     if isinstance(facts.listing, str):
         yield _WRONG, f"the metadata table cannot be read: {facts.listing}", mend
@@ -122,7 +122,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def list_columns(facts: Facts) -> _Found:
-    """Note columns with lists: JVM Hudi's copy-on-write merge fails at a null in a list."""
+    """Yield a note for columns with lists: JVM Hudi's copy-on-write merge fails at a null in a list."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if (
         facts.config is not None
@@ -135,7 +135,7 @@ def list_columns(facts: Facts) -> _Found:
 
 
 def time_zones(facts: Facts) -> _Found:
-    """Check R3, times are UTC: compare completion times with the files' modification times."""
+    """Yield findings of R3, times are UTC: compare completion times with the files' modification times."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer uses its own time zone"
         yield _NOTE, what, "run `lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
@@ -159,7 +159,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Check R4: the table's version and properties suit all its writers."""
+    """Yield findings of R4: properties or a version that do not suit all writers."""
     if facts.lone_backup:
         what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
         yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
@@ -194,6 +194,7 @@ def properties(facts: Facts) -> _Found:
 
 
 def _appearance(config: TableConfig) -> _Found:
+    """Yield a finding for an unknown visibility of commits, or a note for an unordered one."""
     recorded = visibility(config)
     if recorded not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={recorded} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
@@ -204,7 +205,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Check the settings for JVM writers in Spark, except the zone, which `time_zones` checks."""
+    """Yield findings about the settings for JVM writers in Spark, except the zone, which `time_zones` checks."""
     changes = [
         change for change in unshared(config, keeps_listing=keeps_file_listing(config)) if change.key != ZONE_KEY
     ]
@@ -218,7 +219,7 @@ def _settings(config: TableConfig) -> _Found:
 
 
 def duplicate_base_files(facts: Facts) -> _Found:
-    """Check R5: report several base files of one file group and instant."""
+    """Yield findings of R5: several base files of one file group and instant."""
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
@@ -231,7 +232,7 @@ def duplicate_base_files(facts: Facts) -> _Found:
 
 
 def commit_order(facts: Facts) -> _Found:
-    """Check R6: report equal completion times, and commits completed before they began or unseen by a later one."""
+    """Yield findings of R6: equal completion times, commits completed before they began, or unseen by a later one."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
         if count > 1:
@@ -245,7 +246,7 @@ def commit_order(facts: Facts) -> _Found:
 
 
 def _unseen(facts: Facts) -> _Found:
-    """Report commits that missed an earlier one: a slice must name the previous slice as its source."""
+    """Yield findings for commits that missed an earlier one: a slice must name the previous slice as its source."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
     for instant, stat in (item for item in facts.stats if not item[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
@@ -262,7 +263,7 @@ def _unseen(facts: Facts) -> _Found:
 
 
 def metafiles(facts: Facts) -> _Found:
-    """Check R7: report partitions without a metafile."""
+    """Yield findings of R7: partitions with data files but without a metafile."""
     paths = {entry.path for entry in facts.files}
     for folder in sorted({folder for folder, _, _ in facts.data}):
         path = join(folder, PARTITION_METAFILE)
@@ -278,7 +279,7 @@ def _marked(path: str) -> str:
 
 
 def buckets(facts: Facts) -> _Found:
-    """Check the buckets of the latest snapshot's file groups, and of their keys."""
+    """Yield findings about the buckets of the latest snapshot's file groups, and of their keys."""
     if facts.bucket_rules:
         what = f"a JVM writer stored bucket rules in {BUCKET_RULES} (consistent hashing, or buckets by partition)"
         yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"
@@ -322,7 +323,10 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks on facts; return the rule, the title and the findings of each."""
+    """Run all checks on facts, reading nothing; return the rule, title and findings of each.
+
+    For an unreadable table version, only that check.
+    """
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
@@ -332,6 +336,7 @@ def examine(facts: Facts) -> TableReport:
 
 
 def _version(facts: Facts) -> _Found:
+    """Yield only the findings about the table version, and a note that other checks were skipped."""
     yield from (finding for finding in properties(facts) if "hoodie.table.version" in finding[1])
     version = facts.config and facts.config.version
     what = f"all other checks were skipped: a table of version {version} has another timeline layout"
@@ -339,6 +344,7 @@ def _version(facts: Facts) -> _Found:
 
 
 def _keys(facts: Facts) -> _Found:
+    """Yield findings for partitions with keys in several file groups."""
     mend = "delete these keys and write their rows again, or overwrite the partition; a JVM `insert` writes such keys"
     for partition, count in (facts.repeated or {}).items():
         what = f"{count} keys of partition {partition!r} are in several file groups"
@@ -346,7 +352,7 @@ def _keys(facts: Facts) -> _Found:
 
 
 def _commits(facts: Facts) -> _Found:
-    """Check that the commits' files exist and are whole."""
+    """Yield findings for commits that cannot be read, were completed after their rollback, or lack files."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
             yield _WRONG, metadata, "restore the file from a copy: until then readers fail, or miss the commit"
@@ -367,7 +373,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
-    """Report files of the latest snapshot that are gone, or differ in size from their commit."""
+    """Yield findings for files of the latest snapshot that are gone, or differ in size from their commit."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):
@@ -384,7 +390,7 @@ def _missing(facts: Facts) -> _Found:
 
 
 def _services(facts: Facts) -> _Found:
-    """Report plans and services that no client completes."""
+    """Yield findings for dead services, waiting plans, and file groups with log files only."""
     for action, mend in _UNFINISHED.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
@@ -411,7 +417,7 @@ def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
 
 
 def _archive(facts: Facts) -> _Found:
-    """Check the archive, and the instants that belong in it."""
+    """Yield findings about the archive, instants that it left on the timeline, and a long timeline."""
     mend, left, hidden = "run `lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
         yield _WRONG, facts.archive_fault, "restore it from a copy; reads of the latest snapshot do not need it"
@@ -428,6 +434,7 @@ def _archive(facts: Facts) -> _Found:
 
 
 def _lock(facts: Facts) -> _Found:
+    """Check the lock record, and that all commits were made under the lock."""
     if facts.lock_fault:
         yield _WRONG, facts.lock_fault, f"remove {LOCK} once no writer runs"
     if facts.lock_note:
@@ -437,6 +444,7 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
+    """Note heartbeats and markers that finished instants left."""
     pending = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     pending -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in pending]
@@ -467,5 +475,8 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Run every check on a table, even on one that cannot be opened; with `keys` read all record keys, too."""
+    """Run every check on a table, even on one that cannot be opened; with `keys` read all record keys, too.
+
+    Raises `TableNotFound`, or store errors.
+    """
     return examine(gather(table, keys=keys))

@@ -67,6 +67,10 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
+    """Raise `InvalidRecords` for the first row whose composite key could be that of other values.
+
+    It has a placeholder, or the next field's separator.
+    """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
         if not _is_text(table.schema.field(field).type):
@@ -80,7 +84,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
     """Return each row's partition path, empty in an unpartitioned table.
 
-    Raises `InvalidRecords` if a column is missing or a value cannot be a folder name.
+    Raises `InvalidRecords` for an unsuitable column, a value that is no folder name, or nested paths.
     """
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
@@ -105,7 +109,10 @@ def _placeheld(text: pa.Array) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """Return a column's values as Hudi writes them in keys and partition paths."""
+    """Return a column's values as Hudi writes them in keys and paths; nulls stay.
+
+    Raises `InvalidRecords` for a missing column or an unsuitable type.
+    """
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
     column = table.column(field)
@@ -131,7 +138,10 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file and read only its footer; raise `Corrupt` if it is not Parquet (see `check_footer`)."""
+    """Open a base file, given as path or bytes, and read only its footer.
+
+    Raises `Corrupt` if it is not Parquet, `UnsupportedTable` as `check_footer`, FileNotFoundError.
+    """
     try:
         file = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
     except pa.ArrowInvalid as error:
@@ -141,7 +151,10 @@ def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
 
 def check_operation(names: Iterable[str], name: str) -> None:
-    """Raise `UnsupportedTable` for a Flink change log, whose operation column marks some rows as deletes."""
+    """Raise `UnsupportedTable` if the column `names` include Flink's operation column, which marks rows as deleted.
+
+    `name` is the file's, for the message.
+    """
     if schema.FLINK_OPERATION in names:
         raise UnsupportedTable(
             f"file {name} has a column {schema.FLINK_OPERATION}, with which Flink marks deleted rows: they would "
@@ -180,7 +193,7 @@ def _from(statistics: pq.Statistics, limit: int | None) -> bool:
 
 
 def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file like `open_base_file`, with repetitive texts as dictionaries, for speed."""
+    """Open a base file like `open_base_file`, with its errors; repetitive texts are read as dictionaries, for speed."""
     footer = open_base_file(source, filesystem).metadata
     few = [number for number in range(footer.num_columns) if _is_of_few_texts(footer, number)]
     names = [footer.schema.column(number).path for number in few]
@@ -198,7 +211,10 @@ def _is_of_few_texts(footer: pq.FileMetaData, number: int) -> bool:
 
 
 def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a base file's rows, with the footer as schema metadata; raise `Corrupt` if damaged."""
+    """Read a base file's `columns` (None: all; absent ones are left out), with the footer as schema metadata.
+
+    Raises `Corrupt` if damaged.
+    """
     try:
         return file.read(None if columns is None else list(columns))
     except (pa.ArrowInvalid, OSError) as error:
@@ -206,7 +222,10 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
 
 
 def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes."""
+    """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes.
+
+    Raises `Corrupt` if damaged, perhaps after some batches.
+    """
     groups = list(range(file.num_row_groups))
     metadata = [file.metadata.row_group(number) for number in groups]
     # Arrow fetches all requested groups before it reads one, so a large file is read by group.
@@ -235,7 +254,7 @@ def keys_of(file: pq.ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return the least and greatest record key from a footer, or None if unreliable."""
+    """Return the least and greatest record key from a footer; None if not recorded, or not ASCII."""
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
@@ -244,7 +263,7 @@ def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
 
 
 def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
-    """Return the bloom filter in a footer, or None."""
+    """Return the bloom filter in a footer, unparsed; None if missing or of another type."""
     entries = footer.metadata or {}
     text = entries.get(BLOOM_KEY.encode())
     if text is None or entries.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
@@ -264,7 +283,7 @@ _LIKELY = 65_536  # Few random file ids begin with such 8 digits.
 
 
 def index_of(config: TableConfig) -> BucketIndex:
-    """Return the table's bucket index; the table must have one."""
+    """Return the table's bucket index; raise RuntimeError if the table has none."""
     if config.bucket_index is None:
         raise RuntimeError("a table without a bucket index has no buckets")
     return config.bucket_index
@@ -276,7 +295,10 @@ def buckets_of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
 
 
 def misplaced(config: TableConfig, file_slice: FileSlice, keys: pa.Array) -> int:
-    """Count a file's keys that belong to another bucket; without a bucket, all keys."""
+    """Count `keys` that belong to another bucket than the slice; all if its file id names none.
+
+    The table must have a bucket index.
+    """
     bucket = bucket_of(file_slice.file_id)
     return len(keys) if bucket is None else pc.sum(pc.not_equal(buckets_of_keys(config, keys), bucket)).as_py() or 0
 
@@ -295,7 +317,10 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a written file has no bucket or shares one."""
+    """Raise `InvalidRecords` if a written file's id names no bucket, or two files share one.
+
+    Without a bucket index, does nothing.
+    """
     index = config.bucket_index
     if index is None:
         return
@@ -309,5 +334,5 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
 
 
 def look_like_buckets(file_ids: Iterable[str]) -> bool:
-    """Return whether all file ids look like ids of buckets."""
+    """Return whether all file ids begin with a plausible bucket number; True for no ids."""
     return all((bucket := bucket_of(file_id)) is not None and bucket < _LIKELY for file_id in file_ids)

@@ -85,7 +85,10 @@ class FooterNote:
             return True
 
     def may_have_each(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return which keys the file may have; raise `Corrupt` if the filter is unreadable."""
+        """Return a mask of keys that the file may have; above 10,000 in range, by range only.
+
+        Raises `Corrupt` if the filter is unreadable.
+        """
         mask = np.ones(len(keys), dtype=np.bool_)
         if self.ends is not None:
             between = pc.and_(pc.greater_equal(keys, self.ends[0]), pc.less_equal(keys, self.ends[1]))
@@ -142,13 +145,16 @@ class FooterNotes:
         return self._notes.get(path)
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
-        """Cache the note of an opened file's footer."""
+        """Cache the note of an opened file's footer; after a key lookup replace one without a filter, else keep it."""
         note = self._notes.get(path)
         if note is None or (note.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
-        """Cache a note unless one as good is cached; drop the oldest if memory is full."""
+        """Cache a note unless one as good is cached; drop the oldest above 64 MiB.
+
+        Before the first key lookup, leaves out long filters.
+        """
         if not self._has_keys_asked and len(note.filter or "") > _FILTER_BYTES:
             note = replace(note, filter=None)
         with self._adding:
@@ -161,12 +167,18 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return known column ranges of files; read the lock folder if many are missing."""
+        """Return column ranges by path, of files with a note.
+
+        If many lack one, first caches the lock folder's notes; ignores store errors.
+        """
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return files that certainly have none of the wanted keys, after `look_up`; never a file without a note."""
+        """Return the `paths` that certainly have no wanted key (all, if none is wanted), never one without a note.
+
+        Calls `look_up` first.
+        """
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -176,11 +188,18 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, lookup)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Keep long filters from now on; read the lock folder if many notes are missing."""
+        """Keep long filters from now on; if many notes are missing, cache those of the lock folder.
+
+        Store errors are ignored.
+        """
         self._has_keys_asked = True
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
+        """Cache new notes of the lock folder if allowed and more than `FEW` are missing.
+
+        Ignores store errors; asks for each path once.
+        """
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
         with self._looking:
@@ -193,6 +212,7 @@ class FooterNotes:
         return [path for path in paths if path not in self._notes and path not in self._missed]
 
     def _keep(self, notes_by_object: Mapping[str, Mapping[str, FooterNote]]) -> None:
+        """Cache all notes, and record that the lock folder has these files and objects."""
         for name, notes in notes_by_object.items():
             for path, note in notes.items():
                 self.add(path, note)
@@ -200,7 +220,10 @@ class FooterNotes:
             self._read.add(name)
 
     def written(self, paths: Sequence[str]) -> Sequence[str]:
-        """Record files that one commit wrote; return those to `put` now."""
+        """Return the files to `put` now: `paths` if more than 8.
+
+        Else collects them; returns all collected once they are 64, before that none.
+        """
         if len(paths) > FEW:
             return paths
         with self._adding:
@@ -211,9 +234,9 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Put notes in the lock folder as object `time`, if it lacks many of them.
+        """Create object `time` in the lock folder with cached notes that it lacks, if more than 8.
 
-        Returns whether the lock folder now has too many objects: then `merge` them.
+        Returns True if `merge` is due; a failed write returns False.
         """
         notes = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
         if len(notes) <= FEW or not isinstance(_create(store, time, notes), Won):
@@ -222,9 +245,9 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Merge the lock folder's objects into one, with the files for which `is_kept` is true.
+        """Join more than two objects of the lock folder in one; delete all sources but the last two.
 
-        Of several concurrent merges one wins.
+        Leaves out files without `is_kept`. If another merge won, deletes nothing.
         """
         notes_by_object = read_notes(store, ())
         names = sorted(notes_by_object)
@@ -238,7 +261,10 @@ def _create(store: Store, name: str, notes: Mapping[str, FooterNote]) -> Outcome
 
 
 def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str, FooterNote]]:
-    """Read notes from the lock folder, by object name; skip the objects in `known`."""
+    """Read notes by object name from the lock folder, in parallel, except objects in `known`.
+
+    A damaged object has no notes; store errors raise.
+    """
     names = [name for entry in store.list(NOTES) if (name := entry.path.removeprefix(NOTES)) not in known]
     reading = [store.in_background(partial(store.read_or_none, f"{NOTES}{name}")) for name in names]
     contents = ((name, pending.result()) for name, pending in zip(names, reading, strict=True))
@@ -246,7 +272,7 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """Encode notes as an object of the lock folder, without the largest filters."""
+    """Encode notes as an object of the lock folder; filters above 4 KiB, or beyond 4 MiB in all, are left out."""
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
         length = len(note.filter or "")
@@ -362,6 +388,7 @@ def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Ra
 
 
 def _value(raw: int | bytes) -> int | str | None:
+    """Return a statistic as number or text; None if it is not UTF-8, or above 64 characters."""
     if isinstance(raw, int):
         return raw
     try:
@@ -390,7 +417,10 @@ def _tells_of(stored: str, now: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return a range as the expression that Arrow uses for row groups."""
+    """Return the expression that `value` lies in the range, or is null, in Arrow's form for row groups.
+
+    Bounds that do not fit `kind`: always true.
+    """
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()
     try:

@@ -55,7 +55,10 @@ _FEW = 8  # More places than this are read by one listing.
 
 
 class WritesHere(NamedTuple):
-    """State of a transaction that writes all files in its own process."""
+    """State of a transaction in its own process: marker paths, announced data paths, and partitions with a metafile.
+
+    `wait_in_flight` waits for its inflight file.
+    """
 
     markers: list[str]  # recorded before they are written
     announced: set[str]  # paths
@@ -64,7 +67,7 @@ class WritesHere(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """Rows and keys of a new file group."""
+    """Rows and keys (maybe repeated) of a new file group, with its write token."""
 
     partition: str
     rows: pa.Table
@@ -86,7 +89,10 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupWriter:
-    """Writer of one transaction's files."""
+    """Writes the data files of instant `begin`, each after its marker, and never overwrites one.
+
+    `here`: the transaction's state, in its own process only; None makes it picklable.
+    """
 
     place: TablePlace
     begin: str
@@ -116,7 +122,10 @@ class GroupWriter:
         return self._keyed(self.deletes(rows, valued=valued))
 
     def deletes(self, rows: pa.Table, *, valued: bool = False) -> pa.Table:
-        """Convert deletes to the columns that `keyed_deletes` keeps."""
+        """Convert deletes to key, partition and, if `valued`, ordering columns.
+
+        Raises `DoesNotFit` if one is missing; `valued` requires an ordering column.
+        """
         names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
         rows = rows.select(hudi_schema.present(schema.names, rows.column_names))
@@ -131,15 +140,21 @@ class GroupWriter:
     def insert(
         self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
     ) -> WriteStat:
-        """Write a new file group with the latest row of each key; repeated attempts must pass the same `file_id`."""
+        """Create a new file group's metafile, marker and file, with the latest row of each key.
+
+        Repeated attempts must pass the same `file_id`.
+        """
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """Encode a new file group's base file with the latest row of each key."""
+        """Encode a new file group's base file in memory, with the latest row of each key; `put` writes it."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Encode new file groups like `encode`; for many small groups this is quicker."""
+        """Yield new file groups encoded as by `encode`, in order; for many small groups this is quicker.
+
+        Raises `InvalidRecords` as `refuse_unordered`.
+        """
         once = [self._deduped(group) for group in groups]
         for group, key_filter in zip(once, bloom.encode_filters([group.keys for group in once]), strict=True):
             yield self._encoded(group, key_filter)
@@ -166,7 +181,10 @@ class GroupWriter:
         known: pq.ParquetFile | None = None,
         key_filter: str | None = None,
     ) -> Encoded:
-        """Encode a base file with `write_base_file`; add path and number of rows to `stat`."""
+        """Encode a base file in memory with `write_base_file`, whose arguments it takes; writes nothing.
+
+        Returns a copy of `stat` with path and number of rows.
+        """
         written = write_base_file(
             parts,
             columns,
@@ -182,14 +200,17 @@ class GroupWriter:
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
         """Write the markers of many new files in one object; skip few files, whose own writes mark them.
 
-        An instant uses one kind of markers, since a JVM rollback reads only one kind.
+        An instant uses one kind of markers, since a JVM rollback reads only one kind. Does nothing without `here`.
         """
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
     def put(self, file: Encoded) -> WriteStat:
-        """Create the file of a new file group, and its partition."""
+        """Create a new file group's metafile, marker and file; return its complete statistics.
+
+        Raises as `open_partitions` and `put_slice`.
+        """
         self.open_partitions([file.stat.partition])
         return self.put_slice(file, MarkerKind.CREATE)
 
@@ -203,7 +224,10 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts and deletes to a file group, as a log if merge-on-read; return None if nothing changes."""
+        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes.
+
+        Merge-on-read writes a log. Deletes win.
+        """
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
@@ -214,7 +238,10 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: pq.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write a file group's next base file by a merge plan; return None if nothing changes."""
+        """Write a file group's marker and next base file by a merge plan of `upserts`; None: nothing changes.
+
+        Raises `Aborted` as `put_slice`.
+        """
         if not plan.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
@@ -241,7 +268,7 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write a log file of rows with unique keys and of deletes; return None if it would be empty.
+        """Create a marker and a log file of rows with unique keys and of deletes; None, writing nothing, if empty.
 
         A key in both is deleted. Without `delete_values`, keys that the slice lacks are not deleted. Raises `Aborted`
         as `put_slice` does.
@@ -268,7 +295,7 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker; keep an earlier attempt's file with the same keys.
+        """Create a base file after its marker, and cache its footer; keep an earlier attempt's file with the same keys.
 
         Raises `Aborted` if that file has other keys, or the instant was rolled back.
         """
@@ -286,7 +313,7 @@ class GroupWriter:
         )
 
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
-        """Return `stat` if the instant is still on the timeline; else remove a `created` file and raise `Aborted`.
+        """Return `stat` if `here` or the instant exists; else remove a `created` file and raise `Aborted`.
 
         A task may outlive its transaction, and no later rollback finds its file. A file of an earlier attempt stays,
         since it may be committed.
@@ -302,7 +329,10 @@ class GroupWriter:
         )
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
-        """Write the marker of one file, unless `announce` already did."""
+        """Create the marker of one file, alone or in an object as earlier ones; record it in `here`.
+
+        Skips announced files.
+        """
         if self.here is not None and join(partition, name) in self.here.announced:
             return
         if self.here is not None and self._marks_in_one:
@@ -319,6 +349,7 @@ class GroupWriter:
         return self.here is not None and markers_type(self.begin)[0] in self.here.markers[:1]
 
     def _mark_in_one(self, here: WritesHere, files: Sequence[tuple[str, str, MarkerKind]]) -> None:
+        """Record these files in `here`, then create an object with their markers, and `MARKERS.type`."""
         kind = markers_type(self.begin)
         marker = markers_file(self.begin, len(here.markers), [marker_name(*file) for file in files])
         here.markers.extend(path for path, _ in (kind, marker))
@@ -328,9 +359,9 @@ class GroupWriter:
         created.result()
 
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
-        """Create missing metafiles, without which JVM readers ignore partitions; `each` works like `map`.
+        """Create missing metafiles, for JVM readers, and record partitions; `each` works like `map`.
 
-        Raises `InvalidRecords` if a new partition and another one are nested.
+        If a new one is nested, removes its metafile and raises `InvalidRecords`.
         """
         known = set() if self.here is None else self.here.partitions
         new = [partition for partition in partitions if partition not in known]
@@ -384,6 +415,7 @@ class GroupWriter:
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
+        """Create an object; return False if it exists already. Other failures raise."""
         outcome = self.place.store.put_if_absent(path, data, create_once=True)
         if isinstance(outcome, Lost):
             return False
@@ -392,6 +424,7 @@ class GroupWriter:
 
 
 def _written_twice(path: str) -> Aborted:
+    """Build the error (the caller raises it) of a file that two attempts wrote differently."""
     return Aborted(
         f"{path!r} was written twice, with different rows: they change when they are computed again; "
         "store the rows first (a table, a checkpoint), then write them; and write once in a transaction"

@@ -55,7 +55,7 @@ class TextMatch:
 
 
 class NumberMatch:
-    """Match by a column of whole numbers; hash slots exclude most rows before a binary search."""
+    """Match unique keys by a column of whole numbers; hash slots exclude most rows before a binary search."""
 
     def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
         self.column = column

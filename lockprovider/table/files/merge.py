@@ -68,7 +68,7 @@ class MergePlan:
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
-        """Return the plan that also appends upserts of keys that the file lacks."""
+        """Return a plan that also appends upserts whose keys neither the file nor `delete_keys` have."""
         is_new = np.ones(len(upsert_keys), dtype=np.bool_)
         is_new[self.met] = False
         if len(delete_keys):
@@ -91,10 +91,11 @@ def merge_plan(
     delete_keys: pa.Array,
     ordering_field: str | None = None,
 ) -> MergePlan | None:
-    """Plan upserts and deletes of a base file's rows; return None if its key range excludes all keys.
+    """Plan replaced and deleted rows of a base file; return None if its key range excludes all keys.
 
     With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
-    must be unique (see `dedupe`). To delete only, pass an empty table with the table's schema.
+    must be unique (see `dedupe`). To delete only, pass an empty table with the table's schema. `with_new` adds new
+    keys. Raises `UnsupportedSchema` if `upserts` lack a column.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
@@ -114,7 +115,10 @@ def merge_plan(
 
 
 def merged(file: pq.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
-    """Yield the rows of the next base file in parts (at least one), for `write_base_file`."""
+    """Read the old file, and yield the next base file's rows by the plan, in at least one part.
+
+    For `write_base_file` with `plan.keys`. Raises `Corrupt`.
+    """
     stored = file.schema_arrow  # built at each access
     target = _as_stored(stored, upserts.schema)
     columns = schema.present(target.names, stored.names)
@@ -136,6 +140,10 @@ def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
+    """Return a batch with upserted rows in place and deleted rows gone, by `fates`.
+
+    `start`: the batch's first row in the new file.
+    """
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
     if not len(changed) and len(places) == old.num_rows:
@@ -162,6 +170,7 @@ def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
 def _old_wins(
     file: pq.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
 ) -> NDArray[np.bool_]:
+    """Read the old ordering values; return a mask of old rows higher than their upsert (not for ties or nulls)."""
     upsert_values = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
     old_values = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
@@ -171,7 +180,7 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    A null is lower than any other value, NaN higher.
+    Null is lowest, NaN highest. Raises `InvalidRecords` without that column.
     """
     if are_unique(keys):
         return rows, keys
@@ -197,6 +206,7 @@ def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def _ordering(rows: pa.Table, field: str) -> pa.Array:
+    """Return the ordering column, comparable; raise `InvalidRecords` if missing, `UnsupportedSchema` if nested."""
     if field not in rows.column_names:
         raise InvalidRecords(f"ordering column {field!r} is missing; the rows have {rows.column_names}")
     values = files.array_of(rows.column(field))

@@ -68,7 +68,8 @@ class MergeRule:
 class LogEvents:
     """All events of a slice's logs, in merge order; `rows` has the rows of `ROW` events only.
 
-    `partial` has for each row the index of its column set, or is None if no row is partial.
+    `order` has the values of each ordering column. `partial` has for each row the index of its column set, or is None
+    if no row is partial.
     """
 
     keys: pa.Array
@@ -94,7 +95,7 @@ class LogSide:
 
 
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events without partial updates to one state for each key."""
+    """Return each key's winning event by `rule`; `events.partial` must be None (see `fold_fields`)."""
     chosen = _chosen(events, rule)
     if len(chosen) == events.rows.num_rows == len(events.keys):
         return LogSide(events.keys, events.kinds, events.order, events.rows, {})
@@ -108,6 +109,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
+    """Return the index of each key's winning event, ordered by the keys' first events."""
     places = np.arange(len(events.keys))
     codes, count = _codes(events.keys)
     if count == len(codes):
@@ -120,6 +122,7 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 
 def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
+    """Number the keys by first appearance; return each event's number, and the number of keys."""
     if types.is_int64(keys.type):
         ranked = np.sort(keys.to_numpy())  # Sorting is quicker than hashing.
         if (ranked[1:] != ranked[:-1]).all():
@@ -154,7 +157,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Return each event's rank by ordering values; equal values share a rank."""
+    """Return each event's rank by ordering values, null lowest; equal values share a rank."""
     order = [comparable(column) for column in order]
     columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
     keys = [(name, "ascending") for name in columns]
@@ -180,7 +183,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Convert floats to integers in Java's order: -0.0 below 0.0, NaN above all."""
+    """Convert floats to integers in Java's order: -0.0 below 0.0, NaN above all. Nulls and other types stay."""
     if not types.is_floating(values.type):
         return values
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
@@ -192,7 +195,7 @@ def comparable(values: pa.Array) -> pa.Array:
 
 
 def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
-    """Return where `mine`, one array for each field, is not lower than `theirs`."""
+    """Return a mask where `mine`, one array for each field, is not lower than `theirs`; null is lowest."""
     result = np.ones(len(mine[0]), dtype=np.bool_)
     for pair in zip(reversed(mine), reversed(theirs), strict=True):
         left, right = map(comparable, pair)
@@ -227,7 +230,10 @@ class LogMerge:
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return a base batch merged with the logs, and record which keys the batch has."""
+        """Return a base batch merged with the logs, in their columns; record its keys for `rest`.
+
+        Not in place, it drops replaced rows.
+        """
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)
         if not len(old):
@@ -247,13 +253,14 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[is_kept]))
 
     def rest(self) -> pa.Table:
-        """Return log rows whose keys no batch had, or that were not merged in place."""
+        """Return log rows whose keys no batch had, or that `merged` did not place; call it after all batches."""
         times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
         if (times == 1).all():
             return self._side.rows
         return self._side.rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
 
     def _wins(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return a mask of matched rows whose log state (index `new`) wins over the base row (index `old`)."""
         if not self._rule.ordering:
             return np.ones(len(old), dtype=np.bool_)
         base_values = [array_of(batch.column(name)).take(pa.array(old)) for name in self._rule.ordering]
@@ -262,6 +269,7 @@ class LogMerge:
         return wins
 
     def _rows(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> pa.Table:
+        """Return the log rows `new`; columns that they do not set come from the base rows `old`."""
         rows = self._side.rows.take(pa.array(new))
         for name, lacks in self._side.lacks.items():
             at = rows.column_names.index(name)
@@ -295,7 +303,7 @@ class _State:
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events with partial updates to one state for each key."""
+    """Fold events with partial updates, row by row, to one state for each key: the winner's fields over the loser's."""
     order = list(zip(*(_sortable(column) for column in events.order), strict=True))
     states: dict[str, _State] = {}
     row = -1
@@ -313,6 +321,7 @@ def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _wins(new: _State, old: _State, order: Sequence[Any]) -> bool:
+    """Return whether the later state `new` wins; `order` has ordering values by event, or is empty."""
     if not order or new.kind is LogEventKind.GONE:
         return True
     if old.kind is LogEventKind.GONE:

@@ -57,11 +57,11 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return column ranges of files that this process or the lock folder has."""
+        """Return column ranges by path, as far as cached; if many are missing, first cache the lock folder's notes."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:
-        """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads (only with a `size`).
+        """Return a file for pyarrow: a local path, bytes read now (without `size`, or small), or for ranged reads.
 
         May raise `FileNotFoundError`, now or at the read.
         """
@@ -80,12 +80,12 @@ class TablePlace:
     def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
         """Open a base file, and cache its footer's note; without a `size` fetch the whole file.
 
-        May raise `HistoryGone` or `Corrupt`.
+        May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
         """
         return self._opened(path, size, base_file.open_base_file)
 
     def footer(self, path: str) -> pq.FileMetaData:
-        """Read only the footer of a base file."""
+        """Read only the footer of a base file, and cache its note; raises as `open`."""
         return self.open(path, WHOLE_BYTES + 1).metadata
 
     @property
@@ -94,10 +94,11 @@ class TablePlace:
         return self.store.kind == _LOCAL
 
     def open_encoded(self, path: str) -> pq.ParquetFile:
-        """Open a base file for a merge with `base_file.open_encoded`."""
+        """Fetch and open a base file for a merge with `base_file.open_encoded`; cache its note. Raises as `open`."""
         return self._opened(path, None, base_file.open_encoded)
 
     def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:
+        """Open a base file by the function `way`, and cache its footer's note; raise `HistoryGone` if missing."""
         try:
             file = way(*self.source(path, size))
         except FileNotFoundError as error:

@@ -34,9 +34,9 @@ _SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of a partition's slices as new file groups; rows keep commit time and sequence number.
+    """Write all rows of slices, of one partition, as new file groups; return statistics. Old files stay.
 
-    Several file ids get sorted ranges of about equal size; empty files are not written.
+    Several file ids get sorted ranges of about equal size; empty files are not written. Commit times stay.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
@@ -54,7 +54,7 @@ def write_clustered(
 
 
 def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
-    """Yield the named columns of the slices' rows, in at least one part."""
+    """Read the slices, and yield the named columns of their rows, in parts; the first is empty."""
     full = with_meta(writer.schema)
     unique_names = dict.fromkeys(names)
     columns = pa.schema([full.field(name) for name in dict.fromkeys([*unique_names, *columns_to_merge(full, rule)])])
@@ -82,7 +82,10 @@ def _order(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """Yield each output file's rows in turn; rows of several files wait on disk."""
+    """Yield each output file's rows in turn; `outputs` has each row's file number.
+
+    Of several files, rows wait in temporary files.
+    """
     if files == 1:
         yield pa.concat_tables(parts)
         return
@@ -114,7 +117,7 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
 
 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
-    """Write the base file that compacts a slice; rows keep commit time and sequence number.
+    """Read a slice, and create the marker and base file that compact it; commit times and sequence numbers stay.
 
     An empty file is written too, since without it the previous base file's rows would reappear.
     """

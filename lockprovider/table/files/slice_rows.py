@@ -98,6 +98,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
+    """Return the match of the logs' keys, the columns to read from the base file for it, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, _BATCH_ROWS
@@ -130,7 +131,10 @@ def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iter
 def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
-    """Return the key and ordering columns of a slice's rows with these keys."""
+    """Read a slice, and return the key and merge columns of its rows with these keys.
+
+    Raises as `merged_rows`.
+    """
     full = with_meta(schema)
     wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
     columns = pa.schema([full.field(name) for name in wanted])
@@ -162,7 +166,7 @@ def read_logs(
 ) -> LogSide:
     """Read log files in merge order, and fold them to one state for each key of a part.
 
-    `columns` must include those of `columns_to_merge`.
+    Takes columns and raises as `merged_rows`.
     """
     if part.parts == 1:
         events = events_of(((path, _read(place, path)) for path in paths), columns, rule)
@@ -184,7 +188,10 @@ def _read(place: TablePlace, path: str) -> bytes:
 
 
 def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
-    """Return all events of log files, given as path and content in merge order."""
+    """Return all events of log files, given as path and content in merge order.
+
+    Raises `Corrupt` or `UnsupportedTable`.
+    """
     blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
     paths = {id(block): path for block, path in blocks}
     counting = effective([block for block, _ in blocks])
@@ -217,7 +224,7 @@ def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: Me
 
 @dataclass(slots=True)
 class _Gathered:
-    """Collector of the events of log blocks."""
+    """Collector of the events of log blocks, limited to the keys in `part`."""
 
     columns: pa.Schema
     key: str
@@ -230,7 +237,7 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock, path: str) -> None:
-        """Decode a block and append its events."""
+        """Decode a block, and append its events; `path` is for messages. Raises `Corrupt` or `UnsupportedTable`."""
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block, path)
             return
@@ -258,7 +265,7 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock, path: str) -> None:
-        """Append the events of a delete block; `GONE` deletes have no ordering value."""
+        """Append a delete block's events of this part; `GONE` ones have no ordering value. Raises `Corrupt`."""
         deletes = decode_deletes(block.content, path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
@@ -298,7 +305,10 @@ class _Gathered:
 
 
 def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
-    """Decode the needed columns of an Avro or Parquet block."""
+    """Decode a block: all columns of Avro, those that `needed` selects of Parquet.
+
+    Raises `UnsupportedTable` (HFile, Flink change log) or `Corrupt`.
+    """
     if block.kind is BlockKind.AVRO:
         rows = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
         check_operation(rows.schema.names, repr(path))

@@ -49,7 +49,7 @@ def java_order(key: str) -> bytes:
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and greatest key in Java's order; `keys` must have no nulls."""
+    """Return the least and greatest key in Java's order, or None without keys; `keys` must have no nulls."""
     if not len(keys):
         return None
     bounds = pc.min_max(keys)
@@ -126,7 +126,7 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
 def _row_groups(
     parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
 ) -> Iterator[pa.Table]:
-    """Yield row groups with Hudi's meta columns, and append their keys to `met`."""
+    """Yield row groups with Hudi's meta columns, and append their keys (without `keys`, from the rows) to `met`."""
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
@@ -149,7 +149,7 @@ def _row_groups(
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows of each row group, limited by rows and bytes."""
+    """Join and split parts (at least one) to row groups; yield each once it reaches the limit of rows or bytes."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
         rest, more = piece, _bytes_of(piece)
@@ -165,6 +165,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
+    """Halve a part until each piece has at most `limit` bytes or one row; yield pieces in order."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -189,7 +190,7 @@ def constant(text: str, count: int) -> pa.Array:
 
 
 def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
-    """Return a prefix followed by each ascending number; quicker than cast and join."""
+    """Return a prefix followed by each number, ascending, below 10**9; quicker than cast and join."""
     start = np.frombuffer(prefix.encode(), np.uint8)
     texts, offsets = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
     ends = np.searchsorted(numbers, 10 ** np.arange(_DIGITS + 1))
@@ -242,7 +243,7 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
-    """Return the footer entries of a base file."""
+    """Return the footer entries of a base file; hash the keys unless `key_filter` is given."""
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
     return {

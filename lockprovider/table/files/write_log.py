@@ -45,8 +45,8 @@ def encode_log(
 ) -> tuple[WriteStat, bytes]:
     """Encode a log file from rows, their unique keys, and deletes of `rows_of_keys`; return its statistics and bytes.
 
-    A delete carries its row's ordering value: after a delete without a value, a late row could let the base row
-    reappear.
+    A delete carries its row's ordering value, lest a late row restore the base row. Raises `InvalidRecords` as
+    `refuse_unordered`.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -103,6 +103,10 @@ def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> 
 
 
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
+    """Yield kind and bytes of blocks of rows: Avro for few rows without nested timestamps, else Parquet.
+
+    No rows: yields nothing.
+    """
     size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
     for start in range(0, full.num_rows, max(1, size)):
         part = full[start : start + size]
@@ -119,6 +123,7 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:
+    """Encode rows as Parquet without statistics; the footer has the Avro schema `text`."""
     out = BytesIO()
     settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), "store_schema": False}
     settings["write_statistics"] = False  # Readers read whole blocks.

@@ -50,10 +50,10 @@ class KnownFilter:
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """Return the filter of `keys`, which must not be empty strings, as base64 text.
+    """Return the filter of `keys`, none of them empty, as base64 text.
 
     `known` is the filter of the first of these keys, in order, so that only the others are hashed; one of another form
-    is ignored.
+    is ignored. `room` is the number of keys to size for.
     """
     count = len(keys)
     room = room or _room(count)
@@ -76,7 +76,7 @@ def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the filter of each group of keys; hash small groups together, for speed."""
+    """Yield the filter of each group of keys as base64 text, in order; hash small groups together, for speed."""
     batch: list[pa.Array] = []
     for keys in groups:
         if batch and sum(map(len, batch)) + len(keys) > _SLICE:
@@ -118,6 +118,7 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
+    """Hash `keys`, and set their bits in `bits`, a filter sized for `room` keys."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -127,6 +128,7 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
+    """Parse `known`; None if unreadable, of another size, or of more than `count` keys."""
     try:
         parsed = BloomFilter.parse(known.text)
     except Corrupt:
@@ -180,7 +182,7 @@ class BloomFilter:
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
     def might_contain_any(self, asked: Asked) -> bool:
-        """Return False if certainly none of these keys is in the file."""
+        """Return False if certainly none of these keys is in the file; caches positions in `asked`."""
         for row in self.rows:
             bits, candidates = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
@@ -215,7 +217,7 @@ class Asked:
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
     def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
-        """Return every key's bit position, one array for each hash; cache the result."""
+        """Return every key's bit position, one array for each hash, keys in order of length; cache the result."""
         form = hashes, bits
         if form not in self._found:
             self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
@@ -296,7 +298,7 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
-    """Prepare the hash of keys that are sorted by length."""
+    """Prepare the hash of keys that are sorted by length: `starts` and `lengths` of each in `data`."""
     if len(lengths) and lengths[0] == lengths[-1] > 0:
         length = int(lengths[0])
         return _blocks_of_one_length(data[starts[0] : starts[-1] + length].reshape(-1, length))
@@ -315,6 +317,7 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
 
 
 def _blocks_of_one_length(keys: NDArray[np.uint8]) -> _Blocks:
+    """Prepare the hash of keys of one length, given as one row of bytes each."""
     count, length = keys.shape
     words = tuple(
         _mixed(np.ascontiguousarray(keys[:, at : at + 4]).view("<u4").reshape(-1)) for at in range(0, length - 3, 4)

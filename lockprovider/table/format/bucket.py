@@ -113,6 +113,7 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 
 
 def _end(key: str, colon: int) -> int:
+    """Return where the value after `colon` ends: the last `,` before a later `:`, or the key's end."""
     following = key.find(":", colon + 1)
     while following >= 0:
         comma = key.rfind(",", colon, following)
@@ -123,7 +124,7 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
-    """Return Java's `List.hashCode` of each key's hashed values."""
+    """Return Java's `List.hashCode` of each key's values of `fields`; odd keys one by one, slowly."""
     if len(key_fields) > 1:
         parts = pc.extract_regex(keys, _pattern(key_fields))
         plain = pc.is_valid(parts)
@@ -150,6 +151,7 @@ def _unmarked(text: pa.Array) -> pa.Array:
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
+    """Return Java's `List.hashCode` of each key's values by `hash_values`; slow."""
     values_by_key = [hash_values(key, fields) for key in keys.to_pylist()]
     parts = java_hashes(pa.array([value for values in values_by_key for value in values], pa.string())).tolist()
     totals, position = np.empty(len(values_by_key), dtype=np.uint32), 0

@@ -116,7 +116,7 @@ def parse_marker(path: str) -> Marker | None:
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server."""
+    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server; skip other lines."""
     folder = path.rpartition("/")[0]
     return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
 
@@ -162,7 +162,7 @@ def outer_of(partition: str) -> list[str]:
 
 
 def nested(partition: str, other: str) -> InvalidRecords:
-    """Build the error for a partition inside another one."""
+    """Return the error (the caller raises it) for a partition inside another one."""
     inner, outer = sorted((partition, other), key=len, reverse=True)
     return InvalidRecords(
         f"partition {inner!r} would be inside partition {outer!r}: JVM readers would find the outer one's rows only, "
@@ -222,14 +222,17 @@ class PartitionStyle:
         return len(self.fields) == 1 and not self.url_encode
 
     def check_apart(self, paths: Iterable[str]) -> None:
-        """Raise `InvalidRecords` if one of these partitions is inside another."""
+        """Raise `InvalidRecords` if one of these partitions is inside another; check nothing if they cannot nest."""
         partitions = set(paths) if self.can_nest else set[str]()
         for path in partitions:
             if outer := partitions.intersection(outer_of(path)):
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the partition values of a path as text; None for the default partition."""
+        """Return the partition values of a path as text; None for the default partition.
+
+        Raises `InvalidRecords` if the path's levels are not those of `fields`.
+        """
         if not self.fields:
             return ()
         folders = [path] if len(self.fields) == 1 else path.split("/")
@@ -264,6 +267,7 @@ def separators(fields: Sequence[str]) -> list[str]:
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
+    """Return other values that have the same composite key; empty if there are none."""
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]

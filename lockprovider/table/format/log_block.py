@@ -90,7 +90,7 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Encode one block."""
+    """Encode one block; raise `ValueError` for 2 GiB or more."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -123,6 +123,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
+    """Return the offset after the block at `at`; None if torn: cut, or its two sizes differ."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None
@@ -135,7 +136,7 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
-    """Decode the body of one whole block."""
+    """Decode the body of one whole block; raise `Corrupt`, or `UnsupportedTable` for an unknown kind or version."""
     try:
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -154,7 +155,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
-    """Decode a header; return its entries and the offset after it."""
+    """Decode a header; return its entries and the offset after it. Raises struct.error or UnicodeDecodeError."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     header: dict[int, str] = {}
@@ -171,8 +172,8 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
     """Return the valid blocks with rows or deletes; pass blocks in merge order.
 
-    A rollback command of an older table removes earlier blocks of its instant. A log compaction's result replaces its
-    sources, at the position of the newest.
+    A rollback of an older table removes earlier blocks of its instant; other commands raise `UnsupportedTable`. A log
+    compaction's result replaces its sources, at the position of the newest.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -186,7 +187,7 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 
 
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
-    """Replace the source blocks of log compactions by their results."""
+    """Replace the source blocks of log compactions by their results, at the newest source; instants in merge order."""
     order = list(by_instant)
     made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
@@ -241,7 +242,10 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode the rows of an Avro block and check the length of each."""
+    """Decode the rows of an Avro block; raise `Corrupt` for a wrong length, `UnsupportedTable` for an unknown version.
+
+    Other damage raises fastavro's errors.
+    """
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -268,6 +272,7 @@ def _parsed(schema_json: str) -> Any:
 
 
 def _without_times(avro: Any) -> Any:
+    """Return an Avro schema without the logical types of dates and times, also nested ones."""
     if isinstance(avro, list):
         return [_without_times(one) for one in avro]
     if not isinstance(avro, dict):
@@ -394,6 +399,7 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
 
 
 def _delete(record: Any) -> LogDelete:
+    """Convert an Avro record; missing ordering values, or an int of 0, count as none."""
     name, ordering = record["orderingVal"] or ("", None)
     name = name.removeprefix(_PACKAGE)
     pairs = [_NO_VALUE if ordering is None else (name, ordering["value"])] if name != _ARRAY else _unwrapped(ordering)
@@ -411,7 +417,7 @@ def _unwrapped(array: Any) -> list[tuple[str, Any]]:
 
 
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
-    """Return an array of ordering values for each column, from the deletes that have values.
+    """Return an array of ordering values for each column, only of deletes that have values.
 
     Raises `Corrupt` if a value's type does not fit its column; JVM Hudi and hudi-rs fail, too.
     """

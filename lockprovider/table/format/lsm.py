@@ -90,7 +90,7 @@ def encode_manifest(files: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """Decode a manifest; raise `Corrupt` with its name if it is damaged."""
+    """Decode a manifest to bytes by file name; raise `Corrupt` with its name if it is damaged."""
     try:
         listed = parse_json(data, most=LARGEST_OBJECT)["files"]
         return {str(file["fileName"]): int(file["fileLen"]) for file in listed}
@@ -140,7 +140,7 @@ class Archived:
 
 
 def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
-    """Return the instants as rows of the archive, sorted by begin time."""
+    """Return the instants as rows of the archive, sorted by begin time; for `encode_file`."""
     ordered = sorted(instants, key=lambda instant: (instant.begin, instant.completion))
     return [dict(zip(SCHEMA.names, (*astuple(instant), _VERSION), strict=True)) for instant in ordered]
 
@@ -163,6 +163,7 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the rows in row groups, each ended by the row that passes 16 MiB."""
     group, size = list[Mapping[str, Any]](), 0
     for row in rows:
         group.append(row)

@@ -141,12 +141,12 @@ def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
-    """Decode a completed commit of any kind."""
+    """Decode a completed commit of any kind; raise `Corrupt` if it is damaged or empty."""
     return decoded(data, file_name, "commit metadata", _commit)
 
 
 def _commit(record: Mapping[str, Any]) -> CommitMetadata:
-    """Convert an Avro record to commit metadata."""
+    """Convert an Avro record to commit metadata; raise KeyError, TypeError or AttributeError if a field is wrong."""
     extra = dict(record.get("extraMetadata") or {})
     schema = extra.pop(SCHEMA_KEY, None)
     return CommitMetadata(
@@ -178,7 +178,7 @@ def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = 
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
-    """Return the instant that a requested rollback undoes."""
+    """Return the instant that a requested rollback undoes; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
 
 
@@ -212,7 +212,7 @@ def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[st
 
 
 def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
-    """Return the instants that a completed rollback undid."""
+    """Return the instants that a completed rollback undid; raise `Corrupt` if it is damaged."""
     return decoded(
         data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
     )
@@ -256,7 +256,7 @@ _ZERO_COUNTS = (
 
 
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
-    """Read one file's statistics from their Avro record."""
+    """Read one file's statistics from their Avro record; null counts are 0. Raises KeyError without id or path."""
     previous = record.get("prevCommit")
     return WriteStat(
         file_id=record["fileId"],
@@ -298,7 +298,10 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode a container file's one record and convert it with `read`; `kind` is for the error text."""
+    """Decode a container file's one record and convert it with `read`; raise `Corrupt` if either fails.
+
+    `kind` is for the error text.
+    """
     record = read_one(data, file_name)
     try:
         return read(record)
@@ -321,7 +324,10 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """Decode a container file's one value within memory bounds, as its schema and codec are untrusted."""
+    """Decode a container file's one value within memory bounds; raise `Corrupt`, ValueError, or errors of fastavro.
+
+    Its schema and codec are untrusted.
+    """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
     source = BytesIO(data)
@@ -365,7 +371,7 @@ def _is_null(avro: Any) -> bool:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Refuse types whose values take no bytes or never end: a few bytes could claim a billion values."""
+    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion values."""
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
         raise ValueError(f"record {avro!r} is part of itself")
     for part in avro if isinstance(avro, list) else ():
@@ -392,7 +398,7 @@ SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
-    """Return each stream's last batch from a commit's extra metadata."""
+    """Return each stream's last batch from a commit's extra metadata; empty if missing or unreadable."""
     try:
         batches = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
@@ -401,7 +407,10 @@ def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
 
 
 def with_batch(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
-    """Return extra metadata that records this batch and keeps other streams' entries."""
+    """Return one entry for extra metadata: this batch, and the other streams' of `extra`.
+
+    `extra`'s other entries are left out.
+    """
     said = {name: str(number) for name, number in batches_by_stream(extra).items()}
     return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
 

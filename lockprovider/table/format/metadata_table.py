@@ -93,7 +93,7 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """Return the records that list a commit's files; replaced files stay until a clean.
+    """Return the records that list a commit's written files; replaced files stay listed until a clean.
 
     Raises `InvalidRecords` for an empty file, at which JVM readers and writers fail.
     """
@@ -129,7 +129,7 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 
 
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
-    """Encode records, each key once, as HFile entries in Hudi's whole schema, which hudi-rs needs."""
+    """Encode records, each key once, as HFile entries by key, in `schema_json` or, if None, Hudi 1.2's whole schema."""
     parsed = parsed_schema(schema_json or metadata_schema())
     entries: dict[bytes, bytes] = {}
     for record in records:
@@ -189,7 +189,7 @@ STATISTICS = "column_stats", "partition_stats"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """Metadata table's files for the data table's instant `begin`."""
+    """Contents of the metadata table's log and completed instant, for the data table's instant `begin`."""
 
     begin: str
     log: bytes
@@ -197,7 +197,7 @@ class ListingCommit:
 
     @classmethod
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
-        """Build the commit of these records, each key once.
+        """Build the files of a commit of these records, each key once; write nothing.
 
         hudi-rs reads all files by one schema, so `schema_json` must be that of the other files.
         """
@@ -230,7 +230,7 @@ def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> byte
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """Metadata table's files for one compaction."""
+    """Contents of the metadata table's files for one compaction: base file, plan and completed instant."""
 
     begin: str
     base_path: str
@@ -242,7 +242,7 @@ class ListingCompaction:
     def of(
         cls, begin: str, planned: PlannedSlice, listing: FileListing, schema_json: str | None = None
     ) -> ListingCompaction:
-        """Build the compaction of one file slice into `listing`, with the slice's schema."""
+        """Build the files of the compaction of one slice into `listing`, with the slice's schema; write nothing."""
         schema = schema_json or metadata_schema()
         entries = encode_files(whole_listing(listing), schema)
         bloom = encode_filter([key.decode() for key in sorted(entries)])

@@ -304,6 +304,7 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
+    """Return the properties that are written only if not empty."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),
@@ -340,7 +341,7 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` if it is cut short or a value is wrong."""
+    """Parse the file's text; raise `Corrupt` if it is too large, lacks name or version, or its checksum differs."""
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))
@@ -356,7 +357,7 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
 
 
 def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
-    """Build the configuration from parsed properties."""
+    """Build the configuration from parsed properties; raise `Corrupt` if a number is missing or wrong."""
     return TableConfig(
         name=raw[_NAME],
         database=raw.get(_DATABASE, ""),
@@ -380,6 +381,7 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
 
 
 def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
+    """Return the bucket index, or None for another index; raise `Corrupt` for an impossible number of buckets."""
     if raw.get(INDEX, "").strip().upper() != BUCKET:
         return None
     buckets = number_at(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS

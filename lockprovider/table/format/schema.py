@@ -112,6 +112,7 @@ def to_avro(schema: pa.Schema, name: str) -> str:
 
 
 def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
+    """Build the Avro record of these columns; raise `UnsupportedSchema` as `_avro_type`."""
     inside = f"{namespace}.{name}"
     return {
         "type": "record",
@@ -149,6 +150,7 @@ def _optional(inner: pa.Field, name: str, namespace: str) -> Any:
 
 
 def _avro_decimal(kind: pa.DataType, namespace: str) -> dict[str, Any]:
+    """Build the Avro type of a decimal: as many fixed bytes as its precision needs."""
     return {
         "type": "fixed",
         "name": "fixed",
@@ -194,6 +196,10 @@ def stated_columns(text: str) -> pa.Schema:
 
 
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
+    """Convert an Avro field, nullable if its union has null; record named types in `named`.
+
+    Raises `UnsupportedSchema` for other unions and types.
+    """
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)
     options = [option for option in avro if option != "null"]
@@ -205,7 +211,7 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
-    """Convert an Avro type to Arrow; remember named types in `named`."""
+    """Convert an Avro type to Arrow, and record named types in `named`; raise `UnsupportedSchema` for unknown types."""
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -221,7 +227,7 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
-    """Convert an Avro record, array or map to Arrow."""
+    """Convert an Avro record, array or map to Arrow; raise `UnsupportedSchema` for any other type."""
     match avro["type"]:
         case "record":
             return pa.struct(
@@ -265,7 +271,7 @@ def begin_of_schema_file(path: str) -> str:
 
 
 def parse_version(text: str, name: str) -> SchemaVersion:
-    """Parse the schema that a commit states; raise `Corrupt` with `name` if it is damaged."""
+    """Parse the schema-on-read JSON that a commit states; raise `Corrupt` with `name` if it is damaged."""
     return _version(_parsed(text.encode(), name), name)
 
 
@@ -295,6 +301,7 @@ def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begi
 
 
 def _difference(then: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """Describe a column of `now` that `then` has by another id or another name; empty if none."""
     names = {number: path for path, number in then.items()}
     for path, number in now.items():
         if path in then and then[path] != number:
@@ -326,6 +333,7 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
+    """Yield path and id of each column inside a nested type."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

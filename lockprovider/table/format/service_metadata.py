@@ -88,7 +88,10 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Decode a requested clean, without a JVM plan's whole partitions, in which others may write."""
+    """Decode a requested clean, without a JVM plan's whole partitions, in which others may write.
+
+    Raises `Corrupt` if it is damaged.
+    """
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
@@ -117,7 +120,7 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
-    """Encode the completed clean that removed all files of its plan."""
+    """Encode the completed clean that removed all files of its plan, in `took_ms` milliseconds."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -160,7 +163,7 @@ def encode_savepoint(savepoint: Savepoint) -> bytes:
 
 
 def decode_savepoint(data: bytes, file_name: str) -> Savepoint:
-    """Decode a completed savepoint."""
+    """Decode a completed savepoint; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "savepoint metadata", _savepoint)
 
 
@@ -181,7 +184,7 @@ def encode_restore_plan(plan: RestorePlan) -> bytes:
 
 
 def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
-    """Decode a requested restore."""
+    """Decode a requested restore; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "a restore plan", _restore_plan)
 
 
@@ -206,7 +209,7 @@ def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, It
 
 
 def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
-    """Return the begin times that a completed restore undid."""
+    """Return the begin times that a completed restore undid; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
 
 
@@ -307,6 +310,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
 
 
 def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
+    """Build the Avro record of a slice in a clustering plan; its paths begin with `root`."""
     return {
         "dataFilePath": f"{root}/{join(planned.partition, planned.base_file)}" if planned.base_file else "",
         "deltaFilePaths": [f"{root}/{join(planned.partition, name)}" for name in planned.logs],
@@ -318,11 +322,12 @@ def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """Decode a requested clustering; an empty file is an empty plan."""
+    """Decode a requested clustering; an empty file is an empty plan. Raises `Corrupt` if it is damaged."""
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
 
 def _clustering_plan(record: Mapping[str, Any]) -> ClusteringPlan:
+    """Convert an Avro record to a clustering plan; missing parts are empty."""
     plan = record.get("clusteringPlan") or {}
     params = (plan.get("strategy") or {}).get("strategyParams") or {}
     columns = (name.strip() for name in params.get(SORTED_BY, "").split(","))
@@ -337,6 +342,7 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(record: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
+    """Convert an Avro slice or operation; folders are cut from its file names. Raises KeyError without a file id."""
     return PlannedSlice(
         record.get("partitionPath") or "",
         record["fileId"],
@@ -373,7 +379,7 @@ def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
 
 
 def decode_compaction_plan(data: bytes, file_name: str) -> tuple[PlannedSlice, ...]:
-    """Decode a requested compaction."""
+    """Decode a requested compaction; raise `Corrupt` if it is damaged or empty."""
     return decoded(data, file_name, "a compaction plan", _compaction_plan)
 
 

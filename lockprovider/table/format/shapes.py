@@ -206,7 +206,10 @@ _OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Reason why this library cannot read or write a table, with a remedy `elsewhere`."""
+    """Reason against writes and, if `reads`, reads: the property as `stated`, and its fault.
+
+    `elsewhere`: another engine's remedy, or empty.
+    """
 
     stated: str
     why: str
@@ -225,7 +228,10 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return every reason against reads or writes; a reason against reads prevents writes, too."""
+    """Return every reason against reads or writes, empty if none; one against reads prevents writes, too.
+
+    With `keeps_listing` the writer maintains a metadata table's listing.
+    """
     against = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
     return tuple({reason.stated: reason for reason in against[::-1]}.values())[::-1]
 
@@ -250,7 +256,7 @@ def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
 
 
 def next_step_for(config: TableConfig, against: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
-    """Return the next step against these reasons."""
+    """Return, as text, the ways to make the table writable, else the next step against these reasons."""
     ways = ways_to_write(config, keeps_listing=keeps_listing)
     return ", or ".join(ways) or _elsewhere(against)
 
@@ -260,6 +266,7 @@ def _elsewhere(against: tuple[Reason, ...]) -> str:
 
 
 def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_step: str) -> str:
+    """Build the error text of all reasons, numbered if several, and the next step."""
     name = f"table {config.name!r}"
     if len(against) == 1:
         return f"{name}: {against[0].text}; {next_step}"
@@ -288,6 +295,7 @@ def _share(config: TableConfig) -> str:
 
 
 def _keep(config: TableConfig) -> str:
+    """Describe how to share the table and keep its listing of files; change nothing."""
     drops = [name for name in STATISTICS if name in config.named_metadata]
     also = f", and drops {' and '.join(drops)}" if drops else ""
     zone = ", and makes its zone UTC, if all writers ran in it" if config.timezone not in {"", "UTC"} else ""
@@ -330,6 +338,7 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
+    """Yield the reasons against writes of settings that `LockSettings` refuses, alone or together."""
     refused = _refusal(settings)
     alone = {f"{key}={value}": error for key, value in settings.items() if (error := _refusal({key: value}))}
     for stated, error in (alone or {", ".join(settings): refused}).items() if refused else ():
@@ -337,6 +346,7 @@ def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _refusal(settings: Mapping[str, str]) -> str:
+    """Return why `LockSettings` refuses these settings; empty if it accepts them."""
     try:
         LockSettings.from_hudi(settings)
     except InvalidSettings as error:
@@ -382,7 +392,7 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
     """Return why a metadata table with these partitions prevents a write, and a remedy in another engine.
 
-    With `keeps` the writer maintains the listing of files.
+    Empty texts: nothing prevents it; no remedy. With `keeps` the writer maintains the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     other_partitions = [name for name in named if name != LISTING]

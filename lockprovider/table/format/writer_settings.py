@@ -48,9 +48,9 @@ class SettingChange:
 
 
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
-    """Return the configuration with these settings and time zone UTC; a non-blocking table stays non-blocking.
+    """Return the configuration with the settings `SHARED` and time zone UTC; a non-blocking table stays non-blocking.
 
-    With `keeps_listing` its metadata table stays, without statistics.
+    With `keeps_listing` its metadata table stays, without statistics. Writes nothing.
     """
     settings, partitions = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:
@@ -77,6 +77,7 @@ def as_non_blocking(config: TableConfig) -> TableConfig:
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
+    """Return the settings that `shared` adds; the mode stays non-blocking only if merge-on-read with buckets."""
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
@@ -85,7 +86,10 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Return the spelling of one-column keys in version 8, without which Hudi from 1.1 on refuses to write."""
+    """Return the spelling of one-column keys in version 8, without which Hudi from 1.1 on refuses to write.
+
+    Empty for other tables.
+    """
     if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
         return {}
     return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
@@ -98,7 +102,7 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
 
 
 def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the changes that `shared` would make; values compare as in Hudi."""
+    """Return the changes that `shared` would make, empty if none; values compare as in Hudi."""
     wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [

@@ -72,7 +72,7 @@ def cluster_table(
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `dry_run` writes nothing and returns the first plan.
+    `dry_run` writes nothing. Raises `WriteConflict` if a write overtook a new plan.
     """
     _check(table, rule)
     if dry_run:
@@ -93,7 +93,7 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Schedule a clustering for any process; return its begin time, or None if there is nothing to join.
+    """Store a clustering plan for any process; return its begin time, or None if there is nothing to join.
 
     It joins only slices that began before `until`. Until it is run or removed, writes to its file groups give way. With
     `owned` the caller must run it at once.
@@ -115,8 +115,8 @@ def run_clustering(
 ) -> ClusteringResult:
     """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
-    JVM Hudi's plans are sorted by their columns one after the other, whatever curve they ask for. If a write was faster
-    or is preferred, removes the plan and raises `WriteConflict`.
+    JVM Hudi's plans are sorted by their columns, whatever curve they ask for. If a write was faster or is preferred,
+    removes the plan and raises `WriteConflict`; else raises as `executor.executing`. `owned`: from `own_plan`.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -143,6 +143,7 @@ def unschedule_clustering(table: TableContext, begin: str | None, hours: float |
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
+    """Raise `UnsupportedTable` for an unwritable table or one with buckets, `InvalidInput` for unsortable columns."""
     config = writable_config(table)
     if config.bucket_index is not None:
         raise UnsupportedTable(
@@ -154,6 +155,7 @@ def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
 
 
 def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
+    """Return why these columns cannot sort rows (missing or nested); empty text if they can."""
     missing = hudi_schema.absent(sort_by, schema.names)
     if missing:
         return f"columns {missing} are not in the table, which has {schema.names}"
@@ -162,6 +164,10 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 
 
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
+    """Return a clustering plan (maybe empty) without planned or contested file groups; write nothing.
+
+    Raises `UnsupportedTable` if file groups are buckets. `until`: see `schedule_clustering`.
+    """
     snapshot = table.snapshot_of(timeline)
     if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
         raise UnsupportedTable(
@@ -174,7 +180,7 @@ def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, unti
 
 
 def _preferred(table: TableContext, timeline: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Return the file groups that a clustering would lose to pending writes."""
+    """Return the file groups that a clustering would lose to pending writes; read their markers."""
     pending, preferred = pending_writes(table, timeline, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - preferred), pending):
         more = (groups - preferred).intersection(overlap.file_groups)
@@ -189,6 +195,10 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
 
 
 def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
+    """Read a plan; if a write overtook it or is preferred, remove the plan and raise `WriteConflict`.
+
+    The caller holds the lock.
+    """
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
     _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
@@ -211,7 +221,10 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
 def _execute(
     table: TableContext, begin: str, execution: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
-    """Write the new files of a plan by `run`; return their statistics."""
+    """Write the new files of a plan by `run`; return their statistics.
+
+    Raises `UnsupportedTable` if the plan's sort columns are missing or nested.
+    """
     schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
@@ -232,7 +245,10 @@ def _write(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
-    """Remove the plan under the lock, and raise `WriteConflict`, if a write touched its file groups or is preferred."""
+    """If a write touched the plan's file groups or is preferred, remove the plan, report it, and raise `WriteConflict`.
+
+    The caller holds the lock.
+    """
     timeline = snapshot.timeline
     names_by_group = {
         file_slice.group: frozenset(path.rpartition("/")[2] for path in file_slice.paths)

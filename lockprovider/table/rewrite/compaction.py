@@ -54,7 +54,7 @@ def compact_table(
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
 
-    `dry_run` writes nothing and returns what it would schedule.
+    `dry_run` writes nothing. Raises `UnsupportedTable` if copy-on-write.
     """
     _check(table)
     if dry_run:
@@ -66,7 +66,10 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Schedule a compaction for any process; return its begin time, or None if there is nothing to merge."""
+    """Store a compaction plan for any process; return its begin time, None if there is nothing to merge.
+
+    Raises `UnsupportedTable` if copy-on-write.
+    """
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -77,7 +80,10 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Run a scheduled compaction, also one by JVM Hudi, or continue one whose executor died."""
+    """Run and complete a scheduled compaction, also JVM Hudi's or a dead executor's; report it.
+
+    Raises `UnsupportedTable` if copy-on-write, else as `executor.executing`.
+    """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         stats = _execute(table, begin, execution, run)
@@ -93,12 +99,14 @@ def unschedule_compaction(table: TableContext, begin: str | None, hours: float |
 
 
 def _check(table: TableContext) -> None:
+    """Raise `UnsupportedTable` for a table that cannot be written, or is copy-on-write."""
     config = writable_config(table)
     if not config.is_merge_on_read:
         raise UnsupportedTable(f"table {config.name!r} is copy-on-write: it has no log files, and nothing to compact")
 
 
 def _planned(table: TableContext, now: Timeline) -> tuple[PlannedSlice, ...]:
+    """Return the slices that a compaction would merge now, without those of other plans; write nothing."""
     begin = now.next_time(table.clock.now_ms())
     return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 
@@ -108,6 +116,7 @@ def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
 
 
 def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
+    """Return whether a file of the plan's instant, by its write token, is this library's and may stay."""
     del planned  # Readers fail at two base files in one slice; ours has a fixed name.
     return f"_{executor.TOKEN}_" in path
 
@@ -132,10 +141,12 @@ def _execute(
 
 
 def _write(writer: GroupWriter, file_slice: FileSlice) -> list[WriteStat]:
+    """Compact one slice; return the new base file's statistics."""
     return [write_compacted(writer, file_slice, executor.TOKEN)]
 
 
 def _result(begin: str, completion: str, planned: Iterable[PlannedSlice]) -> CompactionResult:
+    """Build the result of a compaction; `begin` and `completion` are empty for a dry run."""
     done = tuple(planned)
     return CompactionResult(
         begin,

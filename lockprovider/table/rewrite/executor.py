@@ -55,7 +55,10 @@ Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
-    """Run tasks in threads of this process; fewer at once if they hold much memory."""
+    """Yield the tasks' statistics in order, run in up to 4 threads (fewer if they hold much memory).
+
+    Nothing runs until the first is requested.
+    """
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
@@ -64,9 +67,9 @@ def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Store the result of `plan` under the lock; return its begin time, or None if it is empty.
+    """Call `plan` and publish its bytes under the lock; return its begin time, None if it is empty.
 
-    With `owned` its heartbeat stays, for the caller to `own_plan`.
+    Reports it. With `owned` its heartbeat stays.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -86,7 +89,7 @@ def schedule(
 
 
 def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
-    """Start a heartbeat thread for a plan that this process scheduled for itself; raise `Aborted` if it was removed."""
+    """Start and return the heartbeat thread of this process's own plan, made `owned`; raise `Aborted` if removed."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.resume():
         raise _taken_over(begin, action)
@@ -94,7 +97,10 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
 
 
 def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
-    """Read the file groups of all uncompleted plans."""
+    """Read the file groups of all uncompleted plans: compaction, log compaction, clustering.
+
+    Raises `ObjectNotFound` if a plan was just removed, or `Corrupt`.
+    """
     groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
         for begin in timeline.pending(action):
@@ -108,7 +114,10 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return the begin times of scheduled plans without a live executor."""
+    """Return the begin times of scheduled plans without a live executor.
+
+    Writes and removes a heartbeat for each, to compare ages.
+    """
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _is_run(table, begin))
 
 
@@ -152,10 +161,11 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become the only executor of a plan, until the end of the block; raise `Aborted` if there is another.
+    """Start a heartbeat as the only executor of a plan; stop it at the end of the block.
 
     `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
-    are removed first, since readers would read both. `owned`, the heartbeat of the caller's own plan, stops at the end.
+    are removed. `owned` is the own plan's heartbeat. Raises `Aborted` if another executor runs it, `HistoryGone` if it
+    is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -179,7 +189,10 @@ def _claimed(
     is_ours: Callable[[_Planned, str], bool],
     is_owned: bool,
 ) -> tuple[list[Entry], _Planned]:
-    """Claim the plan under the lock; return the files and the plan."""
+    """Claim the plan under the lock (heartbeat, inflight state), after deleting others' files; return files and plan.
+
+    Raises as `executing`.
+    """
     with table.locked() as lease:
         if is_owned:
             if begin not in table.listed_timeline().pending(action):
@@ -212,8 +225,8 @@ def complete(
 ) -> str:
     """Complete the executor's files under the lock, so that readers see them; return the completion time.
 
-    `check` raises under the lock if a write overtook the plan. `ended` are the file groups that it replaces. Raises
-    `Aborted` if other writers took this executor for dead.
+    `check` raises under the lock if a write overtook the plan. `ended` are file groups that it replaces. Caches
+    footers, removes markers. Raises `Aborted` if this executor counted as dead.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -236,7 +249,10 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove a plan, or all at least `hours` old without a live executor; return their begin times."""
+    """Remove one plan, or all `hours` old without an executor, with files; report and return begin times.
+
+    Raises `InvalidInput` unless one is given; `Aborted`, `HistoryGone`.
+    """
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):
@@ -257,12 +273,16 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _is_run(table: TableContext, begin: str) -> bool:
+    """Return whether a plan's executor is alive; writes a heartbeat meanwhile, to compare ages."""
     with plans.claim_with_heartbeat(table, table.listed_timeline()):  # A fresh heartbeat shows the other's age.
         return begin not in plans.dead_among(table, [begin])
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Raise, under the lock, if a plan is not scheduled or has a live executor."""
+    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive; writes as `_is_run`.
+
+    The caller holds the lock.
+    """
     if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(
             f"no {action.value} that began at {begin} is scheduled; `lockprovider table doctor` lists the plans"
@@ -272,6 +292,7 @@ def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None
 
 
 def _taken_over(begin: str, action: Action) -> Aborted:
+    """Build the error (the caller raises it) of an executor whose plan was taken over or removed."""
     return Aborted(
         f"{action.value} {begin} was taken over or unscheduled: its executor counted as dead; if it is gone, schedule "
         "another"
@@ -279,4 +300,5 @@ def _taken_over(begin: str, action: Action) -> Aborted:
 
 
 def _at_work(begin: str, action: Action) -> Aborted:
+    """Build the error (the caller raises it) for a plan that another executor runs."""
     return Aborted(f"another executor runs {action.value} {begin}; wait until it completes, or its heartbeat expires")

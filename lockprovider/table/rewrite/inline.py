@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run the due services; skip a table without logs to compact, or that cannot be clustered."""
+    """Run the due services; report failures to the watcher instead of raising them.
+
+    Skips a table without logs to compact, or that cannot be clustered.
+    """
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
         with _reporting_errors(table, "archival"):
@@ -44,6 +47,7 @@ def run_due(table: TableContext) -> None:
 
 @contextlib.contextmanager
 def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
+    """Swallow errors of the block: report each as `service_failed`, except `UnsupportedTable`."""
     try:
         yield
     except UnsupportedTable:
@@ -53,6 +57,7 @@ def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
 
 
 def _commits_since(timeline: Timeline, action: Action) -> int:
+    """Count the writes completed since the last instant of this action began, without rewrites."""
     planned = {i.begin for i in timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     last = max((i.begin for i in timeline.instants if i.action is action), default="")
     return sum((i.completion or "") > last and i.begin not in planned for i in timeline.writes)

@@ -43,11 +43,15 @@ _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Read the list of the archive's files and cache it."""
+    """Read the archive's manifest number and, if it is new, the list of files, into the cache; return it.
+
+    Repeats while an archival replaces the manifest; raises `Corrupt` if it stays missing.
+    """
     return repeat_while_stale(partial(_look, table))
 
 
 def _look(table: TableKnowledge) -> History:
+    """Read the manifest number and, if it is new, its manifest into `table.history`; may raise `Stale`."""
     number, version = _number(table)
     history = table.history
     if number != history.number:
@@ -57,6 +61,10 @@ def _look(table: TableKnowledge) -> History:
 
 
 def _number(table: TableKnowledge) -> tuple[int, Version | None]:
+    """Read the manifest number and its file's version; without a valid file, list manifests (version None).
+
+    The number 0 means that nothing was archived.
+    """
     with contextlib.suppress(ObjectNotFound, ValueError):
         content = table.place.store.read(VERSION_FILE)
         return int(content.data), content.version
@@ -66,6 +74,7 @@ def _number(table: TableKnowledge) -> tuple[int, Version | None]:
 
 
 def _manifest(table: TableKnowledge, number: int) -> Manifest:
+    """Read one manifest: the archive's files with their sizes. Raises `Stale` if it is missing."""
     path = manifest_path(number)
     content = table.place.store.read_or_none(path)
     if content is None:  # a later archival removed it, or it is lost
@@ -74,12 +83,18 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
 
 
 def reach(table: TableKnowledge) -> Digest:
-    """Return the greatest begin and completion time of archived writes; may raise `Corrupt`."""
+    """Return the greatest begin and completion time of archived writes; empty texts if none.
+
+    Reads and caches new archive files; may raise `Corrupt`.
+    """
     return _digest(table, streams=False)
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
-    """Return each stream's last archived batch, by its commit, newest commit first."""
+    """Return each stream's last archived batch, by its commit, newest commit first.
+
+    Reads and caches new archive files; may raise `Corrupt`.
+    """
     by_commit: dict[Instant, dict[str, int]] = {}
     for stream, (batch, name) in (_digest(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
@@ -88,7 +103,10 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
-    """Return whether `before` has, completed, every write that was archived since its listing."""
+    """Return whether `before` has, completed, all writes archived between it and `timeline`; reads archive files.
+
+    False also if the archive is corrupt.
+    """
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
     except Corrupt:
@@ -98,7 +116,7 @@ def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
-    """Return the archived instants that began at `begin` or later."""
+    """Read the archive's files for instants that began at `begin` or later, and return these; may raise `Corrupt`."""
     spans = ((name, size, parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))
@@ -106,7 +124,10 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Return the completion times, by begin time, of archived writes among `begins`; caches what it reads."""
+    """Return completion times by begin time for those of `begins` that are archived writes; omits others.
+
+    Reads archive files that may have one, and caches their times; may raise `Corrupt`.
+    """
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
@@ -127,7 +148,10 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Return results by archive file, `cached` or from `read`; repeats after a merge."""
+    """Return results by archive file name: `cached` ones, and `read(name, size)` where `is_asked(name)`.
+
+    Reads the manifest. If a file is corrupt and the manifest changed, repeats; else raises `Corrupt`.
+    """
 
     def look() -> dict[str, T]:
         history = read_history(table)
@@ -148,7 +172,7 @@ def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file; raises `Corrupt` if it is missing, unreadable or too long."""
+    """Open an archive file; raises `Corrupt` if it is missing, unreadable or has more than `_MOST_ROWS` rows."""
     path = f"{HISTORY}/{name}"
     try:
         file, filesystem = table.place.source(path, size)
@@ -164,7 +188,10 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
-    """Return the archive's digest, and cache its files' digests."""
+    """Return the whole archive's digest, with the streams' batches if `streams`; reads and caches new files.
+
+    May raise `Corrupt`.
+    """
 
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)
@@ -175,7 +202,10 @@ def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Return a file's digest, from its footer or, if JVM Hudi wrote it, its rows."""
+    """Return a file's digest from its footer, else (JVM Hudi wrote it) by reading its rows; may raise `Corrupt`.
+
+    `streams`: when reading rows, include each stream's last batch.
+    """
     digest = digest_of(file.metadata.metadata)
     if digest is not None:
         return digest
@@ -184,7 +214,7 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
-    """Compute the digest of archive rows."""
+    """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's last batch."""
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}
     for row in rows:
@@ -203,7 +233,10 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Iterate over rows in small batches, since rows can be large; may raise `Corrupt`."""
+    """Yield rows of an archive file as dicts of the columns `names`; raises `Corrupt` if unreadable or too large.
+
+    `name` and `size` are the file's. Reads `_BATCH_ROWS` rows at a time, since rows can be large.
+    """
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     try:
         for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):

@@ -37,7 +37,10 @@ def snapshot_of_version(table: TableContext, timeline: Timeline, version: TableV
 
 
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
-    """Return the snapshot of a moment; raises `HistoryGone` if the table no longer has it."""
+    """Return the files of a past moment, among those that exist now; `timeline`: of now. Lists files.
+
+    Raises `HistoryGone` if files were cleaned, commits archived, or the table did not exist then.
+    """
     then = rewound(timeline, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
     if not then.writes and not archived:
@@ -50,7 +53,10 @@ def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapsh
 def refuse_gone(
     table: TableContext, timeline: Timeline, snapshot: Snapshot, is_needed: Callable[[FileGroup], bool], which: str
 ) -> None:
-    """Raise `HistoryGone` if a needed file of a past snapshot was cleaned."""
+    """Raise `HistoryGone` if a clean removed a file of the past `snapshot` in a group that `is_needed` accepts.
+
+    `timeline`: of now; reads its later commits. `which` names the snapshot in the error.
+    """
     shown = snapshot.timeline.written
     lost_groups = cleaned_groups(
         snapshot,
@@ -67,13 +73,13 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """Return the writes that determine the log files; empty without a deltacommit."""
+    """Return deltacommits and replacecommits with their metadata, read if needed; empty without a deltacommit."""
     writes = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in writes] if any(i.action is Action.DELTACOMMIT for i in writes) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Raise `HistoryGone` if `start` precedes the last archived write, else return that write's time, or "".
+    """Return the last archived write's time in `order`, or an empty text; raise `HistoryGone` if `start` precedes it.
 
     States between archived writes are unknown.
     """
@@ -94,7 +100,10 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Return `look`'s result; raises `Stale` if files of `timeline` may have been removed before its end."""
+    """Call `look` once and return its result; raises `Stale` if files of `timeline` may have been removed by then.
+
+    Lists the timeline to decide. Errors other than such a `HistoryGone` pass.
+    """
     try:
         result = look()
     except HistoryGone as error:
@@ -108,7 +117,10 @@ def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T])
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Return whether `error` is a conflict or a removed file; calls `snapshot` only if needed."""
+    """Return whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`.
+
+    May list the timeline; calls `snapshot` only for a missing file.
+    """
     if isinstance(error, WriteConflict):
         return True
     if not misses_file(error):

@@ -39,7 +39,7 @@ def is_due(position: int) -> bool:
 
 
 def find(store: Store, log: Log) -> Checkpoint | None:
-    """Read the newest checkpoint that `log` continues to the current table; None if there is none."""
+    """Read the newest checkpoint to which `log` reaches back, among its last `KEPT`; None if none is valid."""
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):
         content = store.read_or_none(checkpoint_path(log.name, number))
@@ -50,7 +50,7 @@ def find(store: Store, log: Log) -> Checkpoint | None:
 
 
 def remove_ended(store: Store, lock: Lock) -> None:
-    """Delete the checkpoints of ended logs."""
+    """List all checkpoints, read the lock record, and delete those of other logs; without a record, delete none."""
     paths = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first, so that their logs have begun
     record = lock.look() if paths else None
     if record is not None:
@@ -127,6 +127,7 @@ class Checkpoint:
 
 
 def _files(files: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
+    """Return the decoded slices unchanged; raises `Undecodable` if a path, size or log has a wrong type."""
     for rows in files.values():
         for path, size, logs in rows:
             if type(path) is not str or type(size) is not int or type(logs) is not list or not (path or logs):
@@ -138,7 +139,10 @@ def _files(files: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Split instants into times of completed writes by action, and names of the others."""
+    """Return begin and completion of completed writes by action, and the file names of other instants.
+
+    Drops pending states of completed instants, and completed writes with unusual times go to the names.
+    """
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:
         if instant in unsure:
@@ -165,6 +169,10 @@ def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[In
 
 
 def _slice(partition: str, row: _Slice) -> FileSlice:
+    """Make the file slice of a stored row: base path or empty, its size, logs.
+
+    Raises IndexError if neither the path nor a log has a valid name.
+    """
     path, size, rows = row
     logs = tuple(
         SliceLog(file, name, taken, done) for name, taken, done in rows if (file := parse_log_file(_name(name)))

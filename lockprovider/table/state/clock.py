@@ -14,7 +14,7 @@ _warned: set[object] = set()
 
 
 class TimelineClock:
-    """The clock of one open table. Thread-safe."""
+    """The clock for one table's instants: this machine's, or the store's if that is behind. Thread-safe."""
 
     def __init__(self, store: Store, url: str, world: World) -> None:
         self._store = store
@@ -57,6 +57,7 @@ class TimelineClock:
         return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0
 
     def _ask(self) -> None:
+        """Send one HEAD request to learn the store's clock, and record its time. Store errors are swallowed."""
         try:
             self._store.head(PROPERTIES)
         except (CasError, FileNotFoundError):

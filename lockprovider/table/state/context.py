@@ -124,7 +124,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Return an HTML summary for notebooks; reads the store."""
+        """Read properties and timeline, and return an HTML summary for notebooks; it shows a store or table error."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -263,7 +263,7 @@ class TableContext:
         """Run the services due after a commit: none here; `Table` overrides it."""
 
     def report(self, kind: EventKind, begin: str, **detail: object) -> None:
-        """Report an event to the watcher and the log."""
+        """Log an event of the instant `begin`, then call the watcher with it in this thread; its errors pass."""
         level = logging.WARNING if kind in WARNED else logging.INFO if kind in LOGGED else logging.DEBUG
         if _LOG.isEnabledFor(level):
             details = ", ".join(f"{name} {value}" for name, value in detail.items())
@@ -279,9 +279,9 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 
 
 def config_to_begin_with(table: TableContext) -> TableConfig:
-    """Return the properties last seen if they can be written, else read them; may raise `UnsupportedTable`.
+    """Return the properties last seen if they allow a write here, else read them; may raise `UnsupportedTable`.
 
-    The write compares them before its first file.
+    If those last seen refuse, it lists the table. The write compares the properties before its first file.
     """
     config = table.knowledge.config
     if config is None:

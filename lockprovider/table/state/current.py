@@ -69,7 +69,10 @@ class CurrentState:
     # -- the properties ------------------------------------------------------------------------------------------------
 
     def config(self) -> TableConfig:
-        """Read the properties, or their backup while a JVM writer replaces the file."""
+        """Read and cache the properties, or read their backup while a JVM writer replaces the file.
+
+        Raises `TableNotFound` if both files are missing, `Corrupt` if one is unreadable and no other is.
+        """
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
@@ -84,13 +87,16 @@ class CurrentState:
         raise cut or TableNotFound(message)
 
     def config_since(self, monotonic_s: float) -> TableConfig:
-        """Return properties read after `monotonic_s` and within `_FRESH_S` seconds; reads them if needed."""
+        """Return cached properties requested after `monotonic_s` and within `_FRESH_S` seconds, else read them."""
         properties = self._knowledge.properties
         is_fresh = properties is not None and monotonic_s < properties.asked_s > self._world.monotonic_s() - _FRESH_S
         return properties.config if properties is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """Read the properties file, without its body if unchanged, and cache it."""
+        """Read the properties file, without its body if unchanged; cache it, and log an upgrade of the table.
+
+        Raises `ObjectNotFound` or `Corrupt`.
+        """
         properties, began_s = self._knowledge.properties, self._world.monotonic_s()
         if properties is None:
             content: Content | None = self._store.read(PROPERTIES)
@@ -107,6 +113,7 @@ class CurrentState:
         return properties.config
 
     def _log_version(self, before: int | None, after: int) -> None:
+        """Log a warning if the table's version has risen, or at first an info if Hudi 1.0 cannot open it."""
         if before is not None and after > before:
             _LOG.warning(
                 "%s: upgraded from version %d to %d: Hudi 1.0 cannot open it any more", self._url, before, after
@@ -117,14 +124,18 @@ class CurrentState:
     # -- the timeline --------------------------------------------------------------------------------------------------
 
     def visible(self, *, noted: bool = False) -> Timeline:
-        """Return the timeline for readers: each commit with all decided before it (see `visible_part`).
+        """Read the lock record, list and cache the timeline; return the readers' part of it (see `visible_part`).
 
-        `noted`: also read the properties, and cache the view.
+        `noted`: also read the properties, and cache the view. Raises `HistoryGone` if the log ends during each of
+        several reads.
         """
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read the lock record and list the timeline; read the record again if commits are in doubt."""
+        """Read the lock record, list and cache the timeline; if commits are in doubt, read the record again.
+
+        Returns the readers' part. Raises `Stale` if the log ended in between.
+        """
         record = self._record()  # before listing: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -163,7 +174,10 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` is of another table than `before`, or of an older copy."""
+        """Raise `TableReplaced` if `listed` lacks the last `_LATE` writes of `before`, unless archived or taken back.
+
+        Sends requests only if it lacks them. Raises `UnsupportedTable` after a downgrade.
+        """
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
             return
@@ -181,9 +195,9 @@ class CurrentState:
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the table by the lock's log, or list it if needed or `listed`; caches the view.
+        """Read the lock record and return the table by its log, listed if needed or `listed`; caches the view.
 
-        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not.
+        `record`: use the caller's own record, or the one it will replace: all decided commits count, stored or not.
         """
         decided = record is not None
         record = record or self._record()
@@ -220,6 +234,10 @@ class CurrentState:
         return view, view.timeline
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
+        """Read the properties and list the timeline; cache and return the view of them.
+
+        `record`: read before. `decided`: publishes in it that are not stored yet count.
+        """
         timelines: list[Timeline] = []
         config, _ = concurrently(self._store, [self.config, lambda: timelines.append(self.listed())])
         assert config is not None  # noqa: S101
@@ -227,7 +245,10 @@ class CurrentState:
         return self._knowledge.learn(record, timelines[0], config, decided=decided)
 
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
-        """Return and cache the table by the lock's current `record` and the cache or a checkpoint; None: list it."""
+        """Return and cache the cached view, or a stored checkpoint's, advanced to the end of the log in `record`.
+
+        `record`: the lock's current one. None: no log covers the table; list it.
+        """
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.view_at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
@@ -247,6 +268,7 @@ class CurrentState:
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
+        """Read the lock record; None if there is none, or if it or its log is damaged."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
@@ -256,6 +278,7 @@ class CurrentState:
         return record
 
     def _exists(self, path: str) -> bool:
+        """Return whether the object exists, by one HEAD request; other store errors pass."""
         try:
             self._store.head(path)
         except ObjectNotFound:
@@ -279,11 +302,15 @@ class CurrentState:
         return metadata
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """Return the columns of the latest commit that states them; caches them."""
+        """Return the columns that the latest commit of `timeline` states, else the properties; caches them.
+
+        Raises `TableNotFound` if neither states any, `HistoryGone` if a commit was archived or taken back.
+        """
         schema = self._knowledge.schema = self._schema(timeline)
         return schema
 
     def _schema(self, timeline: Timeline) -> pa.Schema:
+        """Return the columns as `schema` does, with its errors, but do not cache them."""
         for metadata in self._stating(timeline):
             return hudi_schema.stated_columns(metadata.schema_json or "")
         config = self.config()
@@ -304,7 +331,10 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the snapshot of `timeline`, from `files` or those of now."""
+        """Return the latest slices of `timeline` among `files`; None: list the table's files. Caches no slices.
+
+        Reads commits that ended file groups. Raises `UnsupportedTable` as `refuse_misread` does, or `HistoryGone`.
+        """
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
@@ -313,7 +343,10 @@ class CurrentState:
         return snapshot
 
     def refuse_misread(self, timeline: Timeline, snapshot: Snapshot) -> None:
-        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file."""
+        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file in `snapshot`.
+
+        Reads commits and, only with schema-on-read, the schema history.
+        """
         text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
             return
@@ -334,9 +367,9 @@ class CurrentState:
         return next((metadata.extra.get(LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """Return the schema-on-read entries that a commit must state for JVM readers.
+        """Store the schema history again under `begin`; return the entries that this commit must state for JVM readers.
 
-        It also stores the schema history again under `begin`: JVM readers find it by commits on the timeline.
+        They find the history by commits on the timeline. Without schema-on-read it stores nothing and returns no entry.
         """
         text = self.internal_schema(timeline)
         if not text:
@@ -347,7 +380,7 @@ class CurrentState:
         return {LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:
-        """Return the newest schema history of a commit on `timeline`, else the newest."""
+        """List schema histories; return the newest path of a commit on `timeline`, else the newest, or empty text."""
         paths = {begin_of_schema_file(entry.path): entry.path for entry in self._store.list(f"{SCHEMAS}/")}
         paths.pop("", None)
         done = {instant.begin for instant in timeline.writes}
@@ -421,6 +454,7 @@ def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
 
 
 def _decisions(record: LockRecord | None) -> Decisions:
+    """Return the log and pending publishes of a lock record, for `visible_part`; empty without a record."""
     if record is None:
         return Decisions()
     unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.all_pending)))

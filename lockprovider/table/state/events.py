@@ -123,7 +123,7 @@ class ShowProgress:
         ShowProgress.__init__(self)
 
     def __call__(self, event: TableEvent) -> None:
-        """Show a `progress` event; any other event ends the line."""
+        """Show a `progress` event on a terminal, or log each tenth; any other event clears the terminal's line."""
         stream = self._stream or sys.stderr
         is_terminal = stream is not None and stream.isatty()
         if event.kind != "progress":

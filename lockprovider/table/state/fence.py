@@ -28,7 +28,10 @@ _STREAM = "lockprovider.fence/"
 
 
 def batches_newest_first(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-    """Iterate over commits and their batches, newest first, then over last archived batches."""
+    """Yield commits with their streams' batches, newest first, then each stream's last archived batches.
+
+    Reads uncached commits; may raise `HistoryGone` or `Corrupt`.
+    """
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
     yield from archive_index.last_archived_batches(table.knowledge)
@@ -79,7 +82,10 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
 def refuse_repeated_or_fenced(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
-    """Raise if this batch or these fences may not follow the noted commits, newest first."""
+    """Raise `AlreadyCommitted` or `WrongCheckpoint` for this batch, or `Fenced` if a fence's epoch is over.
+
+    `notes` returns commits with their streams' batches, newest first; it is called again for each fence.
+    """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.duplicate_error(done)
     for fence in fences:
@@ -134,9 +140,10 @@ class BatchId:
         return with_batch(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
-        """Return the commit that has this batch or, without a run, a later one. `notes`: newest first.
+        """Return the commit that has this batch or, without a run, a later one; None: the batch is new.
 
-        Raises `WrongCheckpoint` if the stream's last commit is of another run, or a later batch of this run.
+        `notes`: newest first. Raises `WrongCheckpoint` if the stream's last commit is of another run, or a later batch
+        of this run.
         """
         for commit, batches in notes:
             same_stream = [
@@ -156,6 +163,7 @@ class BatchId:
         return None
 
     def _of_another_run(self, other: BatchId) -> str:
+        """Return the error text: the stream's last commit `other` is of another run."""
         return (
             f"stream {self.stream} has committed batch {other.batch} of query {other.run or 'none'}, and this is batch "
             f"{self.batch} of query {self.run or 'none'}, whose checkpoint is another one; nothing was written; "
@@ -163,6 +171,7 @@ class BatchId:
         )
 
     def _behind(self, other: BatchId) -> str:
+        """Return the error text: the stream has committed the later batch `other`."""
         return (
             f"stream {self.stream} has committed batch {other.batch}, and this is batch {self.batch}: the checkpoint "
             f"is an older copy, or was edited; nothing was written; {_WAYS_OUT}"

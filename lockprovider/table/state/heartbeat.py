@@ -23,7 +23,7 @@ _BEATS_PER_INTERVAL = 2  # two tries within one interval
 
 
 def claim(store: Store, begin: str) -> Version | None:
-    """Reserve `begin` by creating its heartbeat file; None if another action has it.
+    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has `begin`.
 
     After an error, do not use `begin`.
     """
@@ -66,7 +66,10 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """The heartbeat of one instant, from `start` to `stop`."""
+    """The heartbeat of one instant: a thread renews its file until `leave` or `stop`.
+
+    Begin it by exactly one of `start`, `resume` or `accompany`.
+    """
 
     def __init__(self, store: Store, begin: str, settings: HeartbeatSettings, world: World) -> None:
         self._store = store
@@ -91,7 +94,7 @@ class WriterHeartbeat:
         return self._thread.ident is not None
 
     def start(self) -> bool:
-        """Create the file, then beat in a thread; False if another writer has this begin time.
+        """Create the file, then start the thread that renews it; False, and no thread, if another writer has the file.
 
         After an error the instant must not begin.
         """
@@ -104,9 +107,10 @@ class WriterHeartbeat:
         return True
 
     def resume(self) -> bool:
-        """Beat for an instant of another process of this writer; False if its file is gone.
+        """Renew another process's file for this writer, then start the thread; False, and no thread, if it is gone.
 
-        If the first beats fail, `alive` is false.
+        Tries `_RESUMES` times. If all fail, it returns True; the thread goes on, and `alive` is false until it
+        succeeds.
         """
         for _ in range(_RESUMES):  # the other process may still beat in between
             self._once()
@@ -118,7 +122,7 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Beat in a thread for another process's instant, after half an interval."""
+        """Start a thread that renews another process's file; its first beat comes after half an interval."""
         self._thread.start()
 
     def leave(self) -> None:
@@ -137,7 +141,10 @@ class WriterHeartbeat:
             self._once()
 
     def _once(self) -> None:
-        """Renew the heartbeat file once, and record whether it still exists."""
+        """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.
+
+        Missing: mark it removed. Overwritten: forget the version. Store errors wait for the next beat.
+        """
         sent_s = self._world.monotonic_s()
         try:
             if self._version is None:

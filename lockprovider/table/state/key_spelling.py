@@ -33,7 +33,7 @@ _ROWS, _BYTES = 1024, 1 << 20  # of a file, searched for a row without null time
 
 
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
-    """Return `config` with the key spelling of the table's files; caches what it compared.
+    """Return `config` with `key_is_named` as rows of up to `MOST` files spell keys; caches these samples.
 
     Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
@@ -60,7 +60,10 @@ def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]:
-    """Return the newest base file if not compared, at first a sample of all."""
+    """Return the slices to sample: at first up to `MOST`, spread over all; later the newest, unless compared.
+
+    Lists the table's files if they are not cached.
+    """
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((slice_ for slice_ in snapshot.slices if slice_.path), key=lambda slice_: slice_.begin)
     if spellings.compared:
@@ -70,7 +73,10 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Return one row's key by its spelling; empty if only one spelling is possible."""
+    """Read one row; return its key by spelling (True: it names its column), or nothing if there is no choice.
+
+    Raises `UnsupportedTable` if the key has neither spelling, `HistoryGone` if the file was removed.
+    """
     file = table.place.open(slice_.path, slice_.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:
@@ -90,7 +96,7 @@ def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Ma
 
 
 def _first_with_times(rows: pa.Table) -> int:
-    """Return the first row without a null time, which has only one spelling; else 0."""
+    """Return the index of the first row without a null in a timestamp column; 0 if there is none."""
     times = [column for column in rows.columns if types.is_timestamp(column.type)]
     complete = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
     return complete.index(True) if True in complete else 0

@@ -138,7 +138,10 @@ class TableKnowledge:
     # -- facts of a position of a log ----------------------------------------------------------------------------------
 
     def view_at(self, log: Log | None) -> TableView | None:
-        """Return the cached view, advanced to the end of the lock's current `log`; None if that does not reach it."""
+        """Advance the cached view to the end of the lock's current `log`, caching its commits; return the view.
+
+        None, and nothing changes, if there is no view or `log` does not reach back to it.
+        """
         view = self._view
         if view is None or log is None or log.name != view.log or (since := log.since(view.position)) is None:
             return None
@@ -151,9 +154,10 @@ class TableKnowledge:
         return view
 
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
-        """Cache and return the table, whose timeline was listed after reading `record`, or under the lock.
+        """Cache commits, timeline and view of a table `listed` after reading `record`, or under the lock; return it.
 
-        The record's last publishes may not be stored yet; they count if `decided`.
+        Publishes in the record that are not stored yet count if `decided`. Without a log, or with a pending service,
+        the cached view is dropped.
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
@@ -175,27 +179,27 @@ class TableKnowledge:
         )
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
-        """Cache a checkpoint's view at a position of the current log; return it as `view_at`."""
+        """Replace the cached view by a checkpoint's, cache the commits of `log`, and return the view as `view_at`."""
         self._learn_contents(log.since(log.first) or ())
         self._view, self.latest = view, view.timeline
         return self.view_at(log)
 
     def cache_files(self, snapshot: Snapshot) -> Snapshot:
-        """Cache the files of this snapshot, and return it."""
+        """Return this snapshot; cache its slices if the cached view has the same completed writes."""
         view = self._view
         if view is not None and view.timeline.written == snapshot.timeline.written:
             self._view = replace(view, slices={s.group: s for s in snapshot.slices})
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
-        """Return the cached files of the newest timeline; files of older ones may be cleaned."""
+        """Return the cached files if `timeline` has the cached view's completed writes, else None; no request."""
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:
             return None
         return Snapshot(timeline, tuple(sorted(view.slices.values())))
 
     def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
-        """Return the slices after these writes; None if one of the writes is unknown."""
+        """Return the slices after these writes; None if slices or a write's metadata are not cached. May raise `Corrupt`."""
         if view.slices is None:
             return None
         slices = dict(view.slices)
@@ -226,7 +230,7 @@ class TableKnowledge:
         return content
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
-        """Cache the contents of published instants, and return the instants."""
+        """Cache the contents that log entries carry; return the instants of all entries on the timeline."""
         instants: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
@@ -252,21 +256,27 @@ class TableKnowledge:
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the set of partitions with a metafile, for callers to extend."""
+        """Return the shared set of partitions known to have a metafile; callers add to it.
+
+        Starts an empty set if `timeline` has other cleans, rollbacks, restores or replacecommits than before.
+        """
         removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]
 
     def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
-        """Record the current heartbeats; return for how many seconds each was seen unchanged."""
+        """Replace the recorded heartbeat versions; return for how many seconds each was seen unchanged.
+
+        `now_s`: by the monotonic clock.
+        """
         first = {begin: beat for begin, beat in self._beats.items() if versions.get(begin) == beat[0] is not None}
         self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
         return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
-    """Update `slices` by the files and ended file groups of a completed write."""
+    """Change `slices` in place: drop the file groups that a completed write ended, add its base and log files."""
     for ended in metadata.ended:
         slices.pop(ended, None)
     for stat in metadata.all_stats:

@@ -35,7 +35,7 @@ _SCHEMA = "schema"
 
 
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
-    """Read the listing as of the data table's `timeline`, which must have been listed before.
+    """Read the metadata table; return the data table's files as of `timeline`, which must have been listed before.
 
     `must_have`: begin times that must be completed there. Raises `HistoryGone` if one is not, or if the table was
     removed or rewritten.
@@ -60,7 +60,10 @@ def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """Read these slices and return their merged listing, from log blocks of `valid` instants."""
+    """Read all files of these slices concurrently, and return their listing, with log blocks of `valid` instants only.
+
+    Raises `HistoryGone` for a missing file, `UnsupportedTable` for other blocks than a listing has.
+    """
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for slice_ in slices for path in slice_.paths]
     contents = dict(
@@ -68,6 +71,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
     )
 
     def records(slice_: FileSlice) -> Iterator[FilesRecord]:
+        """Yield the listing's records of one slice: the base file's, then the valid log blocks'."""
         if slice_.path:
             base = decode_hfile(contents[slice_.path], slice_.path)
             yield from decode_files(base, base.info.get(_SCHEMA, b"").decode(), slice_.path)
@@ -78,7 +82,10 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read the record schema of these slices from their base file or logs."""
+    """Read these slices' files until one states a record schema, and return it; else return `metadata_schema()`.
+
+    Raises `HistoryGone` for a missing file.
+    """
     for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
@@ -96,6 +103,10 @@ def own_timeline(store: Store) -> Timeline:
 
 
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
+    """Yield the listing's records of effective blocks, given with their paths; skips empty delete blocks.
+
+    Raises `UnsupportedTable` for other blocks.
+    """
     paths = {id(block): path for block, path in blocks}
     for block in effective(block for block, _ in blocks):
         path = paths[id(block)]
@@ -139,9 +150,10 @@ def uncompacted(own: Timeline) -> int:
 
 
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the metadata table's oldest instants that no reader needs: completed before `first`.
+    """Return the metadata table's oldest instants that no reader needs; removes none.
 
-    `remaining`: begin times of its files; those on the timeline must stay on it, or readers take them for completed.
+    All were completed before the time `first`, and a later such instant stays. `remaining`: begin times of its files;
+    those on the timeline must stay on it, or readers take them for completed.
     """
     end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
     states: dict[str, list[Instant]] = {}
@@ -173,7 +185,7 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Compare the listing with files listed before `timeline` and after the listing was read.
+    """Return where listing and files differ; `before`: files listed before `timeline`, `after`: after the listing.
 
     Concurrent changes by other writers are no differences.
     """

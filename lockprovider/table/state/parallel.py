@@ -16,12 +16,19 @@ _MOST = 8  # requests at a time
 
 
 def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of all calls, made in parallel for a remote store."""
+    """Make all calls, up to `_MOST` in parallel for a remote store, else in turn; return their results in order.
+
+    A call's error is raised at its turn; calls not begun are cancelled.
+    """
     return list(in_order(calls, min(_MOST, max(1, len(calls))) if store.is_remote else 1))
 
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
-    """Yield the jobs' results in order, `limit` running at most, none after the end."""
+    """Run the jobs in at most `limit` threads, and yield their results in order.
+
+    A job's error is raised at its turn; then, or if the caller stops, no other job begins. With one job or a limit of
+    1, this thread runs them.
+    """
     jobs = iter(jobs)
     first = list(islice(jobs, 2))
     if limit == 1 or len(first) <= 1:
@@ -40,7 +47,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
-    """List the files in a folder with a name after `after` and before `until`.
+    """List the files in a folder, by path relative to it, with one after `after` and before `until`.
 
     `until=":"` leaves the timeline's archive out.
     """
@@ -62,7 +69,7 @@ class Stale(Exception):
 
 
 def repeat_while_stale(look: Callable[[], T]) -> T:
-    """Return the result of `look`, repeated while it raises `Stale`; the last time its `error` is raised."""
+    """Call `look` until it does not raise `Stale`, at most `_LOOKS` times; return its result or raise its `error`."""
     for _ in range(_LOOKS - 1):
         try:
             return look()

@@ -114,7 +114,10 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """Return the plan of an archival now, of at most `at_most` writes."""
+    """Return the oldest instants to archive now, at most `at_most` writes with cleans and rollbacks between them.
+
+    Empty if the timeline is short enough; at least one write stays.
+    """
     writes = _by_begin(facts.now.writes)
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]
     if not candidates:
@@ -168,7 +171,10 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(timeline: Timeline, begin: str) -> str:
-    """Return the last write before `begin` without a savepoint: it begins the timeline."""
+    """Return the begin time of the last write before `begin` without a savepoint; empty if there is none.
+
+    If archival stops there, that write begins the timeline.
+    """
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     return max(
         (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""
@@ -187,7 +193,10 @@ def _orphans(facts: ArchivalFacts) -> list[str]:
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """Return the writes, and the cleans and rollbacks between them, by begin time."""
+    """Return the writes, and the completed cleans and rollbacks before the last of them, each with its pending files.
+
+    They are ordered by begin time.
+    """
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

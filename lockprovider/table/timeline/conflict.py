@@ -50,7 +50,7 @@ class ConcurrentOperation:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The other write, and the file groups that both touched."""
+    """A conflict: the other write, to which a write loses, and the file groups that both touched."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -93,9 +93,9 @@ def archived_since(before: Timeline, timeline: Timeline) -> bool:
 
 
 def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write or a planned table service (Hudi's default).
+    """Return the first overlap in file groups with a completed write or a planned table service; None: no conflict.
 
-    New file groups have fresh ids: two inserts of the same new key are not detected.
+    It is Hudi's default. New file groups have fresh ids: two inserts of the same new key are not detected.
     """
     return _first_overlap(
         operation.file_groups, (o for o in concurrent if o.instant.is_completed or o.is_table_service)
@@ -103,14 +103,17 @@ def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[Concurren
 
 
 def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Compare as `by_file_group`, but services give way to pending writes, and no write to a pending service."""
+    """Return the first overlap in file groups with a completed write; None: no conflict.
+
+    A table service also loses to pending writes. So a write never loses to a pending service.
+    """
     if operation.is_table_service:
         return _first_overlap(operation.file_groups, concurrent)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.is_completed))
 
 
 def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in partitions with a completed write or a planned table service.
+    """Return the first overlap in partitions with a completed write or a planned table service; None: no conflict.
 
     So two inserts of the same new key conflict.
     """
@@ -123,7 +126,7 @@ def by_partition(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 
 
 def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap with a write that ends a file group of a blind write, or plans to.
+    """Return the first overlap with a write that ends a file group of a blind write, or plans to; None: no conflict.
 
     An ended group hides rows logged at the same time.
     """
@@ -225,9 +228,10 @@ def left_bare(
     ended: Collection[FileGroup],
     buckets: int,
 ) -> tuple[Bucket, ...]:
-    """Return the buckets of replaced partitions in which JVM writers would write into a hidden group.
+    """Return the buckets of replaced partitions that JVM writers would fill in a hidden group, so no row would show.
 
-    `replaced`: file ids that a commit ends. `ended`: groups that earlier commits ended.
+    `replaced`: file ids that a commit ends, by partition. `written`: groups that it writes. `ended`: groups that
+    earlier commits ended.
     """
     hidden = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     rewritten = {(partition, bucket_of(file_id)) for partition, file_id in written}

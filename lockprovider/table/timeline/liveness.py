@@ -77,7 +77,7 @@ class LocalBeat:
 def dead(
     pending: Iterable[str], beats_ms: Mapping[str, int], store_now_ms: int, settings: HeartbeatSettings
 ) -> tuple[str, ...]:
-    """Return the begin times among `pending` whose heartbeat is missing or too old.
+    """Return the begin times among `pending` whose heartbeat in `beats_ms` is missing or too old; reads nothing.
 
     `store_now_ms`: now by the clock of `beats_ms`, or earlier, which only delays a verdict.
     """

@@ -74,10 +74,11 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """Return the files that may be removed. List `paths` BEFORE `timeline`: a file without an instant never gets one.
+    """Return the files that a clean may remove; removes none. List `paths` BEFORE `timeline`.
 
-    `replaced_by`: the begin of the replacecommit that ended a group. `archived`: completion times of archived writes of
-    logs.
+    A file without an instant then never gets one. `replaced_by`: the begin of the replacecommit that ended a group.
+    `protected`: paths to keep. `archived`: completion times of archived writes of logs. `written_ms`: see
+    `earliest_retained`.
     """
     earliest = earliest_retained(policy, timeline, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(timeline))
@@ -92,7 +93,7 @@ def removable(
 def earliest_retained(
     policy: Policy, timeline: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
-    """Return the retained commit that began first, else the last commit; None by versions.
+    """Return the retained commit that began first, else the last commit; None for `KeepVersions`, or no commit.
 
     Files that a late commit replaced are still needed. `written_ms`: when completed files were written, by a better
     clock than in their names; the later time counts.
@@ -116,7 +117,10 @@ def _first_pending(timeline: Timeline) -> str | None:
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
-    """Return the begin times of the slices to keep of one file group, given oldest first."""
+    """Return the begin times of one file group's slices to keep; appends `replaced_by`, if any, to `begins`.
+
+    `begins`: oldest first. `since`: readers need the slices from this begin time on, and the one before it.
+    """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
         begins.append(replaced_by)  # its end counts as its latest version
@@ -134,7 +138,8 @@ def _committed(
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
     """Return begin time and paths of each file group's completed slices, oldest first.
 
-    Logs belong to the last slice that began before they completed.
+    Logs belong to the last slice that began before they completed; those without one to a slice with an empty begin
+    time.
     """
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []

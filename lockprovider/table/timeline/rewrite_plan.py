@@ -84,7 +84,10 @@ class ClusterEvery:
 def clustering_plan(
     snapshot: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Return a clustering plan without `busy` file groups, and of slices that began before `until`."""
+    """Return a plan to join small slices, of at most `_MOST_GROUPS` groups, without `busy` file groups.
+
+    `until`: only slices that began before it; empty: all.
+    """
     small = [
         slice_
         for slice_ in snapshot.slices
@@ -109,7 +112,10 @@ def bytes_of(slice_: FileSlice) -> int:
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Yield the groups of slices of one partition to join, each as large as allowed."""
+    """Yield lists of two or more small slices of one partition to join, oldest first, each as large as allowed.
+
+    A list has about the target size or, to sort, `_SORTED_FILES` times that.
+    """
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
     for slice_ in sorted(

@@ -55,7 +55,7 @@ class Timeline:
         return timeline
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
-        """Return this timeline with these instants added."""
+        """Return a timeline with these instants added, and the derived facts updated; this one if it has them all."""
         merged, added = list(self.instants), []
         for instant in instants:
             at = bisect_left(merged, instant.file_name, key=lambda other: other.file_name)
@@ -224,7 +224,10 @@ def _second(instant: Instant) -> str:
 
 
 def _knowing(after: Timeline, before: Timeline, added: Sequence[Instant]) -> Timeline:
-    """Copy the cached facts of `before` to `after`, updated by the instants `added`; return `after`."""
+    """Set derived facts in the cache of `after`, from those of `before` and the instants `added`; return `after`.
+
+    Facts that cannot be updated are left to be computed later.
+    """
     begun = {i.begin for i in added}
     unchanged = (i for i in before.perhaps_pending if i.begin not in begun)
     vars(after)["perhaps_pending"] = (

@@ -58,7 +58,11 @@ def check_version(version: TableVersion) -> None:
 
 
 def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, reached: Reached) -> str:
-    """Return the time, in this order, up to which commits belong to a version; raises as `moment_of_version`."""
+    """Return the time, in this order, up to which commits belong to a version: completion or begin times.
+
+    Raises `InvalidInput` for no version or an `AsOf` of the other order, `HistoryGone` for a result that the table
+    lacks.
+    """
     if isinstance(version, AsOf):
         if version.by != ("completion" if order is Order.COMPLETION else "begin"):
             raise InvalidInput(
@@ -113,7 +117,10 @@ def _is_instant(version: TableVersion) -> bool:
 
 
 def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:
-    """Return the commit that completed or began at this time; of two commits, `order` decides."""
+    """Return the commit that completed or began at this time; of two commits, `order` decides.
+
+    None: there is none, or an archived commit may have this time.
+    """
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)
@@ -123,6 +130,10 @@ def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Ins
 
 
 def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, reached: Reached) -> str:
+    """Return the commit's completion or begin time, by `order`.
+
+    Raises `InvalidInput` if it has none, `HistoryGone` if it is neither on the timeline nor possibly archived.
+    """
     if not commit.instant or not commit.completion:
         raise InvalidInput(f"{commit!r} has made no commit; give Table.version for the table as it is")
     is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
@@ -211,10 +222,10 @@ def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
-    """Return the changed rows of one partition, as `OPERATION` and the columns of `new`.
+    """Compare one partition's rows before and after; return the changed ones as `OPERATION` and the columns of `new`.
 
-    Rows are compared by key and sequence number, which survive a rewrite. A key that came and went in between does not
-    show.
+    Rows are compared by key and sequence number, which survive a rewrite; both tables need these columns. A key that
+    came and went in between does not show.
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))

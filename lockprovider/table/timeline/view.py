@@ -126,7 +126,7 @@ class FileSlice:
 
     @classmethod
     def of_logs(cls, partition: str, file_id: str, logs: Iterable[SliceLog]) -> FileSlice:
-        """Make a slice without a base file."""
+        """Make a slice without a base file, of at least one log file; it begins when its first log began."""
         ordered = in_merge_order(logs)
         return cls(partition, file_id, ordered[0].file.begin, "", 0, ordered)
 
@@ -151,7 +151,10 @@ class FileSlice:
         return frozenset([self.begin, *(log.file.begin for log in self.logs)])
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
-        """Return this slice with only those of `logs` that belong to it."""
+        """Return a copy that has, instead of its logs, those of `logs` that completed at its base's begin or later.
+
+        A slice without a base file takes all, and needs at least one.
+        """
         own_logs = in_merge_order(log for log in logs if log.completion >= self.base)
         return replace(self, logs=own_logs) if self.path else FileSlice.of_logs(self.partition, self.file_id, own_logs)
 
@@ -247,9 +250,10 @@ def snapshot_of(
     archived: Callable[[str], str] = str,
     file_at: Callable[[str], tuple[str, BaseFile | LogFile] | None] = data_file_at,
 ) -> Snapshot:
-    """Return the latest slices among `files`, as of `timeline`.
+    """Return the latest visible slice of each file group among `files`, as of `timeline`; reads nothing.
 
-    `replaced`: ended file groups. `archived`: returns an archived write's completion time, or the begin if unknown.
+    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time by its begin, or
+    the begin if unknown. `file_at`: parses a path into partition and file; None: no data file.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}
@@ -294,9 +298,10 @@ def cleaned_groups(
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],
 ) -> frozenset[FileGroup]:
-    """Return the file groups whose slice in the past `snapshot` was cleaned.
+    """Return the file groups whose slice, or a log file of it, the past `snapshot` lacks: a clean removed it.
 
-    Writes in `later` name what they replaced, those in `earlier` the log files of `snapshot`.
+    Writes in `later`, since the snapshot, name what they replaced; those in `earlier` name log files that it should
+    have.
     """
     slices = {s.group: s for s in snapshot.slices}
     bases = {group: slice_.base for group, slice_ in slices.items()}
@@ -314,7 +319,10 @@ def cleaned_groups(
 def _without_logs(
     slices: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
-    """Return the groups with a missing log file that their base file does not contain."""
+    """Return the groups that lack a log file of the writes in `earlier` which their base file does not contain.
+
+    Skips groups that these writes ended.
+    """
     ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
     paths = {log.path for slice_ in slices.values() for log in slice_.logs}
     missing: set[FileGroup] = set()

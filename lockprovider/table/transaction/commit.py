@@ -52,7 +52,13 @@ _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """A try that did not decide the commit; `hold`: hold the lock from now on."""
+    """A try that did not decide the commit, with what the next try must know.
+
+    Attributes:
+        hold: hold the lock from now on.
+        unknown: the error of a try that may still be decided.
+        restoring: a timeline with an unfinished restore, which must end first.
+    """
 
     hold: bool = False
     unknown: PublishUnknown | None = None
@@ -60,7 +66,7 @@ class _Undecided:
 
 
 class Committing:
-    """The commit of one proposal; good for one `run`."""
+    """The commit of one proposal, decided by `run`, which may be called only once."""
 
     def __init__(self, txn: Transaction, started: Started, proposal: Proposal, basis: Basis) -> None:
         self._txn, self._table, self._started = txn, txn.table, started
@@ -69,9 +75,10 @@ class Committing:
         self._waited_s = 0.0
 
     def run(self) -> tuple[str, float]:
-        """Commit; return the completion time and the seconds waited for the decision.
+        """Stage and decide the commit, end transaction and heartbeat; return completion time and seconds waited.
 
-        After an error of `_REFUSED` nothing will be visible; after `PublishUnknown` it may be.
+        After an error of `_REFUSED` the staged copy is removed, and nothing will be visible; after `PublishUnknown` it
+        may be.
         """
         lock = self._table.lock
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
@@ -85,7 +92,11 @@ class Committing:
             raise
 
     def _try_until_decided(self, staged: Pending) -> str:
-        """Try until the commit is decided; finishes a dead restore if needed."""
+        """Try group commits, then under the lock, until the commit is decided; return its completion time.
+
+        On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `TRIES` tries, or
+        `PublishUnknown` if one may yet be decided.
+        """
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
         alone = bool(staged.staged) or self._listing is not None or carries
@@ -112,7 +123,10 @@ class Committing:
         raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")
 
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
-        """Take back a dead maker's clustering that caused this conflict; return whether that was done."""
+        """Remove the planned clustering that caused this conflict, under the lock, if its maker is dead.
+
+        Returns whether it is gone; False also for errors of store and lock.
+        """
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
             return False
@@ -123,7 +137,11 @@ class Committing:
     # -- decided together with others ----------------------------------------------------------------------------------
 
     def _try_group(self) -> str | _Undecided:
-        """Try a group commit; return the completion time if it is decided."""
+        """Judge the commit and have it decided without the lock; if so, finish and return its completion time.
+
+        Raises as `validate` does. Undecided: the log does not cover the table, a restore is pending, or the outcome is
+        unknown.
+        """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
         view, self._txn.view = self._txn.view, None
@@ -165,6 +183,7 @@ class Committing:
         return self._finish(completion, posted)
 
     def _finish(self, completion: str, leftover: str) -> str:
+        """End transaction and heartbeat, remove markers and `leftover` in the background; return `completion`."""
         self._txn.enter(Step.END)
         self._started.end(self._table, [*self._txn.markers, *filter(None, [leftover])])
         return completion
@@ -172,7 +191,10 @@ class Committing:
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
     def _try_held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Undecided:
-        """Try under the lock; if it fails, an `unknown` earlier try stays unknown."""
+        """Acquire the lock and publish as `_commit_under`; if store or lock fails, raise the earlier error `unknown`.
+
+        `unknown`: of an earlier try that may still be decided, or None; then the failure passes.
+        """
         try:
             if unknown is not None:
                 return self._try_held_after_post(staged)
@@ -183,13 +205,17 @@ class Committing:
             raise
 
     def _try_held_after_post(self, staged: Pending) -> str | _Undecided:
-        """Try under the lock; if refused, try again with the log ended, which ends posted intents."""
+        """Acquire the lock and publish as `_commit_under`; if refused, repeat once with the log ended.
+
+        That ends posted intents, so that no other writer decides the commit later.
+        """
         try:
             return self._commit_under(self._acquire(), staged)
         except _REFUSED:
             return self._commit_under(self._acquire(keeps_log=False), staged)
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
+        """Report the wait, acquire the table lock, and add the time to the seconds waited. `keeps_log`: see `Lock`."""
         table = self._table
         asked_s = table.world.monotonic_s()
         table.report("lock_wait", self._proposal.begin)
@@ -198,7 +224,10 @@ class Committing:
         return lease
 
     def _commit_under(self, lease: Lease, staged: Pending) -> str | _Undecided:
-        """Judge and publish under this lease, then release it; return the completion time if published."""
+        """Judge and publish under this lease, always release it; if published, finish and return the completion time.
+
+        Undecided: the lease was lost, the outcome is unknown, or a restore is pending. Raises as `validate` does.
+        """
         table, begin = self._table, self._proposal.begin
         try:
             table.report("lock_held", begin, epoch=lease.epoch)
@@ -217,7 +246,10 @@ class Committing:
         return self._finish(completion, staged.staged)
 
     def _publish(self, lease: Lease, staged: Pending, view: TableView) -> str:
-        """Judge the commit and publish its completed file, unless it was decided before; return the completion time."""
+        """Judge the commit, write its listing, publish its completed file, cache, report; return the completion time.
+
+        If it was decided before, only returns. Raises as `validate`, `begin_listing` and `Lease.publish` do.
+        """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
         if done is not None and done.completion is not None:
@@ -241,7 +273,10 @@ class Committing:
         return completion
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
-        """Return the commit with the carried keys of the last commit that has some."""
+        """Return the encoded commit with extra metadata copied from the last commit that has keys of `carried_keys`.
+
+        Reads at most `_LOOKED_AT` commits; without such keys the proposal's bytes return unchanged.
+        """
         prefixes, metadata = self._table.settings.carried_keys, self._proposal.metadata
         for instant in reversed(timeline.writes[-_LOOKED_AT:]) if prefixes else ():
             extra = self._table.metadata_of(instant).extra

@@ -89,7 +89,10 @@ def config_digest(config: TableConfig) -> str:
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Raise if the proposal may not follow these commits; `JudgeAnew` if they are not enough."""
+    """Raise the error of `decide` if the proposal may not follow the commits `done`, oldest first; sends no request.
+
+    Raises `JudgeAnew` if they are not enough, since keys must be compared.
+    """
     if not done:
         return
     if proposal.compares_keys:
@@ -123,14 +126,17 @@ class TableDecider:
         self._config, self.unordered = config_digest(config), is_unordered(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
-        """Raise if the intent may not follow these log entries."""
+        """Raise the error of `decide` if the intent may not follow these log entries; caches their commits.
+
+        Raises `JudgeAnew` if the intent or an entry cannot be decoded.
+        """
         proposal = self._proposal(intent)
         if proposal is None:
             raise JudgeAnew
         refuse(proposal, [self._known(entry) for entry in since])
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the completed file to publish, at a time above all on the timeline.
+        """Return the completed file to publish, at a time above all on the timeline; call `refresh` before.
 
         None: the intent has no proposal, or one made with other properties.
         """
@@ -144,6 +150,7 @@ class TableDecider:
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, proposal.data)
 
     def _proposal(self, intent: Intent) -> Proposal | None:
+        """Decode and cache the proposal in the intent's body; None if it has none. Empties the cache at `_KEPT`."""
         if intent.body not in self._decoded:
             try:
                 proposal: Proposal | None = decode(intent.body)
@@ -155,9 +162,9 @@ class TableDecider:
         return self._decoded[intent.body]
 
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
-        """Decode and cache the commit in this log entry; raises `JudgeAnew` if it has no bytes.
+        """Return the instant and metadata in this log entry, and cache them; raise `JudgeAnew` without valid bytes.
 
-        Cached bytes do not count: all processes must judge alike.
+        Bytes cached before do not count instead: all processes must judge alike.
         """
         name = _name(entry)
         instant = parse_instant(name)

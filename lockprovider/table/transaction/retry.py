@@ -39,7 +39,12 @@ def transact(
     pinned: bool = True,
     face: Face | None = None,
 ) -> CommitResult:
-    """Run `fn` in a transaction, as `Table.transact` does; `face` wraps the transaction that `fn` gets."""
+    """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a lost conflict.
+
+    Up to `retries` conflicts are rolled back, reported and repeated after a pause. Changed properties repeat it
+    uncounted, but raise with `face` and no retries. Other errors roll back and pass. `face` wraps the transaction that
+    `fn` gets.
+    """
     _check_call(table, fn, extra)
     retries, conflicts = whole(retries, "retries"), 0
     while True:
@@ -70,6 +75,7 @@ def transact(
 
 
 def _check_call(table: object, fn: object, extra: object) -> None:
+    """Raise `InvalidInput` if `table` is no `TableContext`, `fn` not callable, or `extra` no mapping of texts."""
     if not isinstance(table, TableContext):
         raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
     if not callable(fn):
@@ -96,7 +102,11 @@ def create_table(
     watcher: Watcher = ignore_event,
     exist_ok: bool = False,
 ) -> _Table:
-    """Create a table, as `Table.create` does."""
+    """Store the properties of a new table, commit an empty write, and return the table as a `kind`.
+
+    Raises `TableExists` if `url` has a table; with `exist_ok` it opens that, unless keys, fields, type or buckets
+    differ.
+    """
     url = check_url(url)
     if not isinstance(spec, TableSpec):
         raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
@@ -120,6 +130,7 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
+    """Read the table's properties; raise `TableExists` if keys, fields, type or buckets are not those of `config`."""
     existing = table.config()
     for name in ("record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"):
         if getattr(existing, name) != getattr(config, name):

@@ -69,9 +69,9 @@ class Started:
             self.creating.result()
 
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start, clean up after dead writers if due, and read the properties in the background.
+        """Report the start, read the properties in the background, and clean up after dead writers if due.
 
-        An error stops the heartbeat.
+        An error stops the heartbeat, and passes. Call it after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
             # After the read of the record, so that the commit need not wait for it.
@@ -95,9 +95,10 @@ class Started:
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove everything that was written; the next writer removes what is left.
+        """Remove the instant and all its files, then stop the heartbeat and remove its file.
 
-        `files`: all files, removed without the lock. None: more may exist, or another writer may still commit them.
+        Swallows store errors and `NotAcquired`; the next writer removes what is left. `files`: all files, removed
+        without the lock. None: more may exist, or another writer may still commit them; the lock is acquired.
         """
         try:
             with contextlib.suppress(CasError):
@@ -116,9 +117,10 @@ class Passed(Exception):
 
 
 class EarlyStart:
-    """An instant taken in the background while its append announces its files. Thread-safe.
+    """An instant that the constructor claims, with a heartbeat, then takes in the background. Thread-safe.
 
-    `accept` raises if the instant does not fit the append; it is called until it has returned once.
+    Meanwhile its append announces files. `accept` raises if the instant does not fit the append; it is called until it
+    has returned once.
     """
 
     def __init__(self, table: TableContext, kind: InstantKind, accept: Callable[[Started], object]) -> None:
@@ -129,14 +131,17 @@ class EarlyStart:
         self._guard = RLock()
 
     def taken(self) -> Started:
-        """Wait for the instant; raises `Passed` if its begin time is not valid."""
+        """Wait for the instant and return it; raises `Passed` if its begin time is not valid, or the start's error."""
         outcome = self._taking.result()
         if not isinstance(outcome, Started):
             raise Passed
         return outcome
 
     def confirm(self) -> None:
-        """Wait until data files may be written; raises as `taken` and `accept` do."""
+        """Wait until data files may be written: the instant is taken, and `accept` has returned once.
+
+        Raises as `taken` and `accept` do; a later call then tries again.
+        """
         with self._guard:
             if not self._is_accepted:
                 self._accept(self.taken())
@@ -144,9 +149,10 @@ class EarlyStart:
 
 
 def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started:
-    """Take an instant later than all of `timeline`; raises `PropertiesChanged` if `kind` has old properties.
+    """Take an instant later than all of `timeline`: start its heartbeat thread, create its pending files.
 
-    The caller gives it to its transaction, then calls `announce_and_clean`.
+    Repeats while the time is invalid. Raises `PropertiesChanged` if `kind` has old properties. The caller gives it to
+    its transaction, then calls `announce_and_clean`.
     """
     while not isinstance(tried := _take(table, kind, _claim(table, timeline)), Started):
         timeline = tried
@@ -154,7 +160,10 @@ def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started
 
 
 def resume(table: TableContext, begin: str) -> Started:
-    """Take up another process's instant of this writer; raises `Aborted` if it is not pending."""
+    """List the table, start the heartbeat of another process's instant of this writer, and return the instant.
+
+    Raises `Aborted` if it is not pending, or its heartbeat file is gone.
+    """
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     view = table.now(listed=True)
     if not view.timeline.is_pending(begin) or not heartbeat.resume():
@@ -172,6 +181,10 @@ class _Claimed:
 
 
 def _claim(table: TableContext, timeline: Timeline) -> _Claimed:
+    """Choose a begin time of now, later than all of `timeline`, and start its heartbeat thread.
+
+    If another writer has that time, lists the timeline and repeats.
+    """
     while True:
         begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
         # The heartbeat comes first: a pending instant without one counts as dead.
@@ -182,7 +195,10 @@ def _claim(table: TableContext, timeline: Timeline) -> _Claimed:
 
 
 def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
-    """Try to begin at this time; return a new timeline if the time is invalid."""
+    """Create the pending files of the claimed instant; if its time is invalid, remove its files, return a new timeline.
+
+    An error stops the heartbeat but leaves the files to a cleaner, and passes.
+    """
     heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:
@@ -200,7 +216,10 @@ def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started 
 def _verify(
     table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
-    """Create the inflight file and check the begin time; if invalid, remove the files and return the timeline."""
+    """Create the inflight file in the background, read the table, and return the instant if its begin time is valid.
+
+    Else stops the heartbeat, removes the instant's files, and returns the timeline read, or raises `PropertiesChanged`.
+    """
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
@@ -220,7 +239,7 @@ def _verify(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """Read the table and, if a check for dead writers is due, others' pending instants."""
+    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants."""
     if table.settings.is_eager:
         view = table.now(listed=True)
         return view, view.timeline

@@ -68,6 +68,7 @@ def after(state: State, step: Step) -> State:
 
 
 def _refusal(state: State, step: Step) -> TableError:
+    """Return the error for a step that is not allowed: `Aborted` after the end, else `InvalidRecords`."""
     if state is State.OVER:
         return Aborted("this transaction is over, it was committed or rolled back; begin another one")
     if step is Step.ASK:

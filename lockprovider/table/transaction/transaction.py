@@ -54,7 +54,10 @@ __all__ = ["CommitResult", "Transaction"]
 
 
 class Transaction:
-    """One instant of one writer; good for one commit. Not thread-safe."""
+    """One instant of one writer, taken at its first write; it commits or rolls back once. Not thread-safe.
+
+    The constructor checks the store and, if `pinned`, reads the table; raises `NotSupported` or `UnsupportedTable`.
+    """
 
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
         table.lock.require_safe_store()  # begin creates a file conditionally
@@ -90,7 +93,7 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Take up another process's instant of this writer; raises `Aborted` if it is not pending.
+        """Take up another process's instant of this writer, and beat for it; raises `Aborted` if it is not pending.
 
         The snapshot is of now: only for writes that add file groups, or replace all files of now.
         """
@@ -180,13 +183,14 @@ class Transaction:
         return self.replay and self.state is State.OPEN and self._timeline is None and not self._is_blind
 
     def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
-        """Begin in the background; files of these columns may be announced during that.
+        """Claim an instant, and begin in the background; files of these columns may be announced during that.
 
         `check` raises if the write is not possible; it runs before the first file.
         """
         partitions = self.table.knowledge.partitions_at(self.table.knowledge.latest)
 
         def accept(started: Started) -> None:
+            """Own and report the taken instant, run `check`; raise `Passed` if columns or partitions changed."""
             after(self.state, Step.BEGIN)  # refuses a late thread
             if self.started is None:
                 self._adopt(started)
@@ -204,9 +208,10 @@ class Transaction:
         return WritesHere(self.markers, self.announced, partitions, self._early.confirm)
 
     def ensure_begun(self) -> Started:
-        """Begin if not begun; raises `Passed` if the write must begin again.
+        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
 
-        Also raises `PropertiesChanged`, `Aborted` after the end, `InvalidRecords` after a write.
+        Raises `Passed` if the write must begin again, `PropertiesChanged`, `Aborted` after the end, `InvalidRecords`
+        after a write.
         """
         if self.state is State.CLAIMED and self._early is not None:
             self._early.confirm()
@@ -245,7 +250,10 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """Make this a blind write into these partitions, if `may_be_blind`; writes missing anchors."""
+        """Make this a blind write into these partitions, writing missing anchors, if `may_be_blind`; else do nothing.
+
+        It then forgets the timeline that it has read.
+        """
         if self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
             self._is_blind, self._timeline = True, None
@@ -257,7 +265,7 @@ class Transaction:
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices that changes of these partitions go into.
+        """Return the file slices of these partitions (None: all) into which changes go; lists files the first time.
 
         Raises `WriteConflict` if others replaced a blind write's anchors.
         """
@@ -304,7 +312,8 @@ class Transaction:
         """Add these columns to the table with this commit; older rows have nulls there.
 
         To extend a column, give its wider struct, or the path of a new field (`st.y`, `l.element.y`, `m.value.y`).
-        Columns that exist with this type stay. Raises `UnsupportedSchema` or `InvalidInput`.
+        Columns that exist with this type stay. Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read,
+        `UnsupportedTable`.
         """
         self._adds_columns = True
         if self.table.current.internal_schema(self.timeline):
@@ -316,9 +325,9 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Record the written data files; call it once, after all of them are stored.
+        """Record the written data files, and write missing anchors; call it once, after all files are stored.
 
-        Raises `InvalidRecords` for a file group that this commit replaces.
+        Begins if not begun. Raises `InvalidRecords` for a file group that this commit replaces, or a wrong bucket.
         """
         self.ensure_begun()
         files = tuple(stats)
@@ -330,7 +339,10 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write anchors for buckets whose file group this overwrite hides, but JVM writers would write into."""
+        """Write an empty base file for each bucket whose file group this overwrite hides; return their stats.
+
+        JVM writers would write into the hidden group. Empty unless it overwrites a table fit for non-blocking writes.
+        """
         if not self._replaced or lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -344,9 +356,11 @@ class Transaction:
         return tuple(anchors.write_anchors(writer, bare, ended | replaced))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Make the write visible for good, unless another writer got in the way.
+        """Delete stray data files and commit, so that the write is visible for good; then run inline services.
 
-        Raises `WriteConflict`, `Aborted`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `InvalidRecords`.
+        A second call returns the first result. Raises `WriteConflict`, `Aborted`, `AlreadyCommitted`,
+        `WrongCheckpoint`, `Fenced` or `InvalidRecords`: nothing becomes visible, call `rollback`. After
+        `PublishUnknown` it may be visible.
         """
         if self.result is not None:
             return self.result
@@ -364,7 +378,7 @@ class Transaction:
         return self.result
 
     def lost_to_others(self, error: Exception) -> bool:
-        """Return whether `error` is a conflict or a removed file: another try may succeed."""
+        """Return whether another try may succeed: `error` is a conflict or a removed file. May list the timeline."""
         return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
@@ -373,7 +387,10 @@ class Transaction:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
-        """Remove everything this transaction wrote; a later writer removes what is left. Nothing was visible."""
+        """End the transaction, remove everything it wrote, and stop its heartbeat; nothing is done once it is over.
+
+        Swallows store errors: a later writer removes what is left. Nothing was visible.
+        """
         state, started = self.state, self.started
         if state is State.OVER:
             return
@@ -389,7 +406,10 @@ class Transaction:
                 self.table.store.delete_all(self.markers)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Return the commit to propose, and its writer's knowledge; compares keys if set."""
+        """Return the commit to propose, and its writer's knowledge; checks keys if set, stores the schema history.
+
+        The schema history is stored only with schema-on-read.
+        """
         keys = self._look_for_keys(stats) if self.check_keys else None
         is_blind = self._is_blind and self._snapshot is None
         rule = non_blocking if is_blind else self.table.settings.resolution
@@ -413,7 +433,11 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """Check new keys against the table; return the check to repeat at the commit, or None with buckets."""
+        """Check new keys against the table; return the check to repeat at the commit, or None with buckets.
+
+        Raises `InvalidRecords` for an insert of an existing key or merge-on-read, `WriteConflict` for a key that
+        another writer inserted since.
+        """
         if self.config.is_merge_on_read:
             raise InvalidRecords(
                 "check_keys needs a copy-on-write table: merge-on-read has keys in log files, too; upsert instead"
@@ -429,7 +453,10 @@ class Transaction:
         return None
 
     def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
-        """Delete announced data files that are not part of the commit: those of failed task attempts."""
+        """Delete announced data files that are not in `stats`: those of failed task attempts.
+
+        If other processes write, first lists their markers, and records them here.
+        """
         store, committed = self.table.store, {stat.path for stat in stats}
         if self._tasks_write:
             self.markers = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]

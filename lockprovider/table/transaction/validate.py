@@ -72,7 +72,7 @@ def commits_to_read(proposal: Proposal, basis: Basis, timeline: Timeline) -> tup
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not be made.
+    """Raise if the commit may not follow the table's state `view`; reads commits, and reports a conflict to the watcher.
 
     Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
@@ -102,7 +102,10 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise `Aborted` if the instant may be rolled back, or the table's properties changed."""
+    """Raise `Aborted` if the instant was or may be rolled back, or the table's properties changed.
+
+    Raises `UnsupportedTable` if the changed table cannot be written here.
+    """
     begin, timeline = proposal.begin, view.timeline
     if not (timeline.is_pending(begin) if view.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
@@ -116,7 +119,7 @@ def _check_alive(
 
 
 def _is_there(table: TableContext, proposal: Proposal) -> bool:
-    """Return whether the inflight file exists; also True for a write younger than `LOOKED_AT_MS`.
+    """Return whether the inflight file exists, by a HEAD request; True for a write younger than `LOOKED_AT_MS`.
 
     A rollback without the lock removes the file, unseen in the log.
     """
@@ -130,9 +133,9 @@ def _is_there(table: TableContext, proposal: Proposal) -> bool:
 
 
 def _unseen(table: TableContext, snapshot: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
-    """Return the file groups whose files the snapshot lacks.
+    """Return the file groups of which `snapshot` lacks files, because a clean removed them before it was listed.
 
-    Log files are cleaned only after a compaction.
+    `later`: commits since. Log files are cleaned only after a compaction; then earlier commits are read.
     """
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
     return cleaned_groups(snapshot, with_logs(table, snapshot.timeline) if is_compacted else [], later)
@@ -155,7 +158,10 @@ def _may_have_missed(table: TableContext, before: Timeline, timeline: Timeline) 
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, later: list[_Done]
 ) -> list[ConcurrentOperation]:
-    """Return the operations to compare with; raises `WriteConflict` if files of the snapshot were cleaned."""
+    """Return the operations to compare file groups with: `later` commits, but no compactions, and planned clusterings.
+
+    Reads plans. Raises `WriteConflict` if the write's snapshot lacks cleaned files.
+    """
     unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
     if unseen:  # its new keys may exist there
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
@@ -191,6 +197,10 @@ def pending_writes(table: TableContext, timeline: Timeline, me: str) -> tuple[Co
 
 
 def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> ConcurrentOperation:
+    """Read a pending write's inflight file and markers; return it with the file groups that they state.
+
+    Its operation is `UNKNOWN` without a content.
+    """
     inflight = Instant(begin, timeline.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
     content = _content(table, inflight)
     profile = decode_commit(content, inflight.file_name) if content else None
@@ -201,6 +211,7 @@ def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> Concu
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
+    """List and read the markers of the write `begin`; return the file groups of the files that they announce."""
     markers: list[Marker] = []
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
@@ -236,9 +247,10 @@ class LaterCommits:
 
 
 def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
-    """Raise if a write may not follow the commits since its snapshot. Pure, but for the functions of `since`.
+    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if a write may not follow `since`.
 
-    All commits pass here.
+    `rule` finds the overlap in file groups. Pure, but for the functions of `since`, whose errors pass. All commits pass
+    here.
     """
     refuse_repeated_or_fenced(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
@@ -250,9 +262,9 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Raise `WriteConflict` if columns were added since: the write would drop them.
+    """Raise `WriteConflict` if the table's columns are not those that the write knows: it would drop new ones.
 
-    Each commit states all columns, so the last one is enough.
+    Each commit states all columns, so the last one that states any is enough.
     """
     for other, metadata in latest_first:
         if metadata.schema_json:
@@ -274,7 +286,7 @@ def short_digest(text: str) -> str:
 # Two inserts of the same new key write different file groups. So the later writer compares the keys of new files: by
 # the key ranges in the footers, then the bloom filter, then the keys. Source: Hudi `HoodieBloomIndex`.
 class KeyCheck:
-    """The check that a write's new keys are still new at its commit.
+    """The check that a write's new keys are still new at its commit; `stats`: all its files.
 
     No race puts a key twice into a partition if all writers use it; JVM writers do not.
     """
@@ -288,7 +300,10 @@ class KeyCheck:
         self._compared: set[str] = set()
 
     def refuse_shared(self, done: Iterable[Instant]) -> None:
-        """Raise `WriteConflict` if one of these commits inserted a key of this write; may raise `HistoryGone`."""
+        """Raise `WriteConflict`, and report it, if one of these commits inserted a key of this write.
+
+        Reads their files; remembers commits that passed, and skips them next time. May raise `HistoryGone`.
+        """
         for instant in done:
             if instant.file_name in self._compared:
                 continue
@@ -298,7 +313,10 @@ class KeyCheck:
             self._compared.add(instant.file_name)
 
     def refuse_known(self, snapshot: Snapshot) -> None:
-        """Raise `InvalidRecords` if the snapshot has a key of this insert, or the insert has one twice."""
+        """Read the new files, and compare keys with the snapshot's files of their partitions.
+
+        Raises `InvalidRecords` if one has a key of this insert, or the insert has one twice.
+        """
         for partition, files in self._new.items():
             keys = pa.concat_arrays([file.keys for file in files])
             if pc.count_distinct(keys).as_py() < len(keys):
@@ -311,6 +329,7 @@ class KeyCheck:
                 self._refuse(partition, KeyFile(self._table.place, slice_.path, slice_.size))
 
     def _refuse(self, partition: str, existing: KeyFile) -> None:
+        """Raise `InvalidRecords` if the file `existing` has a key of this write's new files in the partition."""
         for file in self._new[partition]:
             shared = file.shared(existing)
             if len(shared):
@@ -320,6 +339,7 @@ class KeyCheck:
                 )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
+        """Yield for each pair of a new file and a file in `stats` the keys in both, if any; skips files of updates only."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:

@@ -37,6 +37,7 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
+    """Return nullable fields of stored types, named inside `path`; raises UnsupportedSchema for a bad name or type."""
     _check_names([column.name for column in fields])
     return [
         pa.field(column.name, stored_type(column.type, f"{path}.{column.name}" if path else column.name))
@@ -45,6 +46,7 @@ def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
 
 
 def _check_names(names: Sequence[str]) -> None:
+    """Raise UnsupportedSchema for meta columns, names equal but for case, and other characters than `A-Za-z0-9_`."""
     spellings: dict[str, str] = {}
     for name in names:
         if name in META_COLUMNS or not _NAME.fullmatch(name):
@@ -93,7 +95,10 @@ def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
-    """Return the column that holds only the new field at the path `column.name`."""
+    """Return a field like its owner in `fields`, but with only the new field at the path `column.name`.
+
+    Unknown paths raise InvalidInput.
+    """
     name, _, rest = column.name.partition(".")
     owner = next((field for field in fields if field.name == name), None)
     if owner is None:
@@ -102,7 +107,10 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return a type like `owner` with only the new field at `rest`."""
+    """Return a type like `owner`, but with only a field of type `kind` at the path `rest` in it.
+
+    Raises InvalidInput if none can be there; `path` is `owner`'s.
+    """
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
         inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
@@ -117,7 +125,10 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return the old fields, widened by new inner fields, then the new fields."""
+    """Return the old fields, widened by new inner fields, then the new fields.
+
+    Raises UnsupportedSchema for another type, or names that differ only in case.
+    """
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
         number = by_name.get(field.name)
@@ -131,7 +142,10 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
-    """Return the old type with the new one's inner fields; refuse other changes."""
+    """Return the old type with the new one's inner fields added; plain types stay.
+
+    Raises UnsupportedSchema if an old plain type does not hold every new value.
+    """
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):
@@ -163,6 +177,7 @@ def _new(table: Sequence[pa.Field], source: Sequence[pa.Field], path: str) -> It
 
 
 def _new_inside(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
+    """Yield the fields inside `source` that `table` lacks, named by their paths; nothing if the kinds differ."""
     if types.is_struct(table) and types.is_struct(source):
         yield from _new(_inside(table), _inside(source), path)
     elif types.is_map(table) and types.is_map(source):
@@ -175,11 +190,12 @@ def _new_inside(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[
 
 
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return each leaf field's path and type, without nullability, in which engines differ."""
+    """Return each leaf field's path and type, without map keys, and without nullability, in which engines differ."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield each leaf's path and type in structs, list elements and map values; map keys are left out."""
     if types.is_struct(kind):
         for field in _inside(kind):
             yield from _leaves(f"{path}.{field.name}", field.type)

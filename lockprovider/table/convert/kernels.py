@@ -81,6 +81,7 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Cast values to a column's type; raises WouldChange unless the cast back returns equal values (NaN equals NaN)."""
     converted = values.cast(column, safe=False)
     same = pc.equal(converted.cast(values.type, safe=False), values)
     if types.is_floating(values.type):
@@ -106,14 +107,17 @@ def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast integers through a decimal with room for every integer, as pyarrow requires."""
+    """Cast integers through a decimal with room for every integer, as pyarrow requires; misfits raise WouldChange."""
     digits = 20 + column.scale
     wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
     return _cast(values.cast(wide), column)
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert floats to the decimals of their shortest text, and large whole numbers exactly; pyarrow's cast rounds."""
+    """Convert floats to the decimals of their shortest text, large whole numbers exactly; others raise WouldChange.
+
+    pyarrow's cast rounds.
+    """
     is_quick = types.is_float64(values.type) and types.is_decimal128(column)
     quick = _few_digits(values, column) if is_quick else None
     if quick is not None:
@@ -148,7 +152,10 @@ def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Return the nearest float if it equals the decimal; pyarrow's cast is one bit off for many (arrow #35942)."""
+    """Convert decimals to the nearest floats; WouldChange if a float's shortest text differs.
+
+    pyarrow's cast is one bit off for many (arrow #35942).
+    """
     quick = _quotients(values) if types.is_float64(column) and types.is_decimal128(values.type) else None
     if quick is not None:
         return quick
@@ -157,7 +164,7 @@ def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _quotients(values: pa.Array) -> pa.Array | None:
-    """Convert decimals of at most 15 digits to floats; return None if any value has more."""
+    """Convert decimals of at most 15 digits to floats; None for longer ones, no values, or a scale outside 0 to 22."""
     if values.type.scale not in range(_EXACT_POWER + 1) or not len(values):
         return None
     words = np.frombuffer(values.buffers()[1], dtype="<i8", count=2 * (values.offset + len(values)))
@@ -203,7 +210,10 @@ _JAVA_PLAIN = (-2, 7)  # positions of the point in 0.001 and in 9,999,999
 
 
 def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert text or bytes of any kind to 32-bit offsets; convert numbers to text."""
+    """Convert text or bytes of any kind to 32-bit offsets, numbers to text.
+
+    Raises TooLong above `ARRAY_BYTES`, WouldChange for bytes that are not UTF-8.
+    """
     if types.is_string_view(values.type) or types.is_binary_view(values.type):
         lengths = np.frombuffer(values.buffers()[1] or b"", dtype="<i4").reshape(-1, 4)[values.offset :, 0]
         if lengths[: len(values)][values.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64) > ARRAY_BYTES:
@@ -217,7 +227,10 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Rebase large text or bytes to 32-bit offsets; pyarrow's cast fails beyond 2 GiB of the buffer."""
+    """Rebase large text or bytes to 32-bit offsets; raises TooLong above `ARRAY_BYTES`.
+
+    pyarrow's cast fails beyond 2 GiB of the buffer.
+    """
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, dtype="<i8", count=values.offset + len(values) + 1)[values.offset :]
     if len(values) == 0:
@@ -235,7 +248,7 @@ _UUID_TEXT = 36
 
 
 def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Write each UUID as 36 characters; pyarrow's cast would treat its 16 bytes as text."""
+    """Write each UUID as 36 characters; nulls stay. Raises TooLong above `ARRAY_BYTES` of text."""
     raw = values.storage.fill_null(bytes(16))
     data = np.frombuffer(raw.buffers()[1], dtype=np.uint8)[16 * raw.offset : 16 * (raw.offset + len(raw))]
     text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
@@ -343,7 +356,10 @@ def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def without_hidden(part: pa.Array, structs: pa.Array) -> pa.Array:
-    """Return a struct's field with nulls under null structs, which `flatten` does not set in runs."""
+    """Return a struct's run-end encoded field expanded, with nulls under null structs; return other fields unchanged.
+
+    `flatten` has set their nulls, and does not in runs.
+    """
     if not types.is_run_end_encoded(part.type):
         return part
     runs, places = runs_of(part)

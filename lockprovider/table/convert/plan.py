@@ -75,7 +75,7 @@ class ColumnStep:
     renames: bool = True
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Convert one array."""
+        """Convert one array; raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets."""
         return values if self.run is None else self.run(values)
 
 
@@ -92,7 +92,7 @@ class _Unfit(Exception):
         self.misfit, self.values, self.kernel = misfit, values, kernel
 
     def located(self, row: int) -> Misfit:
-        """Return the misfit with the row and the first value that does not fit."""
+        """Return the misfit with this row number and the first refused value; runs the kernel again to find it."""
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
         position = _first(self.kernel, self.values)
@@ -100,7 +100,7 @@ class _Unfit(Exception):
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
-    """Find the first value that `run` refuses, given that it refuses the whole array."""
+    """Return the position of the first value that `run` refuses, by bisection. `run` must refuse the whole array."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -115,7 +115,7 @@ def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Collector of the steps and misfits between two schemas."""
+    """Compiler of the steps between two schemas; it raises nothing, and collects all misfits in `misfits`."""
 
     missing: OnMissing
     rules: Rules
@@ -124,7 +124,10 @@ class _Compiler:
     def columns(
         self, source: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Return each table column's index in the rows (None if missing) and step; records misfits."""
+        """Return each table column's index in the rows (None if missing) and step.
+
+        Appends to `misfits`; warns about Hudi's meta columns, except with rules `READ`.
+        """
         if self.rules is not READ:
             without_meta_columns(source)
         return self._fields(list(source), list(table), "", set(needed))
@@ -136,7 +139,10 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Match fields by name; return each target field's index and step, and record misfits."""
+        """Match fields by name; return each target field's source index (None if missing) and step.
+
+        Appends to `misfits`, whose names start with `path`.
+        """
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
         if len(places) < len(source):
@@ -159,6 +165,7 @@ class _Compiler:
             self.misfits.append(Misfit.twice(f"{path}.{name}" if path else name))
 
     def _strangers(self, source: Sequence[pa.Field], names: list[str], path: str) -> None:
+        """Append a misfit for each source field not in `names`; at the top level Hudi's meta columns are allowed."""
         expected = {*names} if path else {*names, *META_COLUMNS}
         strangers = [column for column in source if column.name not in expected]
         near = {name.lower(): name for name in names} if strangers else {}
@@ -170,14 +177,17 @@ class _Compiler:
     # -- of one type ------------------------------------------------------------------------------------------------
 
     def step(self, source: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
-        """Return the step from a type to a field, which refuses nulls for a required field."""
+        """Return the step from a type to a field, and append to `misfits`; for a required field it refuses nulls.
+
+        Rules `READ` accept nulls.
+        """
         conversion = self._of_type(source, field.type, path)
         if field.nullable or self.rules is READ:
             return conversion
         return ColumnStep(_required(conversion, Misfit.null(path, str(field.type))), renames=False)
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
-        """Return the step between two types; records types that do not fit as a misfit."""
+        """Return the step between two types; if they do not fit, append to `misfits` and return an idle step."""
         if types.is_dictionary(source) and not types.is_dictionary(target):
             return _decoded(self._of_type(source.value_type, target, path), target)
         if types.is_run_end_encoded(source):
@@ -209,7 +219,7 @@ class _Compiler:
         return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
 
     def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
-        """Return the step between two structs."""
+        """Return the step between two structs, matching fields by name; appends to `misfits`."""
         inner = [source.field(index) for index in range(source.num_fields)]
         outer = [target.field(index) for index in range(target.num_fields)]
         steps = self._fields(inner, outer, path)
@@ -223,6 +233,7 @@ class _Compiler:
         return ColumnStep(_struct_of(steps, outer), renames=False)
 
     def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+        """Return the step between two maps, and append to `misfits`; except with rules `READ` it refuses equal keys."""
         keys = self._of_type(source.key_type, target.key_type, f"{path}.key")
         items = self.step(source.item_type, target.item_field, f"{path}.value")
         if self.rules is READ:
@@ -247,7 +258,7 @@ def _rename(target: pa.DataType) -> ColumnStep:
 
 
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> ColumnStep:
-    """Return the step that runs a kernel; a value that would change raises `_Unfit`."""
+    """Return the step that runs a kernel, whose WouldChange becomes `_Unfit` with `misfit`; TooLong passes."""
 
     def checked(values: pa.Array) -> pa.Array:
         return kernel(values, target)
@@ -262,6 +273,8 @@ def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> ColumnStep:
 
 
 def _required(step: ColumnStep, misfit: Misfit) -> Convert:
+    """Return a conversion that raises `_Unfit` if a value is null, and else runs `step`."""
+
     def run(values: pa.Array) -> pa.Array:
         if values.null_count:
             raise _Unfit(misfit)
@@ -271,7 +284,10 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
 
 
 def _decoded(step: ColumnStep, target: pa.DataType) -> ColumnStep:
-    """Return the step that converts a dictionary's values; ignores misfits that no row uses."""
+    """Return the step that converts a dictionary's values, then repeats them; ignores misfits that no row uses.
+
+    The step raises TooLong if the text exceeds `ARRAY_BYTES`.
+    """
 
     def run(values: pa.Array) -> pa.Array:
         """Convert one dictionary array; may raise TooLong."""
@@ -307,7 +323,10 @@ def _expanded(step: ColumnStep) -> ColumnStep:
 
 
 def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[pa.Field]) -> Convert:
-    """Return the conversion of structs by the steps of their fields."""
+    """Return a conversion of structs to `fields`; `steps` holds each field's source index (None: nulls) and step.
+
+    Values under null structs are not checked.
+    """
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
@@ -333,6 +352,8 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
 
 
 def _list_of(step: ColumnStep, target: pa.DataType) -> Convert:
+    """Return a conversion of lists to `target`, elements by `step`; it raises TooLong beyond 32-bit offsets."""
+
     def run(values: pa.Array) -> pa.Array:
         lengths = lengths_of(values)
         mask = values.is_null() if values.null_count else None
@@ -343,7 +364,7 @@ def _list_of(step: ColumnStep, target: pa.DataType) -> Convert:
 
 
 def _map_of(keys: ColumnStep, items: ColumnStep, target: pa.DataType, misfit: Misfit | None) -> Convert:
-    """Return the conversion of maps, which refuses equal keys if `misfit` is given."""
+    """Return a conversion of maps to `target`; it raises `_Unfit` for equal keys if `misfit` is given."""
 
     def run(values: pa.Array) -> pa.Array:
         entries = _entries(values)
@@ -399,7 +420,8 @@ class Plan:
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         """Convert rows; those of another schema than `source` get a plan of their own.
 
-        Raises DoesNotFit (with `READ` Corrupt), which names the first value that does not fit, and its row.
+        Raises DoesNotFit (with `READ` Corrupt), which names the first value that does not fit, and its row;
+        InvalidRecords for one too long for an array.
         """
         if rows.schema is not self.source and not rows.schema.equals(self.source, check_metadata=True):
             return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
@@ -412,7 +434,10 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: ColumnStep, kind: pa.DataType) -> Any:
-        """Convert one column, chunk by chunk."""
+        """Convert one column, chunk by chunk.
+
+        A refused value raises DoesNotFit (with `READ` Corrupt), one that is too long InvalidRecords.
+        """
         if step.run is None:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -428,6 +453,10 @@ class Plan:
         return pa.chunked_array(converted, kind)
 
     def _unfit(self, step: ColumnStep, chunk: pa.Array, start: int) -> Exception:
+        """Return the error that names the first refused value and its row; `start` is the chunk's first row.
+
+        The step must refuse the chunk.
+        """
         row = _first(step, chunk)
         try:
             step(chunk.slice(row, 1))
@@ -437,7 +466,10 @@ class Plan:
 
 
 def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array] | None:
-    """Convert one array, in halves if the result exceeds 32-bit offsets; None on a misfit."""
+    """Return an array converted, in several arrays where 32-bit offsets do not suffice; None on a misfit.
+
+    A single value that is too long raises InvalidRecords.
+    """
     half = len(chunk) // 2
     try:
         return [step(chunk)]

@@ -27,7 +27,7 @@ _NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to
 
 
 def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table:
-    """Read all rows into memory as a Table; see `as_stream`."""
+    """Read all rows into memory as a Table, which consumes a reader; see `as_stream`."""
     stream = as_stream(rows, columns)
     return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
 
@@ -74,6 +74,7 @@ def _check_names(names: list[Any]) -> None:
 
 
 def _of_arrow(frame: Any) -> pa.Table:
+    """Read a polars frame or an Arrow stream as a Table; UnsupportedSchema for columns that Arrow cannot hold."""
     refuse_dtypes(frame)
     try:
         return pa.table(frame)
@@ -102,7 +103,10 @@ def _dtypes(dtype: Any) -> Iterator[Any]:
 
 
 def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
-    """Convert a pandas DataFrame, with the table's types for columns of dicts."""
+    """Convert a pandas DataFrame, NaN to null; calls `columns` at most once, to tell maps from structs.
+
+    Raises UnsupportedSchema or, for bad names, InvalidRecords.
+    """
     names = list(frame.columns)
     _check_names(names)
     table_columns: pa.Schema | None = None
@@ -128,6 +132,10 @@ _NULLS = ("NAType", "NaTType")
 
 
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
+    """Convert a pandas column by its own types, NaN to null; failures raise UnsupportedSchema with `name`.
+
+    `column_type` only tells maps from structs.
+    """
     try:
         if column_type is not None and _has_map(column_type):
             return _of_objects(list(series), column_type)
@@ -144,7 +152,10 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _of_objects(values: Sequence[Any], column_type: pa.DataType | None) -> pa.Array:
-    """Convert Python objects by their own types; `column_type` only tells maps from structs."""
+    """Convert Python objects by their own types, NaN to null; raises pyarrow's errors or TooLong.
+
+    `column_type` only tells maps from structs.
+    """
     mask = np.array([_is_null(value) for value in values], dtype=np.bool_)
     present = [value for value, is_null in zip(values, mask, strict=True) if not is_null]
     if column_type is not None and types.is_map(column_type):

@@ -28,7 +28,10 @@ MEANING: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """Table of conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`."""
+    """Table of conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`.
+
+    Pickled as `name`, which must be its name in this module.
+    """
 
     name: str
     cells: Mapping[str, str]

@@ -40,10 +40,10 @@ ChangesByPartition: TypeAlias = Mapping[str, PartitionChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
-    """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
-    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Call it
-    once per transaction.
+    Deletes need the key and partition columns. A key in both is deleted. Rows need all columns of the table, as a
+    missing one would erase stored values. Call it once per transaction.
 
     Raises:
         DoesNotFit: a column is missing, or a column or value does not fit.
@@ -64,10 +64,10 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Write rows into `txn` as new ones, without checking for existing keys; call it once per transaction.
+    """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
 
-    With a bucket index, memory holds all rows. A row with an existing key then replaces the stored one, unless that has
-    the higher ordering value.
+    Call it once per transaction. A reader is consumed. With a bucket index, memory holds all rows. A row with an
+    existing key then replaces the stored one, unless that has the higher ordering value.
 
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
@@ -78,13 +78,18 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
 
 
 def delete_where(txn: AnyTransaction, where: Where) -> None:
-    """Delete the snapshot's rows for which `where` is true; call it once per transaction. May raise InvalidInput."""
+    """Delete the snapshot's rows for which `where` is true in `txn`, which the caller commits.
+
+    Call it once per transaction. It reads the keys of these rows into memory. May raise InvalidInput.
+    """
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
-    """Replace all file groups of the snapshot, or those of `partitions`, by `rows`; call it once per transaction.
+    """Replace the snapshot's file groups, or those of `partitions`, by `rows` in `txn`, which the caller commits.
+
+    Call it once per transaction.
 
     Raises:
         InvalidRecords: a row is for another partition, or as for `insert`.
@@ -107,7 +112,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
-    """Plan an insert in parts that fit into memory; reads a reader's parts on demand."""
+    """Check the columns and plan an insert; a reader is read part by part while writing, with a bucket index now."""
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
@@ -121,6 +126,10 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
+    """Start `txn`, write the planned rows into new file groups, or by bucket, and add their files.
+
+    A repeated key raises InvalidRecords.
+    """
     if txn.config.bucket_index is None:
         writer, parts = start_append(txn, plan)
         txn.add(_inserted(txn, writer, parts))
@@ -133,7 +142,10 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
-    """Write all parts into new file groups, then raise if any key came twice."""
+    """Write all parts into new file groups, report progress, and return the files' statistics.
+
+    Raises InvalidRecords afterwards if a key came twice in a partition; memory holds all keys.
+    """
     stats: list[WriteStat] = []
     keys_by_partition: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(parts):
@@ -155,9 +167,9 @@ def _rewritten(
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
-    """Write the next files of the changed file groups; `slices` returns the slices of partitions.
+    """Create partitions and announce buckets now; write changed file groups' next files while the result is iterated.
 
-    Up to `at_once` groups are written in parallel if all are of one partition.
+    `slices` returns the slices of partitions. `at_once` limits the parallel writes within a single partition.
     """
     existing = {file_slice.partition for file_slice in txn.slices()}
     # Partitions are created before their files.
@@ -181,7 +193,10 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Write new file groups: large ones in parallel; small ones are encoded here, as threads would compete."""
+    """Announce new file groups now, and write them while the result is iterated, large ones in parallel.
+
+    Small ones are encoded here, as threads would compete.
+    """
     writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):
         return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)

@@ -63,9 +63,9 @@ def changes_by_partition(
     *,
     valued: bool = False,
 ) -> dict[str, PartitionChanges]:
-    """Split changes by partition, in stored form; `valued` keeps the deletes' ordering values.
+    """Return each partition path's changes in stored form, with repeated keys; partitions without changes are left out.
 
-    For `missing` and errors see `GroupWriter.keyed`.
+    `valued` keeps the deletes' ordering values. For `missing` and errors see `GroupWriter.keyed`.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
@@ -92,7 +92,7 @@ def changes_by_partition(
 
 
 def _rows_by_partition(homes: pa.Array) -> dict[str, pa.Array]:
-    """Return the row numbers of each partition, ascending."""
+    """Map each partition path in `homes`, which holds one path per row, to its ascending row numbers."""
     encoded = homes.dictionary_encode()
     if len(encoded.dictionary) == 1:
         return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(homes)))}
@@ -120,7 +120,10 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
 def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[NewGroup]:
-    """Yield new file groups of about equal size; `task` is the write token and a number."""
+    """Yield new file groups of about equal size; writes nothing.
+
+    `task`, a write token and a number, helps to name them, equally in every attempt.
+    """
     files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
     size = -(-len(keys) // files)
     for start in range(0, len(keys), max(1, size)):
@@ -129,7 +132,7 @@ def new_groups(
 
 
 def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Yield tables of about the size of one file, by rows and bytes."""
+    """Consume a reader and yield its rows as tables of about one file's rows and bytes, made of whole batches."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -153,9 +156,10 @@ def rewrite_partition(
     *,
     limit: int = 1,
 ) -> Iterator[WriteStat]:
-    """Write the next files of a partition's changed file groups, up to `limit` at a time; new keys go into new groups.
+    """While iterated, write the next files of a partition's changed file groups, up to `limit` at once.
 
-    Rerunning a task with the same changes and token `task` finds the files of its first attempt.
+    New keys go into new groups; a key in rows and deletes is deleted. A rerun with the same changes and token `task`
+    finds its first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -232,7 +236,7 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Return one log-writing job per file group, and the indices of upserts without one.
+    """Look up all keys; return one unstarted log-writing job per file group, and the indices of upserts without one.
 
     Upsert keys must be unique, and not among the deletes.
     """
@@ -279,7 +283,10 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield a job per bucket that writes its next file, or returns None; no row's key may be deleted."""
+    """Yield a job per changed bucket that writes its next file, or returns None; no row's key may be deleted.
+
+    Raises Corrupt if two slices share a bucket.
+    """
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_split, delete_split = (
@@ -302,9 +309,9 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
 ) -> None:
-    """Announce all files that `rewrite_partition` makes of these changes, if their names are predictable.
+    """Write the markers of all files that `rewrite_partition` makes of these changes, or nothing.
 
-    They are in a merge-on-read table with a bucket index, unless deletes are looked up.
+    Names are predictable in a merge-on-read table with a bucket index, unless deletes are looked up.
     """
     index = writer.config.bucket_index
     looked_for = any(
@@ -326,7 +333,7 @@ def announce_buckets(
 
 
 class _Split:
-    """Stable order of rows by bucket, and the range of each bucket in it."""
+    """Row numbers in stable order by bucket (`order`), and each bucket's slice of that order (`parts`)."""
 
     def __init__(self, numbers: pa.Array) -> None:
         bucket_numbers = numbers.to_numpy(zero_copy_only=False)

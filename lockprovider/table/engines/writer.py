@@ -45,7 +45,10 @@ def planner_of(txn: Transaction) -> GroupWriter:
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's cached columns or, if they do not fit, its current ones."""
+    """Check and split rows by the table's cached columns; after any TableError, again by its current columns.
+
+    So `split` may run twice; only the second run's errors are raised.
+    """
     if (cached := txn.expected_schema) is not None:
         with suppress(TableError):  # the table may have a new column
             return _planned(planner_for(txn, cached), split)
@@ -66,7 +69,7 @@ def start_here(
 ) -> tuple[GroupWriter, Changes]:
     """Start `txn`; return a writer for this process only, and the changes, split again if the table's columns are new.
 
-    `blindly`: the partitions of a write that may be blind; it becomes blind here.
+    `blindly`: the partitions of a write that may be blind; it becomes blind here. May raise UnsupportedTable.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -109,7 +112,10 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable for buckets of a JVM writer, which does not record them in the properties."""
+    """Raise UnsupportedTable for a JVM writer's buckets, which the properties lack.
+
+    Reads commits, latest first, until one has file groups.
+    """
     if txn.config.bucket_index is not None:
         return
     for instant in reversed(txn.timeline.writes):

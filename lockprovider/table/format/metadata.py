@@ -367,7 +367,7 @@ def checked_schema(text: bytes | str) -> Any:
 def _is_null(avro: Any) -> bool:
     while isinstance(avro, dict):
         avro = avro.get("type")
-    return avro == "null"
+    return bool(avro == "null")
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:

@@ -5,6 +5,7 @@ In a local folder the file holds machine, boot and uptime, since writers' clocks
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
@@ -78,7 +79,7 @@ class WriterHeartbeat:
         self._settings = settings
         self._world = world
         self._version: Version | None = None
-        self._last_s = 0.0
+        self._last_s = -math.inf
         self._removed = False
         self._stop = threading.Event()
         self._thread = Worker(self._beat, f"writer-heartbeat-{begin}")
@@ -116,7 +117,7 @@ class WriterHeartbeat:
             self._once()
             if self._removed:
                 return False
-            if self._last_s:
+            if self._last_s > -math.inf:
                 break
         self._thread.start()
         return True

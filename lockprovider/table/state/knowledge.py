@@ -199,7 +199,7 @@ class TableKnowledge:
         return Snapshot(timeline, tuple(sorted(view.slices.values())))
 
     def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
-        """Return the slices after these writes; None if slices or a write's metadata are not cached. May raise `Corrupt`."""
+        """Return the slices after these writes; None if something of them is not cached. May raise `Corrupt`."""
         if view.slices is None:
             return None
         slices = dict(view.slices)

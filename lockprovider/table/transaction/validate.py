@@ -72,7 +72,7 @@ def commits_to_read(proposal: Proposal, basis: Basis, timeline: Timeline) -> tup
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not follow the table's state `view`; reads commits, and reports a conflict to the watcher.
+    """Raise if the commit may not follow the table's state `view`; reads commits, and reports conflicts to the watcher.
 
     Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
@@ -339,7 +339,7 @@ class KeyCheck:
                 )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Yield for each pair of a new file and a file in `stats` the keys in both, if any; skips files of updates only."""
+        """Yield for each pair of a new file and one in `stats` the keys in both; skips files that hold only updates."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:

@@ -65,7 +65,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Return the columns to read, and pin the table's current version."""
+        """Return the columns to read, and pin the table's current version, or `as_of`, for the reader."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -93,7 +93,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
-        """Begin the write, and make the writer of a batch."""
+        """Open or create the table, take an instant unless rows are gathered, and make the writer of a batch."""
         options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
         job = _job(options, schema, overwrite=overwrite)
@@ -102,7 +102,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
-        """Check the write, and make the writer of a stream."""
+        """Open or create the table, check the write, and make the writer of a stream; takes no instant."""
         if overwrite:
             raise InvalidInput(
                 "outputMode('complete') would replace the table with each batch: use outputMode('append')"
@@ -125,6 +125,7 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:
+    """Make the job of a write from options and columns, without a request; may raise InvalidInput or DoesNotFit."""
     hudi_write = HudiWrite.of(options.hudi, overwrite=overwrite)
     if overwrite and options.if_exists != "append":
         raise InvalidInput(

@@ -218,10 +218,11 @@ def read(
 
 
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
-    """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
-    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Call it
-    once per transaction. Spark caches the changes while they are written.
+    Deletes need the key and partition columns. A key in both is deleted. Rows need all columns of the table, as a
+    missing one would erase stored values. Call it once per transaction. Spark caches the changes while they are
+    written.
 
     Raises:
         InvalidRecords: a key is null, a column is missing, or a column does not fit (`DoesNotFit`).
@@ -236,6 +237,10 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
+    """Run the jobs that count and write the changes, cached meanwhile; start `txn` and add the files.
+
+    `blindly`: without reading stored rows.
+    """
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.count_changes(keyed, steps)
@@ -246,7 +251,7 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Write rows into `txn` as new ones, without checking for existing keys: one Spark job, no lookup.
+    """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys: one Spark job.
 
     Writes one file for each Spark partition and table partition in it: repartition first if these are many. A missing
     column becomes null. NOT checked without `check_keys`: that keys are new, and that no two Spark partitions share a
@@ -268,6 +273,8 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
+    """Check a frame's columns without a job, and plan its insert; with a bucket index, the plan's rows are changes."""
+
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
             return jobs.keyed_changes(planner, rows, None, whole=False)
@@ -278,7 +285,7 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
-    """Replace all file groups that `partitions` have in the snapshot by new ones with `rows`.
+    """Replace the file groups that `partitions` have in the snapshot by `rows` in `txn`, which the caller commits.
 
     Partitions are paths, as folders are named; None means the partitions of `rows`, which takes one more Spark job.
     Must be the first write of a transaction. Keys are not looked up, as with `insert`.
@@ -296,7 +303,7 @@ def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
-    """End the file groups of partitions `ended` (None: those of the rows), and write the rows."""
+    """Start `txn`, end the file groups of partitions `ended` (None: the rows'), write the rows, and add the files."""
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
     if ended is not None and not has_buckets:
@@ -324,7 +331,7 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
 def delete_where(
     spark: SparkSession, txn: AnyTransaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
 ) -> None:
-    """Delete the rows for which `where` is true (not those for which it is null): one Spark job.
+    """Delete the rows for which `where` is true (not null) in `txn`, which the caller commits: one Spark job.
 
     `alias` is the name of the table in the condition. pyspark raises its own errors for a condition that is not SQL.
 
@@ -378,7 +385,7 @@ def cluster(
 
 
 def on_executors(spark: SparkSession) -> Runner:
-    """Make a runner that writes a plan's files in one Spark job, one task each."""
+    """Make a runner: called with a plan's tasks, it runs them in one Spark job and returns the files' statistics."""
 
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:

@@ -56,9 +56,9 @@ _LOW = (1 << _BITS) - 1
 def run_per_piece(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Describe the results of `each` per piece of work as a DataFrame, one partition per piece.
+    """Describe the results of `each` per piece of work, converted to `schema`, as a DataFrame; runs no job.
 
-    Hides their size: Spark would assume 8 bytes per piece, and broadcast the result.
+    It has one partition per piece. Hides their size: Spark would assume 8 bytes per piece, and broadcast the result.
     """
     numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
     run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
@@ -83,7 +83,10 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change its file group, a new key's by hash; may run a job, the write's second step."""
+    """Add to each change its file group as column `tasks.GROUP`, a new key's by hash.
+
+    May run and report a job, the write's second step.
+    """
     if writer.config.bucket_index is not None:
         return with_bucket_groups(keyed, numbered.old, writer)
     bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
@@ -108,7 +111,10 @@ def _sketch(keyed: DataFrame, step: str) -> Sketch:
 def write_changes(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
-    """Write grouped changes, as the last step; `valued`: the deletes have ordering values."""
+    """Run and report the last job, which writes changes from `with_groups`; return the files' statistics.
+
+    `valued`: the deletes have ordering values.
+    """
     # Without a number, Spark would merge these tasks into few, as it sees only how small the changes are.
     spread = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)
@@ -120,7 +126,10 @@ def write_changes(
 def write_new_groups(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
-    """Write rows into new file groups, as the last step; rows outside of `within` (None: no limit) are an error."""
+    """Run and report the last job, which writes rows into new file groups; return the files' statistics.
+
+    Rows outside of `within` (None: no limit) raise InvalidRecords.
+    """
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
     return collect_stats(stats, rows.schema, steps.at(steps.of, "write files"))
 
@@ -131,14 +140,17 @@ def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[W
 
 
 def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
-    """Run a job that passes rows of the schema `handed` to Python, and name it in Spark's UI."""
+    """Run a job, named `step` in Spark's UI, and return its rows; it passes rows of the schema `handed` to Python.
+
+    Sets session properties meanwhile (`ended_by_rows`). Raises as `typed_errors`.
+    """
     with typed_errors(), ended_by_rows(frame.sparkSession, handed), describe_jobs(frame.sparkSession, step):
         return frame.collect()
 
 
 @contextmanager
 def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
-    """Name the jobs in the block in Spark's UI; Connect has no names."""
+    """Name this thread's jobs in Spark's UI while the block runs, then restore the former name; not with Connect."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
     if context is not None:
@@ -159,7 +171,7 @@ class Steps:
     of: int
 
     def at(self, number: int, action: str) -> str:
-        """Report that a step begins, and return its name."""
+        """Report to the table's watcher that a step begins, and return the step's name for Spark's UI."""
         done: dict[str, object] = {"done": None, "total": None}
         self.txn.table.report("progress", self.txn.begin, step=action, number=number, of=self.of, **done)
         return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {action}"
@@ -192,10 +204,10 @@ def keyed_changes(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe all changes in `tasks.change_schema`; may raise InvalidInput or DoesNotFit.
+    """Describe all changes in `tasks.change_schema`, without a job; may raise InvalidInput or DoesNotFit.
 
-    `whole`: upserts must have all columns; otherwise a missing one is null. `valued`: the deletes' ordering values
-    count.
+    Give upserts, deletes, or both. `whole`: upserts must have all columns; otherwise a missing one is null. `valued`:
+    the deletes' ordering values count.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -210,13 +222,13 @@ def keyed_changes(
 
 
 def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
-    """Count the changes of each partition, as the first step."""
+    """Run and report a job, the first step, and return the number of changes of each partition path."""
     rows = collect_rows(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[str]:
-    """List the partitions of the rows, as the first step."""
+    """Run and report a job, the first step, and return the sorted partition paths of the rows."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
     partition_rows = collect_rows(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
@@ -224,7 +236,7 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
 
 
 def with_bucket_groups(keyed: DataFrame, slices: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
-    """Add to each change the file group of its bucket: its number in `slices`, or a new one."""
+    """Add to each change, as column `tasks.GROUP`, its bucket's file group: a number in `slices`, or a new one."""
     numbers = {
         (file_slice.partition, buckets.bucket_of(file_slice.file_id)): number for number, file_slice in slices.items()
     }
@@ -235,6 +247,8 @@ def with_bucket_groups(keyed: DataFrame, slices: Mapping[str, FileSlice], writer
 def _grouper(
     config: TableConfig, numbers: Mapping[tuple[str, int | None], str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Make a function that adds to changes each row's file group by bucket: its number in `numbers`, or a new one."""
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             partitions = batch.column(tasks.PARTITION).dictionary_encode()
@@ -247,7 +261,10 @@ def _grouper(
 def _names(
     partitions: pa.DictionaryArray, row_buckets: pa.Array, numbers: Mapping[tuple[str, int | None], str]
 ) -> pa.Array:
-    """Name the file group of each row; Python sees only the distinct (partition, bucket) pairs."""
+    """Return each row's file group: its number by (partition, bucket), or for a new one `tasks.NEW` and the bucket.
+
+    Python sees only the distinct pairs.
+    """
     pairs = (partitions.indices.to_numpy().astype(np.int64) << _BITS) | row_buckets.to_numpy()
     codes, places = np.unique(pairs, return_inverse=True)
     paths = partitions.dictionary.to_pylist()
@@ -359,7 +376,10 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
 
 def _set(spark: SparkSession) -> tuple[bool, str | None]:
-    """Set the properties unless `MOST_BYTES` is set; return whether they were, and the former rows."""
+    """Set the session's batch properties unless `MOST_BYTES` is set; return whether it did, and the former `MOST_ROWS`.
+
+    The caller holds `_SETTING`.
+    """
     if spark.conf.get(MOST_BYTES, None) is not None:
         return False, None
     before = spark.conf.get(MOST_ROWS, None)

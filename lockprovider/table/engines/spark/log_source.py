@@ -129,7 +129,7 @@ class LogPart(InputPartition):
 
 
 def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[LogPart]:
-    """Split the records between two positions into tasks."""
+    """Split the records between two positions into tasks of at most `_SLOTS_PER_TASK` slots; empty without records."""
     if end.offset == start.offset:
         return []
     cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
@@ -137,6 +137,7 @@ def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> 
 
 
 def _rows(batch: LogBatch) -> pa.RecordBatch:
+    """Convert the records of one slot to the columns `COLUMNS`."""
     count = len(batch.records)
     at = pa.array([batch.at_ms * 1000] * count, pa.timestamp("us", tz="UTC"))
     offsets = range(batch.start.offset, batch.start.offset + count)
@@ -181,7 +182,7 @@ class LogBatchReader(DataSourceReader):
 
     @without_traceback()
     def partitions(self) -> list[LogPart]:
-        """Plan tasks of some slots each."""
+        """Request the log's end, and plan tasks of at most `_SLOTS_PER_TASK` slots up to it."""
         log = self._options.open()
         return log_parts(self._options, log, self._options.begins(log), log.end())
 
@@ -192,7 +193,7 @@ class LogBatchReader(DataSourceReader):
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader that follows a log."""
+    """Reader that follows a log; with the option `reader`, it moves the log's named reader after each batch."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -202,7 +203,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return a new query's offset, and open the log's named reader there."""
+        """Return a new query's start position.
+
+        With the option `reader`, opens the log's named reader, which fences its former client; a new name begins there.
+        """
         begins = self._options.begins(self._opened())
         if self._options.reader is not None:
             self._reader = self._opened().reader(self._options.reader, start=begins)
@@ -215,12 +219,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Stop at the present end of the log."""
+        """Make later batches stop at the present end of the log."""
         self._target = self._opened().end()
 
     @without_traceback()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the position at which the next batch ends."""
+        """Return the position at which the next batch ends: at most `limit` slots on, never before `start`."""
         begins, end = _position(start), self._target or self._opened().end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
             end = self._opened().position(begins.slot + limit.max_files)
@@ -237,7 +241,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def commit(self, end: dict[str, int]) -> None:
-        """Move the log's named reader, if any, to this position."""
+        """Move the log's named reader, if any, forward to this position; an earlier position changes nothing.
+
+        Opens that reader if this process has not, which fences its former client.
+        """
         if self._options.reader is not None:
             self._reader = self._reader or self._opened().reader(self._options.reader)
             if _position(end) > self._reader.position:

@@ -74,9 +74,10 @@ def merge(
 
 
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
-    """Merge `source`, which has the key and partition columns and any others, into the table.
+    """Run jobs that merge `source` by key into `txn`, which the caller commits; Spark caches rows meanwhile.
 
-    `names` are the names of the table's row and the source's in the clauses.
+    `source` has the key and partition columns, and any others. `names` are the names of the table's row and the
+    source's in the clauses.
 
     Raises:
         InvalidRecords: the source has a key twice, a clause sets a key column or an unknown one, or no clause is given.
@@ -104,7 +105,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
-    """Raise InvalidInput or InvalidRecords for a clause that cannot be applied."""
+    """Raise InvalidInput for what is no clause, InvalidRecords for one that sets a key column or an unknown one."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())
@@ -122,7 +123,10 @@ def _tagged_type(source: DataFrame) -> StructType:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Count the source's rows of each partition; raise InvalidRecords if a key comes twice."""
+    """Run and report a job, the first step; return the source's row count per partition.
+
+    A repeated key raises InvalidRecords.
+    """
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
@@ -135,6 +139,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 
 
 def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[str, FileSlice]]:
+    """Run and report a job, the third step; return the numbered slices that have keys of the source."""
     groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
     touched = {row[tasks.GROUP] for row in jobs.collect_rows(groups, grouped.schema, step)}
     return [(number, file_slice) for number, file_slice in numbered.old.items() if number in touched]
@@ -143,7 +148,7 @@ def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) ->
 def _joined(
     grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Join each source row with the table's row of its key, if any."""
+    """Describe each source row joined with the table's row of its key, if any; runs no job."""
     located = jobs.run_per_piece(
         grouped.sparkSession,
         touched,
@@ -158,7 +163,10 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe the rows that some clause applies to, with that clause's values; may raise DoesNotFit."""
+    """Describe changes for the rows that some clause applies to, with the first such clause's values; runs no job.
+
+    May raise DoesNotFit.
+    """
     holds = [_holds(clause, names[0]) for clause in clauses]
     chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))
     chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())
@@ -194,6 +202,7 @@ def _holds(clause: Clause, table_alias: str) -> Column:
 
 
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
+    """Return the expression of the value that a clause gives a table column; `source` lists the source's columns."""
     table_column, source_column = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
     match clause:
         case MatchedDelete():

@@ -55,10 +55,10 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe a scan's rows as a DataFrame, perhaps unfiltered.
+    """Describe a scan's rows as a DataFrame, perhaps unfiltered; with `folder` it requests the files' footers.
 
-    Within `typed_errors`, a file cleaned since raises HistoryGone. Python reads all files if a nested column has
-    floats, which Spark would filter by their statistics.
+    `folder` None: Python reads all files, as for nested columns with floats, which Spark would filter by their
+    statistics. Within `typed_errors`, a file cleaned since raises HistoryGone.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []

@@ -178,7 +178,7 @@ class SparkOptions:
         return result
 
     def refuse(self, purpose: str, *names: str) -> None:
-        """Raise InvalidInput if options among `names` are given, which `purpose` does not use."""
+        """Raise InvalidInput if options among `names` differ from their defaults, as `purpose` does not use them."""
         unused = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if unused:
             raise InvalidInput(f"options {unused} cannot be used with {purpose}: leave them out")
@@ -424,7 +424,7 @@ class HudiWrite:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Choose the operation by option, Spark's mode, and whether a record key is named."""
+    """Choose the operation by option, Spark's mode, and whether a record key is named; may raise InvalidInput."""
     name = (option or "").strip().lower()
     if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
         if name == WriteOperation.DELETE.value:

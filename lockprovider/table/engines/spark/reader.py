@@ -47,14 +47,14 @@ class Piece(InputPartition):
     read: Callable[[], pa.Table]
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with exactly the types that Spark expects."""
+        """Read the rows, and yield them with exactly the types of `schema`, which Spark expects."""
         with without_traceback():
             target = to_arrow_schema(schema, timezone="UTC")
             yield from read_as(self.read(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
 def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
-    """Split a scan into tasks."""
+    """Split a scan into tasks, one per file slice; reads nothing."""
     template = replace(scan, slices=())  # each task has only its own slice
     return [Piece(partial(read_slice, table.place, template, file_slice)) for file_slice in scan.slices]
 
@@ -62,7 +62,7 @@ def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> ScanPlan:
-    """Plan the files of a snapshot that may have rows for the options and the filter `among`."""
+    """Request and plan a snapshot's files (`as_of` None: the latest) that may have rows for the options and `among`."""
     snapshot = consistent.snapshot(table, as_of)
     own_filter = _where(options, table.schema(snapshot.timeline))
     where = among if own_filter is None else own_filter if among is None else both(own_filter, among)
@@ -74,7 +74,8 @@ def changed(
 ) -> list[Piece]:
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
-    `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
+    Returns no pieces without such commits; an empty `begin` reads the snapshot. `streams`: `begin` is an offset, so a
+    commit of this table. May raise HistoryGone.
     """
     if options.changes:
         names = [name for name in columns if name != OPERATION]
@@ -133,7 +134,7 @@ class BatchReader(DataSourceReader):
 
     @without_traceback()
     def partitions(self) -> list[Piece]:
-        """Plan one task per file."""
+        """Plan one task per file; net changes have one per table partition."""
         options, table, columns = self._options, self._options.open(), self._schema.names
         if options.begin is None and options.end is None and not options.changes:
             return pieces(table, snapshot_scan(table, options, columns, self._pinned))
@@ -175,12 +176,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Stop at the commits that are complete now."""
+        """Make later batches stop at the commits that are complete now."""
         self._target = latest_completion(self._opened().timeline())
 
     @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return the completion time at which the next batch ends."""
+        """Return the completion time at which the next batch ends; `start` without new commits.
+
+        Raises UnsupportedSchema if the table's columns differ from the query's.
+        """
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -226,7 +230,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._table
 
     def _commit_of(self, version: str) -> str:
-        """Return the completion time of a version's last commit, a valid offset."""
+        """Return the completion time of a version's last commit, a valid offset.
+
+        An archived version's own time is returned, which reads reject later.
+        """
         table = self._opened()
         timeline, archived = table.timeline(), reached(table)()
         time = _time(table, timeline, version)
@@ -238,6 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _completed_after(self, start: str) -> list[Instant]:
+        """List the timeline twice; return the commits completed after `start`, up to `_target` if it is set."""
         table = self._opened()
         until = latest_completion(table.timeline())
         if until <= start:

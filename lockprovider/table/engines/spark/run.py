@@ -35,7 +35,10 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 def run_sql(
     spark: SparkSession, text: str, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Run a statement in a transaction, then refresh its view; see `views.sql`."""
+    """Run a statement as one transaction, then make its view show the result; see `views.sql`.
+
+    After an error the view may show the version that the statement read.
+    """
     statement = parse_statement(text)
     view = writable_view(spark, statement.target.name)
     result = transact(view.table, lambda txn: _Run(spark, txn, view, text).run(statement), retries=retries, extra=extra)
@@ -45,7 +48,7 @@ def run_sql(
 
 
 class _Run:
-    """One attempt of a statement."""
+    """One attempt of the statement `text`: `run` writes changes into `txn`, and may make `view` show `txn`."""
 
     def __init__(self, spark: SparkSession, txn: Transaction, view: RegisteredView, text: str) -> None:
         self._spark, self._txn, self._view, self._text = spark, txn, view, text
@@ -53,6 +56,10 @@ class _Run:
         self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
 
     def run(self, statement: Statement) -> None:
+        """Write the statement's changes into the transaction, without a commit.
+
+        May raise InvalidInput or InvalidRecords.
+        """
         match statement:
             case MergeStatement():
                 self._merge(statement)
@@ -64,11 +71,13 @@ class _Run:
                 self._insert(statement)
 
     def _query(self, text: str) -> DataFrame:
+        """Make the view show the transaction, from now on, and describe the rows of the query `text`."""
         with SHOWN:
             self._view.show(self._spark, self._txn)
             return self._spark.sql(text)
 
     def _column(self, name: str) -> str:
+        """Return the table's spelling of a column name; raise InvalidInput for an unknown column."""
         spelling = self._names.get(name.lower())
         if spelling is None:
             raise InvalidInput(
@@ -95,7 +104,10 @@ class _Run:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
-        """Give a source's key column the table's name for it."""
+        """Return the source with its column `source_column` named `key`, as in the table.
+
+        Raises InvalidInput if that column is missing, or another one has the name.
+        """
         spellings = {name.lower(): name for name in source.columns}
         column = spellings.get(source_column.lower())
         if column is None:
@@ -116,7 +128,10 @@ class _Run:
     def _clause(
         self, clause: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement
     ) -> Clause:
-        """Translate a clause; key columns may only be set to their source columns."""
+        """Translate a parsed clause, without effect; key columns may only be set to their source columns in `on`.
+
+        Raises InvalidInput for others, and for `*` if the source lacks columns.
+        """
         if clause.verb == "delete":
             return MatchedDelete(clause.where)
         if clause.values is None:
@@ -149,7 +164,10 @@ class _Run:
         return NotMatchedInsert({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Run an UPDATE: read matching rows, set the values, and upsert them."""
+        """Run an UPDATE: upsert matching rows with the new values into the transaction.
+
+        Key and partition columns among them raise InvalidRecords.
+        """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
             raise InvalidRecords(
@@ -174,7 +192,10 @@ class _Run:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """Let the view show the transaction in the block, if an expression may query the view."""
+        """Make the view show the transaction, holding `SHOWN` in the block, if an expression has a subquery.
+
+        The view stays so afterwards.
+        """
         if not any("select" in text.lower() for text in texts if text is not None):
             yield
             return
@@ -183,7 +204,10 @@ class _Run:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
-        """Run an INSERT, with the query's columns in the table's order or by name."""
+        """Run an INSERT into the transaction, with the query's columns in the table's order or by name.
+
+        Other columns raise InvalidInput.
+        """
         rows = self._query(statement.query)
         if not statement.by_name:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names

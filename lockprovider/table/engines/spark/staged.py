@@ -69,13 +69,14 @@ class Stage:
     folder: str = field(default_factory=lambda: f"{MARKERS}/staged-{Machine().new_id()}")
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
-        """Convert and stage the rows of a task; raises as `GroupWriter.keyed`."""
+        """Convert a task's rows, store them as files in `folder`, and return these; raises as `GroupWriter.keyed`."""
         missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
         is_delete = self.operation is WriteOperation.DELETE
         changes = tasks.keyer(self.writer, delete=is_delete, missing=missing, valued=self.valued)(batches)
         return [self._put(pa.Table.from_batches(chunk)) for chunk in _chunks(changes)]
 
     def _put(self, rows: pa.Table) -> StagedFile:
+        """Store changes as one new Arrow file in `folder`; return path and row counts. Raises store errors."""
         sink, path = pa.BufferOutputStream(), f"{self.folder}/{Machine().new_id()}.arrow"
         with pa.ipc.new_file(sink, rows.schema, options=_PACKED) as file:
             file.write_table(rows)
@@ -110,7 +111,7 @@ def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = 
 def commit_staged(
     table: TableContext, stage: Stage, files: Sequence[StagedFile], batch_id: BatchId | None = None
 ) -> CommitResult:
-    """Write the staged rows of all tasks in one transaction, with retries after conflicts.
+    """Write the staged rows of all tasks in one transaction, with retries after conflicts, and keep the staged files.
 
     Raises as `Table.upsert` and `Transaction.exactly_once`.
     """
@@ -127,14 +128,17 @@ def commit_staged(
 
 @dataclass(frozen=True)
 class _Merging:
-    """Merges the staged rows of one write into their file groups."""
+    """Merger of one write's staged `files` into file groups; `folder` on this disk holds their copies."""
 
     stage: Stage
     files: tuple[StagedFile, ...]
     folder: Path
 
     def write(self, txn: Transaction) -> None:
-        """Write the staged rows into a transaction."""
+        """Start `txn`, merge the staged rows into file groups, and add their files.
+
+        Raises Aborted if the table's columns changed since staging.
+        """
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
         planner, counts = planner_of(txn), Counter[str]()
@@ -167,7 +171,7 @@ class _Merging:
         txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
 
     def _read(self, staged: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a staged file through a copy on this disk."""
+        """Read a staged file through a copy on this disk, made once; Aborted if it has other columns than `stage`."""
         copy = self.folder / staged.path.rpartition("/")[2]
         if not copy.exists():
             copy.write_bytes(self.stage.writer.place.store.read(staged.path).data)
@@ -181,7 +185,7 @@ class _Merging:
     def _sort(
         self, homes: NDArray[np.int64], rows: NDArray[np.int64], groups: NDArray[np.int64]
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
-        """Rewrite each file with one batch per file group, and return each group's batches.
+        """Copy each file on this disk with one batch per file group; return each group's paths and batch numbers.
 
         `rows` are row numbers, ascending, and `groups` their groups.
         """
@@ -218,7 +222,7 @@ def _groups(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return row numbers, ascending, and their file groups' numbers: -1 - bucket is a new group.
 
-    A key that several groups have goes into each of them.
+    Without a bucket index it reads the stored keys. A key that several groups have goes into each of them.
     """
     if writer.config.bucket_index is not None:
         numbers = {
@@ -253,7 +257,7 @@ def _groups(
 
 
 def _located(writer: GroupWriter, numbered: tasks.Numbered, partition: str) -> Iterator[pa.Table]:
-    """Yield the keys of a partition's file groups, some millions at a time, unique within a table."""
+    """Read and yield the keys of a partition's file groups, some millions at a time, unique within a table."""
     locate, tables = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
     slices = [(number, file_slice) for number, file_slice in numbered.old.items() if file_slice.partition == partition]
     for position, numbered_slice in enumerate(slices, start=1):

@@ -109,7 +109,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> None:
-    """Raise unless sqlglot parses the text as one statement of this kind."""
+    """Raise InvalidInput unless sqlglot parses the text as one statement of this kind."""
     try:
         statements = sqlglot.parse(text.rstrip().rstrip(";"), dialect=_DIALECT)
     except ParseError as error:
@@ -130,7 +130,7 @@ def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> Non
 
 @dataclass
 class _Reader:
-    """Cursor over the tokens of a text."""
+    """Cursor over the tokens of a text: methods consume tokens, and raise InvalidInput with the text's position."""
 
     text: str
     tokens: list[Token]
@@ -164,7 +164,7 @@ class _Reader:
         return self.tokens[self.at - 1].text
 
     def took(self, *words: str) -> bool:
-        """Consume these words if they come next."""
+        """Consume these upper-case words and return True if all come next; else consume nothing, return False."""
         start = self.at
         for word in words:
             if self.word != word:
@@ -186,7 +186,10 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume the text up to one of these words, outside of parentheses and CASE, or to the end."""
+        """Consume and return the text up to one of these words, outside of brackets and CASE, or to the end.
+
+        Raises InvalidInput if it is empty.
+        """
         start, depth = self.at, 0
         while not self.is_over and not (depth == 0 and self.word in words):
             depth += (self.word in _OPENS) - (self.word in _CLOSES)
@@ -215,6 +218,7 @@ class _Reader:
         return "" if self.is_over or self.word in reserved else self.plain_name()
 
     def plain_name(self) -> str:
+        """Consume and return a name of letters, digits and underscores; others raise InvalidInput, unconsumed."""
         name = self.name()
         if not name.replace("_", "a").isalnum():
             self.at -= 1
@@ -222,7 +226,10 @@ class _Reader:
         return name
 
     def column_of(self, target: Target) -> str:
-        """Consume a column of the target, which may be qualified."""
+        """Consume a column of the target and return its name; a qualifier must be the target's alias.
+
+        Other qualifiers and fields of structs raise InvalidInput.
+        """
         first = self.name()
         if not self.took("."):
             return first
@@ -235,7 +242,10 @@ class _Reader:
         return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
-        """Consume `a = 1, b = b + 1`."""
+        """Consume `a = 1, b = b + 1` up to a word of `ends`; return pairs of column and expression.
+
+        Repeated columns raise InvalidInput.
+        """
         values: dict[str, str] = {}
         while True:
             start, column = self.at, self.column_of(target)
@@ -248,7 +258,7 @@ class _Reader:
                 return tuple(values.items())
 
     def names(self) -> tuple[str, ...]:
-        """Consume `(a, b)`."""
+        """Consume `(a, b)` and return the names, without qualifiers."""
         self.need("(")
         columns = [self.plain_or_quoted()]
         while self.took(","):
@@ -262,7 +272,7 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
-    """Parse MERGE after its first word."""
+    """Parse MERGE after its first word, to the end; may raise InvalidInput."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -277,7 +287,10 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume the source after USING; return its text and alias."""
+    """Consume the source after USING, a name or a query; return its text and alias.
+
+    A query without an alias raises InvalidInput.
+    """
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -295,9 +308,12 @@ def _source(reader: _Reader) -> tuple[str, str]:
 
 
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
-    """Parse `t.id = s.id and t.city = s.city`; other conditions are errors."""
+    """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column.
+
+    Other conditions raise InvalidInput and move the reader to token `start`.
+    """
     tree = sqlglot.parse_one(text, dialect=_DIALECT)
-    pairs: dict[str, str] = {}
+    pairs: dict[str, tuple[str, str]] = {}  # by the target's column in lower case
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
         sides = {}
         for column in (part.this, part.expression) if isinstance(part, exp.EQ) else ():
@@ -309,12 +325,19 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
                 f"SQL {reader.text!r}: ON must be {target.alias}.KEY = {source_alias}.KEY for each key column, "
                 f"joined by AND, not {part.sql(_DIALECT)!r}, {reader.place()}"
             )
-        pairs[sides[target.alias.lower()]] = sides[source_alias.lower()]
-    return tuple(pairs.items())
+        key = sides[target.alias.lower()]
+        if key.lower() in pairs:
+            reader.at = start
+            raise InvalidInput(
+                f"SQL {reader.text!r}: ON compares {target.alias}.{key} twice: compare each key column once, and "
+                f"choose the source's rows by USING (SELECT ... WHERE ...), {reader.place()}"
+            )
+        pairs[key.lower()] = (key, sides[source_alias.lower()])
+    return tuple(pairs.values())
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
-    """Parse one WHEN clause of a MERGE."""
+    """Consume and return one WHEN clause of a MERGE; BY SOURCE and other actions raise InvalidInput."""
     reader.need("WHEN")
     start, is_insert = reader.at, reader.took("NOT")
     reader.need("MATCHED")
@@ -339,7 +362,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader) -> tuple[tuple[str, str], ...]:
-    """Parse the columns and values of INSERT in a clause."""
+    """Consume `(columns) VALUES (expressions)`, return pairs; other counts or a column twice raise InvalidInput."""
     columns, values = reader.names(), []
     reader.need("VALUES", "(")
     while True:
@@ -354,6 +377,7 @@ def _inserted(reader: _Reader) -> tuple[tuple[str, str], ...]:
 
 
 def _update(reader: _Reader) -> UpdateStatement:
+    """Parse UPDATE after its first word, to the end; may raise InvalidInput."""
     target = reader.target()
     reader.need("SET")
     values = reader.assignments(target, "WHERE")
@@ -371,7 +395,7 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
-    """Parse INSERT after its first word."""
+    """Parse INSERT after its first word, to the end; PARTITION, REPLACE and IF raise InvalidInput."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")

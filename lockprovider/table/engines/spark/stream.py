@@ -82,7 +82,10 @@ class _Batches:
     retries: int
 
     def __call__(self, rows: DataFrame, batch: int) -> CommitResult | None:
-        """Write one batch of a stream, once."""
+        """Commit one batch in a transaction; return the result. A committed or empty batch is reported as `left_out`.
+
+        It returns None then. With Spark Connect, a committed first batch raises WrongCheckpoint.
+        """
         with _WRITES.one_of(self.table, rows, batch, self.stream_id) as batch_id:
 
             def run(txn: Transaction) -> None:
@@ -108,7 +111,7 @@ class _Nothing(Exception):
 
 @dataclass
 class _Try:
-    """One attempt of a batch by Spark, and the number of writes begun."""
+    """Attempt `name` of a batch by Spark, the number of writes begun in it, and whether one is in progress."""
 
     name: object
     writes: int = 0
@@ -124,7 +127,7 @@ class _Writes:
 
     @contextmanager
     def one_of(self, table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-        """Count the next write of this batch, and mark it as in progress while the block runs.
+        """Number the next write of this batch, yield its BatchId, and mark it as in progress while the block runs.
 
         Raises InvalidInput without a stream's id, or if another write is in progress.
         """
@@ -154,7 +157,7 @@ _WRITES = _Writes()
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
-    """Return the query's id and Spark's id of this attempt; None for rows of no stream."""
+    """Return the query's id and Spark's id of this attempt: None for rows of no stream, `_CONNECT` with Connect."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         return _CONNECT, _CONNECT  # Connect starts a process per start of a query, without its id
     context = rows.sparkSession.sparkContext

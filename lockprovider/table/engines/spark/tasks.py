@@ -95,7 +95,7 @@ def grouped_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
-    """Make a function that runs `each` on the pieces of work whose numbers come in."""
+    """Make a function that yields the results of `each`, as `schema`, for pieces of `work` whose numbers come in."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -108,7 +108,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, sketch: Sketch | None = None
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
-    """Make a function that reads a numbered file slice's rows with their place (`grouped_schema`).
+    """Make a function that reads a numbered file slice's rows with key, partition and group (`grouped_schema`).
 
     An empty `schema` reads only keys; a sketch drops rows not in it.
     """
@@ -125,6 +125,7 @@ def locator(
 
 
 def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.Table:
+    """Read the rows of a file slice, with its log files merged, as these columns."""
     if not file_slice.logs:
         return read_as(writer.place.read(file_slice.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
@@ -199,13 +200,13 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
 
 
 def hasher(batches: Batches) -> Batches:
-    """Hash keys, into one binary per batch, for `Sketch.of`."""
+    """Yield the hashes of each batch's keys (its first column) as one binary value, for `Sketch.of`."""
     for batch in batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
 
 def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Make a function that adds key and partition to rows of any columns."""
+    """Make a function that adds the columns `KEY` and `PARTITION` to rows; null keys raise InvalidRecords."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -217,7 +218,7 @@ def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 
 def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Make a function that lists the partitions of rows, once per batch."""
+    """Make a function that yields the distinct partition paths of each batch of rows, so some repeatedly."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -245,7 +246,10 @@ class Numbered:
 
     @classmethod
     def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
-        """Number `slices`, then the new groups of the partitions in `counts`."""
+        """Number `slices`, then the new groups of the partitions in `counts`.
+
+        With `index`, two slices of one bucket raise Corrupt.
+        """
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
             bucket_groups(slices, index)  # raises before anything is written
@@ -260,7 +264,7 @@ class Numbered:
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
-    """Make a function that writes rows with `insert_all`."""
+    """Make a function that writes rows with `insert_all`, and yields the files' statistics (`STATS`)."""
 
     def run(batches: Batches) -> Batches:
         yield from stats_table(insert_all(writer, batches, within)).to_batches()
@@ -269,10 +273,10 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 
 
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
-    """Write all rows of this task, held in memory, as one new file group per table partition.
+    """Write all rows of this task, held in memory, as one new file group per table partition; return the statistics.
 
     Not split further: a split by the rows' order would differ between attempts. Raises InvalidRecords for rows outside
-    of `within` (None: any), or a repeated key.
+    of `within` (None: any), or a repeated key; RuntimeError outside of a Spark task.
     """
     if not (collected := list(batches)):
         return []
@@ -307,7 +311,11 @@ def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """Make a function that writes a group's next slice or a new group; `valued`: deletes have ordering values."""
+    """Make a function that writes one group's changes and returns statistics (`STATS`).
+
+    Its `key` is partition and group: a number in `numbered.old`, or `NEW` and a bucket. `valued`: deletes have ordering
+    values.
+    """
 
     def stored(changes: pa.Table) -> pa.Table:
         """Convert rows that came back from Spark with other nested names and zones."""
@@ -320,7 +328,7 @@ def rewriter(
         return writer.deletes(changes, valued=True)
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        """Write one group's next file, and return its statistics as a table."""
+        """Write one group's next file, and return its statistics as a table, empty if nothing changed."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)
@@ -344,7 +352,10 @@ def rewriter(
 def _new_group(
     writer: GroupWriter, partition_bucket: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
 ) -> WriteStat | None:
-    """Write a new group's first file; return None without rows, as for deletes of unknown keys."""
+    """Write a new group's first file, with the same name in every attempt; return None without rows.
+
+    Deletes of unknown keys have none.
+    """
     if not len(keys):
         return None
     partition, bucket = partition_bucket
@@ -362,7 +373,7 @@ def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
 
 
 def _task_number() -> int:
-    """Return the number of this task's part of the rows, the same in each attempt."""
+    """Return the number of this task's part of the rows, the same in each attempt; RuntimeError outside of a task."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("base files are written in Spark tasks only")

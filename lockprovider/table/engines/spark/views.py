@@ -32,7 +32,7 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """Replace the view by this snapshot."""
+        """Replace the session's view by the current snapshot of `source`; requests its files, and reads no rows."""
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 

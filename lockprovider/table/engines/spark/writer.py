@@ -74,7 +74,10 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 
 
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`."""
+    """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`.
+
+    Raises TableNotFound without a record key, TableExists if `if_exists` is `error`.
+    """
     if not hudi_write.record_keys:
         raise TableNotFound(
             f"there is no table at {options.url!r}: set {KEY_OPTION} to the columns of its record key, so that this "
@@ -108,7 +111,11 @@ class TaskResult(WriterCommitMessage):
 
 @dataclass
 class WriteJob:
-    """A write of the data source, which Spark pickles for its tasks."""
+    """A write of the data source, which Spark pickles for its tasks.
+
+    `group` writes the files of the job's instant, `stage` stages rows that `commit` gathers. `is_ignored`: nothing is
+    written.
+    """
 
     options: SparkOptions
     hudi_write: HudiWrite
@@ -118,14 +125,20 @@ class WriteJob:
     is_ignored: bool = False
 
     def check(self) -> None:
-        """Open or create the table (`open_target`); raise DoesNotFit or InvalidInput for rows that it cannot take."""
+        """Open or create the table (`open_target`), and set `is_ignored` and `stage`.
+
+        Raises DoesNotFit or InvalidInput for rows that the table cannot take.
+        """
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
         if table is not None:
             self._check(table)
 
     def begin(self) -> Transaction | None:
-        """Run `check`, unless the job has an instant; take one, unless the job gathers all rows."""
+        """Run `check`, start a transaction with its heartbeat, set `group`, and return it.
+
+        Returns None if `group` is set, the write is ignored, or all rows are gathered.
+        """
         if self.group is not None or self.is_ignored:
             return None
         self.check()
@@ -145,7 +158,7 @@ class WriteJob:
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def _check(self, table: TableContext) -> None:
-        """Raise for rows that cannot be written to this table; prepare the stage of a gathering write."""
+        """Set `stage` for a gathering write; raise InvalidInput or DoesNotFit for rows that this table cannot take."""
         config, operation = table.config(), self.hudi_write.operation
         if config.bucket_index is not None and not self.hudi_write.gathers:
             raise InvalidInput(
@@ -163,7 +176,10 @@ class WriteJob:
             self.stage = Stage(planner, operation, valued)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write or stage the rows of a task."""
+        """Write a task's rows into new files while sending the heartbeat, or stage them; an ignored job writes nothing.
+
+        Raises RuntimeError outside of a Spark task.
+        """
         group, context = self.group, TaskContext.get()
         if context is not None and (self.is_ignored or self.hudi_write.gathers):
             staged = [] if self.stage is None or self.is_ignored else self.stage.write(batches)
@@ -186,7 +202,10 @@ class WriteJob:
         return done
 
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
-        """Commit the files of all tasks, or the gathered rows; an error rolls the instant back."""
+        """Commit the files of all tasks, or the gathered rows; None for an empty batch of a stream.
+
+        An error rolls the instant back. Staged files are removed in any case.
+        """
         if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]
             if self.stage is None or (batch_id is not None and not files):
@@ -212,7 +231,10 @@ class WriteJob:
             raise
 
     def abort(self, written: Sequence[TaskResult]) -> None:
-        """Remove the write, unless it is committed: the response to a commit may have been lost."""
+        """Remove staged files and roll the write's instants back, except committed ones.
+
+        A commit's response may have been lost.
+        """
         if self.stage is not None:
             remove_staged(self.stage.writer.place, (), self.stage.folder)
         begun = {result.begin for result in written} | {"" if self.group is None else self.group.begin}
@@ -221,6 +243,7 @@ class WriteJob:
 
     @contextmanager
     def _beating(self, group: GroupWriter) -> Iterator[None]:
+        """Send the heartbeat of the writer's instant while the block runs, and leave it in the store afterwards."""
         heartbeat = WriterHeartbeat(group.place.store, group.begin, self.options.settings.heartbeat, Machine())
         heartbeat.accompany()
         try:
@@ -237,12 +260,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write the rows of a task."""
+        """Write or stage the rows of a task, on an executor; nothing is visible before `commit`."""
         return self.job.write(iterator)
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit after all tasks, in a separate process."""
+        """Commit after all tasks, in a separate process, then run due services."""
         self.job.commit(_written(messages))
 
     @without_traceback()
@@ -259,12 +282,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write the rows of a task."""
+        """Write or stage the rows of a task, on an executor; nothing is visible before `commit`."""
         return self.job.write(iterator)
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit after all tasks of a batch, in a separate process."""
+        """Commit after all tasks of a batch, in another process; a committed or empty batch is reported as `left_out`.
+
+        Raises InvalidInput without a `stream_id` and the query's id.
+        """
         written = _written(messages)
         if not written:
             return
@@ -290,6 +316,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.job.abort(_written(messages))
 
     def __getstate__(self) -> WriteJob:
+        """Begin the job's transaction, stop its heartbeat here after `_PLANNED_S`, and return the job."""
         txn = self.job.begin()
         if txn is not None:
             give_up = threading.Timer(_PLANNED_S, txn.leave)

@@ -123,6 +123,10 @@ MERGE = "merge into trips t using late s on t.id = s.id "
             "merge into trips t using late s on t.id = s.id and t.x > 1 when matched then delete",
             "not 't.x > 1', at character 36",
         ),
+        (
+            "merge into trips t using late s on t.id = s.a and t.ID = s.b when matched then delete",
+            "ON compares t.ID twice",
+        ),
         ("merge into trips t using late s on t.id = 7 when matched then delete", "ON must be t.KEY = s.KEY"),
         ("merge into trips t using late s on id = s.id when matched then delete", "ON must be t.KEY = s.KEY"),
         ("merge into trips t using late s on t.id <=> s.id when matched then delete", "ON must be t.KEY = s.KEY"),

@@ -86,7 +86,10 @@ def storage_options(arguments: Any) -> dict[str, Any]:
 
 
 def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) -> None:
-    """Set a value in `options`, creating nested dicts along `steps`; raise InvalidInput if a step has a value."""
+    """Set `options` along `steps`, creating nested dicts and replacing the last step's value; `key` is for the message.
+
+    Raises InvalidInput if an earlier step holds no dict.
+    """
     nested = options
     for step in steps[:-1]:
         nested = nested.setdefault(step, {})

@@ -231,7 +231,7 @@ def unreached(
 ) -> str | None:
     """Return why the request was certainly not sent (`unsent`: such errors of the client), else None.
 
-    Not `proven`: a wrong address or certificate raises Unavailable.
+    Unless this server has answered before (`proven`), a wrong address or certificate raises Unavailable.
     """
     causes = list(_causes(error))
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)

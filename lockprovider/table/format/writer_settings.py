@@ -102,7 +102,10 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
 
 
 def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the changes that `shared` would make, empty if none; values compare as in Hudi."""
+    """Return the setting changes that `shared` would make with the same `keeps_listing`; empty if none.
+
+    Values compare as in Hudi, without case and outer spaces.
+    """
     wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [

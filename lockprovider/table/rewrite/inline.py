@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run the due services; report failures to the watcher instead of raising them.
-
-    Skips a table without logs to compact, or that cannot be clustered.
-    """
+    """Run archival, compaction and clustering, each if due and possible; report failures to the watcher."""
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
         with _reporting_errors(table, "archival"):

@@ -69,9 +69,10 @@ class CurrentState:
     # -- the properties ------------------------------------------------------------------------------------------------
 
     def config(self) -> TableConfig:
-        """Read and cache the properties, or read their backup while a JVM writer replaces the file.
+        """Ask the store for the properties, without a body if unchanged, and cache them for `config_since`.
 
-        Raises `TableNotFound` if both files are missing, `Corrupt` if one is unreadable and no other is.
+        Reads the backup if the file is missing or unreadable, as while a JVM writer replaces it. Raises `TableNotFound`
+        if both are missing, `Corrupt` if one is unreadable and no other is.
         """
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):

@@ -57,8 +57,8 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
     """Describe a scan's rows as a DataFrame, perhaps unfiltered; with `folder` it requests the files' footers.
 
-    `folder` None: Python reads all files, as for nested columns with floats, which Spark would filter by their
-    statistics. Within `typed_errors`, a file cleaned since raises HistoryGone.
+    `folder` is the table's address for Spark; with None, Python reads all files. Nested columns with floats are always
+    read by Python. Within `typed_errors`, a file cleaned since raises HistoryGone.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
@@ -87,7 +87,10 @@ def _by_row(column: pa.Field) -> str:
 
 
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; False for unreadable files."""
+    """Return whether Spark reads a slice as Python does; may request its footer.
+
+    False for logs or unreadable files. `folder` is the table's address for Spark.
+    """
     path = f"{folder}/{file_slice.path}"
     if (
         file_slice.logs

@@ -107,7 +107,7 @@ class AsyncStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the running loop's connections."""
+        """Close the running loop's connections; of `client="obstore"` all connections."""
         await self.backend.close()
 
     @property
@@ -248,7 +248,7 @@ class AsyncStore:
     ) -> Outcome:
         """Replace the object if it is still at `version` (a `Version` or its text); return `Won`, `Lost` or `Unknown`.
 
-        Other arguments and errors: see `put_if_absent`. Another store's version raises InvalidVersion.
+        Other arguments and errors: see `put_if_absent`. A version of another kind of store raises InvalidVersion.
 
         Where versions are not unique (S3), an object that went from A to B and back is "still at A": write bytes that
         never repeat. The replaced object's attributes are lost.
@@ -474,7 +474,8 @@ class AsyncStore:
     ) -> Write:
         """Return a write with a new identity; sends nothing.
 
-        A bad path or attribute raises InvalidInput, or NotSupported if the store keeps no attributes.
+        A bad path or attribute raises InvalidInput; an attribute that this store or a single write cannot have may
+        raise NotSupported.
         """
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
@@ -497,7 +498,7 @@ class AsyncStore:
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
-        """Return the parsed version; raise InvalidVersion for other text, a wildcard, or another store's version."""
+        """Return the parsed version; raise InvalidVersion for other values, a wildcard, or another kind of store."""
         version = Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")

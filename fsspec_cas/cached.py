@@ -61,7 +61,10 @@ class _Shared:
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """End a call: drop its unfinished read, wake waiting callers, and count the call out unless `number` is 0."""
+        """End a call: drop its unfinished read, if any, and wake waiting callers then.
+
+        Counts the call out unless `number` is 0.
+        """
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
             self._wake()
@@ -69,14 +72,17 @@ class _Shared:
             self._state = self._state.without_caller()
 
     def _record_answer(self, read: SharedRead[Content], content: Content | None) -> Content | None:
-        """Record the read's content for the waiting callers, wake them, and return it; takes the guard."""
+        """Record the read's content for the callers that share it, wake all waiting ones, and return it.
+
+        Takes the guard.
+        """
         with self._guard:
             self._state = self._state.with_answer(read, content)
             self._wake()
         return content
 
     def _record_failure(self, read: SharedRead[Content], error: Exception) -> None:
-        """Record the read's error for the waiting callers, and wake them; takes the guard."""
+        """Record the read's error for the callers that share it, and wake all waiting ones; takes the guard."""
         with self._guard:
             self._state = self._state.with_failure(read, error)
             self._wake()
@@ -243,7 +249,7 @@ class Cached(_Shared):
             return write.record_outcome(Won(version)).unwrap()
 
     def _read_store(self, read: SharedRead[Content]) -> Content | None:
-        """Send the read; record its content or error for all waiting callers, and return or raise it."""
+        """Send the read; record its content or error for the callers that share it, and return or raise it."""
         try:
             content = self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:
@@ -340,7 +346,7 @@ class AsyncCached(_Shared):
             return write.record_outcome(Won(version)).unwrap()
 
     async def _read_store(self, read: SharedRead[Content]) -> Content | None:
-        """Send the read; record its content or error for all waiting callers, and return or raise it."""
+        """Send the read; record its content or error for the callers that share it, and return or raise it."""
         try:
             content = await self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:

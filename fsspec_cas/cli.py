@@ -116,7 +116,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    """Probe the store by live requests, print the report, and on a terminal the progress; return the exit code."""
+    """Probe the store by live requests, print the report, and return the exit code.
+
+    On a terminal, without `--json`, it also prints the progress.
+    """
     fs, root = split_url(arguments.url, storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -187,7 +190,10 @@ def _object(arguments: Any) -> tuple[Store, str]:
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
-    """Print the outcome, a failure also to stderr, and return its exit code."""
+    """Print the version of a won write to stdout, another outcome to stderr; return the exit code.
+
+    With `--json` every outcome goes to stdout as JSON.
+    """
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)

@@ -59,7 +59,7 @@ class _Complaints(logging.Handler):
 def log_to_stderr(program: str, verbose: int) -> None:
     """Set the log handlers of `fsspec_cas` and `lockprovider`: warnings go to stderr.
 
-    With `verbose` 1 or 2, configure root logging at INFO or DEBUG instead.
+    With `verbose`, set up a handler of the root logger instead, and log both at INFO (1) or DEBUG (2 or more).
     """
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
@@ -209,7 +209,7 @@ def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]
 def _collect(
     parser: argparse.ArgumentParser, path: tuple[str, ...], words_by_path: dict[tuple[str, ...], list[str]]
 ) -> None:
-    """Store the words that may follow `path` in `words_by_path`, then those of each subcommand."""
+    """Store the words that may follow `path`, and those of each subcommand, in `words_by_path`."""
     words: list[str] = []
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way
         words += [option for option in action.option_strings if option.startswith("--")]

@@ -38,9 +38,9 @@ _SEEN: dict[tuple[str, str], DeleteBehavior] = {}  # by endpoint and bucket
 
 
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Return endpoint and bucket of an S3 store that is not Amazon's, else None; sends nothing.
+    """Return endpoint and bucket of an S3 store that is not Amazon's, else None; sends the store nothing.
 
-    Raises Unavailable if no client is ready within `timeout`.
+    May look for credentials. Raises Unavailable if no client is ready within `timeout`.
     """
     endpoint_of = getattr(backend, "endpoint", None)
     if backend.name != "s3" or endpoint_of is None:

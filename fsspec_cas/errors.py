@@ -49,7 +49,7 @@ class Refused(CasError):
 
 
 class AlreadyExists(Refused, FileExistsError):
-    """`put_if_absent` found another writer's object; nothing was written."""
+    """A create (`put_if_absent`, or an exclusive file or copy) found an object at its path; nothing was written."""
 
 
 class VersionMismatch(Refused):

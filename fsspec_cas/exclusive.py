@@ -49,7 +49,10 @@ class AsyncExclusive:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        """Close the writer and raise unless the write was won; after an exception abort it."""
+        """Close the writer and raise unless the write was won; after an exception abort it.
+
+        Do nothing once it is closed.
+        """
         if kind is not None:
             await self.abort()
         elif not self.closed:
@@ -213,14 +216,20 @@ class Exclusive:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Close the writer and raise unless the write was won; after an exception abort it."""
+        """Close the writer and raise unless the write was won; after an exception abort it.
+
+        Do nothing once it is closed.
+        """
         if kind is not None:
             self.abort()
         elif not self.closed:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        """Start dropping the parts of an unclosed writer, without waiting; do nothing while the interpreter ends."""
+        """Drop the parts of an unclosed writer; do nothing while the interpreter ends.
+
+        On fsspec's loop this only starts it; a blocking backend (local files, memory, obstore) drops them here.
+        """
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():
             cleanup.close()

@@ -69,9 +69,9 @@ class RetryBudget:
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
-        """Sleep the back-off delay (none without failures); return the seconds left, 0 if too few for a try.
+        """Sleep the back-off delay; return the seconds left, 0 if too few for another try.
 
-        May log the budget's warning, with `why`.
+        Without failures and `retry_after_s` it does not sleep. May log the budget's warning, with `why`.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -275,7 +275,8 @@ class Sender:
     ) -> FinishAnswer | ReadAnswer:
         """Send one step's request; return its answer.
 
-        `Adapt` first switches the backend's dialect. A delete's first head without an object also sends a get.
+        `Adapt` first switches the backend's dialect. A delete's head that finds no object, before any doubt, also sends
+        a get.
         """
         path = progress.write.path
         if isinstance(step, ReadHead):

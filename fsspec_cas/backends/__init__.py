@@ -60,7 +60,7 @@ _HIDDEN_OPTIONS = frozenset(
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Return a URL's filesystem, which may look for credentials, and the path in it without a trailing slash.
 
-    Raises InvalidUrl, InvalidInput, NotSupported, or AccessDenied.
+    Raises InvalidUrl, InvalidInput, NotSupported, AccessDenied, or Unavailable.
     """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
@@ -92,7 +92,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Check the options, then create the filesystem, which may look for credentials; return it and the path.
 
-    Wrong options raise InvalidInput.
+    Unknown or contradictory options, or an endpoint without a scheme, raise InvalidInput.
     """
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
@@ -104,7 +104,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return AccessDenied or Unavailable for credentials that gcsfs did not find; None for other errors."""
+    """Return Unavailable for an OSError, AccessDenied for a KeyError or an error of google.auth; None for others."""
     summary = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{summary}; check the network, and that the file given as `token` exists")
@@ -116,7 +116,7 @@ def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | 
 def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Return obstore's filesystem and path of an `s3://` URL.
 
-    Another client raises InvalidInput, another URL NotSupported.
+    Another client raises InvalidInput; another URL, or an access point's, NotSupported.
     """
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")

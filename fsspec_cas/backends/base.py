@@ -156,7 +156,7 @@ def attributes_of(
 ) -> Attributes:
     """Return a write's checked attributes, none silently dropped; `own` values of None count as absent.
 
-    Raises InvalidInput, or NotSupported where only bytes are kept.
+    Raises InvalidInput; NotSupported where only bytes are kept, or for a parameter that a single write cannot have.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     own_left = {name: value for name, value in own.items() if value is not None}

@@ -185,7 +185,10 @@ class HttpSender:
         return meaning(request, statement, self._dialect.vendor, now)
 
     async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Send a get or head that confirms a head, delete or read; return its answer, `NoAnswer` if still unproven."""
+        """Confirm a head, delete or read by a get or head; return the answer that this proves, else `NoAnswer`.
+
+        A delete whose object still exists is `NoAnswer`.
+        """
         other = request.as_read() if confirm.by == "get" else request.as_head()
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):

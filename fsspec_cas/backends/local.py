@@ -74,9 +74,9 @@ class LocalBackend(Backend):
             self._makes_folders = bool(options.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Link (create) or rename (match) a synced temporary file into place; may create folders.
+        """Link (create) or rename (match) a synced temporary file into place; a create may make folders.
 
-        `NotApplied`: the folder's lock was not acquired in time.
+        `NotApplied`: the folder's lock was not acquired in time, or the path's symbolic link has just changed.
         """
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
@@ -155,7 +155,7 @@ class LocalBackend(Backend):
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Append the tail, sync the temporary file, and link it into place if the name is free.
 
-        Always removes the temporary file.
+        Removes the temporary file, unless appending the tail fails. `UploadGone`: it was removed before.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
@@ -209,9 +209,10 @@ def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock, else `NotApplied`; at another version `ConditionFailed`.
+    """Replace the file under its folder's lock; at another version `ConditionFailed`.
 
-    Hard links or coarse file times raise NotSupported.
+    `NotApplied` without the lock, or if the path's symbolic link has just changed. Hard links, coarse file times or no
+    flock raise NotSupported.
     """
     target = resolved(path)
     if object_stat(target) is None:

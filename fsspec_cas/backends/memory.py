@@ -55,7 +55,7 @@ class MemoryBackend(Backend):
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Write the object if the condition holds, even in fsspec's transaction; else return `ConditionFailed`.
 
-        Raises StoreError for a folder.
+        Raises StoreError for a folder, or a path below an object.
         """
         del timeout_s
         with self._guard:

@@ -118,7 +118,8 @@ class AioBackend(HttpBackend):
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotApplied | NoAnswer:
         """Return `NotApplied` for a client's exception if nothing was sent, else `NoAnswer`.
 
-        Unknown exceptions, and final ones of the preparation, are raised.
+        Unknown exceptions are raised. A final failure of the preparation, and a wrong address or certificate of an
+        endpoint that never answered as a store, raise CasError.
         """
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)

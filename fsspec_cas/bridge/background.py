@@ -164,7 +164,7 @@ class Background:
     def begin(self, call: Callable[[], T]) -> Later[T]:
         """Start the call on a thread at once; return its future, which cannot be cancelled.
 
-        The interpreter's exit waits for the call.
+        If no thread can start, the call runs here. The interpreter's exit waits up to 60 s for it.
         """
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()

@@ -71,7 +71,7 @@ class OnLoop:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on fsspec's loop, wait, and return its result or raise its error.
 
-        An interrupt cancels it. On that loop itself, raise CasError.
+        An interrupt cancels it. On that loop itself raises CasError, under gevent's patched threads NotSupported.
         """
         loop = _fsspecs_loop()
         try:

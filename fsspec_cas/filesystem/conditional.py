@@ -219,7 +219,7 @@ class ConditionalCalls:
     def _seen_whole(self, full: str) -> tuple[Info, Content]:
         """Return info and content of one version.
 
-        If they differ, read both again, up to `_LOOKS` times, then raise Unavailable.
+        Reads both, `_LOOKS` times at most, until their versions agree; else raises Unavailable.
         """
         for _ in range(_LOOKS):
             info, content = self.store.head(full), self.store.read(full)

@@ -90,7 +90,7 @@ class Bench:
     async def require_usable(self) -> None:
         """Read, then create, the object `reach`, which remains; raise the error of an unusable store.
 
-        NotSupported is ignored.
+        NotSupported is ignored for the create only.
         """
         await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
@@ -158,7 +158,7 @@ class Bench:
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
     """Call `ask` until its answer is not `NotApplied`, with pauses, and return that answer.
 
-    After 13 requests raise Unavailable.
+    After 12 such answers ask once more, ignore the answer, and raise Unavailable.
     """
     answer = await ask()
     for n in range(_PATIENCE):
@@ -217,7 +217,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
 
 
 async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """Read the object after a race; return the flaw, or "" if the one winner's bytes are stored."""
+    """Return the flaw of a race, or "" if the one winner's bytes are read back, or nobody won and some are unknown."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):
@@ -276,7 +276,7 @@ async def _create_after_delete(bench: Bench) -> CheckResult:
 
 
 async def _race(condition_kind: str, bench: Bench) -> CheckResult:
-    """Race `bench.racers` creates or matches in several rounds; return "no" unless one wins and its bytes stay."""
+    """Race `bench.racers` creates or matches in several rounds; return "no" after a round with a `race_flaw`."""
     for n in range(_ROUNDS):
         path, bodies = f"race-{condition_kind}-{n}", [bench.body() for _ in range(bench.racers)]
         condition = (await bench.write_or_raise(path)).version if condition_kind == "match" else ABSENT
@@ -392,7 +392,7 @@ async def _whole_reads(bench: Bench) -> CheckResult:
 
 
 async def _not_modified(bench: Bench) -> CheckResult:
-    """Read an object unless changed; return "yes" if the store sends no body."""
+    """Read an unchanged object on condition that it has changed; return "yes" if the store sends no body."""
     content = await bench.write_or_raise("same")
     answer = await bench.store.backend.get(f"{bench.store.root}/same", content.version, timeout_s=bench.timeout)
     if isinstance(answer, Unchanged):
@@ -523,7 +523,10 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
-    """Complete `bench.racers` uploads of one path at once, in several rounds; return "no" unless one is won."""
+    """Complete `bench.racers` uploads of one path at once, in several rounds.
+
+    Return "no" if several are won, or none although every answer came.
+    """
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]

@@ -64,9 +64,9 @@ def _elect(arguments: argparse.Namespace) -> int:
 
 
 def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command while elected, again in each next term unless `--once`; return the result.
+    """Run the command while elected, again after a lost term unless `--once` or a signal asked for the end.
 
-    Not elected within `--timeout`: code 122. InvalidInput: no command.
+    Returns the result. Not elected within `--timeout`: code 122. InvalidInput: no command.
     """
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('elect')}")

@@ -170,7 +170,10 @@ class _Watcher:
         self._state: RecordState | None = None
 
     def look(self) -> list[Change]:
-        """Read the record; return the changes since the last call, or first the present state. Caches both."""
+        """Read the record; return the changes since the last call, or first the present state.
+
+        Caches the record and its state.
+        """
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data, self._path)
         before, state = self._state, state_at(after, self._world.now_ms())
@@ -192,9 +195,9 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Show the record, ask unless `--yes`, and break the lock; return the exit code, 0 also if it is free.
+    """Show the record and ask, unless `--yes`, and break the lock; return the exit code.
 
-    InvalidInput: no terminal to ask.
+    It is 0 also if the lock is free and nothing is pending. InvalidInput: no terminal to ask.
     """
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
@@ -381,7 +384,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Acquire the lock, run the command while the lease lasts, and release; return the result.
 
-    Not acquired: code 122. InvalidInput: no command, or bad times.
+    Not acquired: code 122. InvalidInput: no command, or a bad `--grace`. InvalidSettings: other bad times.
     """
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command was given: {form('run')}")

@@ -84,7 +84,7 @@ class CommandResult:
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Run `work`, print its reason (--json: result) on stderr; return the exit code.
+    """Run `work`, print its reason, and with `--json` also its result, on stderr; return the exit code.
 
     Errors become 125 (--debug raises them), interrupts 128 + N.
     """
@@ -140,7 +140,7 @@ class CommandOrder:
     def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
         """Run the command until its end, or end it once `held` is lost; then call `give_back`.
 
-        Fills in and returns `result`. Prints `give_back`'s errors.
+        Fills in and returns `result`. Prints store and lock errors of `give_back`, and an interrupt of it.
         """
         world = Machine()
         began_s = world.monotonic_s()

@@ -108,7 +108,7 @@ def _add_terraform(state: Commands) -> None:
 
 
 class _Stored:
-    """Codec that takes and returns bytes or JSON, by what is stored; {"base64": ...} counts as bytes."""
+    """Codec of bytes and JSON; what is stored as {"base64": ...} is read as bytes, so such an object is refused."""
 
     def encode(self, value: Any) -> Any:
         """Encode bytes or a JSON value."""

@@ -141,7 +141,7 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return the protocol of a new connection, closed unless its password comes in time.
+        """Return the protocol of a new connection, closed unless the headers of a request come in time.
 
         Above 256 such connections, closes the oldest.
         """
@@ -162,7 +162,10 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request, and let the connection close; calls `on_rejected`, except for a wrong password."""
+        """Answer one request, and let the connection close; calls `on_rejected` for a rejected one.
+
+        Not for a wrong password.
+        """
         self._heard(request.protocol)
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:

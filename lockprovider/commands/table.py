@@ -168,7 +168,7 @@ def _column(text: str) -> pa.Field:
 def _type(text: str) -> pa.DataType:
     """Parse a column's type: `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name.
 
-    Raises InvalidInput for others.
+    Raises InvalidInput for others, ValueError for a decimal that is not of 1 to 38 digits.
     """
     if text == "timestamp":
         return pa.timestamp("us", "UTC")

@@ -22,7 +22,7 @@ R = TypeVar("R", bound="Recipe")
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
     """Return `kind(store, path, **options)` for a URL's object, without a request.
 
-    Raises InvalidUrl, NotSupported, or InvalidInput for unknown options.
+    Raises InvalidUrl, NotSupported, InvalidInput (no object's name, or an unknown option), or what `kind` raises.
     """
     allowed = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
@@ -50,9 +50,9 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
 
 
 class ProcessBound:
-    """Base of objects that refuse pickling (NotPicklable), and are reset in a forked child.
+    """Base of objects that refuse pickling (NotPicklable).
 
-    `__init__` must call `_init_state`.
+    Those whose `__init__` calls `_init_state` are reset in a forked child.
     """
 
     def _init_state(self) -> None:
@@ -143,9 +143,9 @@ class StoreCheck:
         self._has_passed = False
 
     def require(self) -> None:
-        """Raise NotSupported or StoreError if the store ignores write conditions; does nothing after a pass.
+        """Raise NotSupported if the store ignores write conditions, or StoreError if it cannot be checked.
 
-        Sends requests only to undocumented S3 endpoints.
+        Does nothing after a pass. Sends requests only to undocumented S3 endpoints.
         """
         if not self._has_passed:
             require_safe_for_locks(self.store)

@@ -109,7 +109,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
         """Wait for all operations; return their results, or raise the first error in their order.
 
-        An interrupt cancels those that no write has taken.
+        An interrupt cancels those that no write has taken, except `uncancellable` ones.
         """
         try:
             self.await_end(answers)
@@ -191,7 +191,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Call `write` once with a batch's uncancelled operations; set each future's result or error.
+        """Call `write` once with a batch's uncancelled operations, if any; set each future's result or error.
 
         Raises nothing. Records the write's time in the backlog.
         """

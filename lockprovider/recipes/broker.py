@@ -228,7 +228,7 @@ class Service:
             open_socket.close()
 
     def _accept(self) -> None:
-        """Accept peers, each on its own thread, until the socket is closed; hang up on those beyond 1000."""
+        """Accept peers, each on its own thread, until accepting fails, as once closed; hang up on those beyond 1000."""
         while True:
             try:
                 peer, _ = self._socket.accept()
@@ -281,7 +281,7 @@ class Link:
             raise
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send operations; return one answer for each, within 20 s. NoFrame: nothing was sent.
+        """Send operations; return one answer for each, within 23 s. NoFrame: nothing was sent.
 
         After a BrokenLink, which closes the link, the outcome is unknown.
         """
@@ -393,10 +393,10 @@ class Broker(Generic[T]):
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
     ) -> HandedOver | None:
-        """Send operations to the broker in `named`, and wait for its answers; None: carry them out here.
+        """Send own operations to the broker in `named`, and wait for its answers; None: carry them out here.
 
-        `sent` marks possible repeats. Addresses in `asked_addresses` are not asked; its own is added. Foreign
-        operations get `NotHere`.
+        `sent` marks possible repeats. Addresses in `asked_addresses` are not asked; the asked one is added. If all
+        answers came, foreign operations get `NotHere`.
         """
         offer = broker_to_ask(
             named,
@@ -440,9 +440,9 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Ask the offered broker, connecting if needed. None: too large, nothing was sent.
+        """Ask the offered broker, connecting if needed. None: too large or no JSON, nothing was sent.
 
-        Errors become `NotHere`, and avoid that broker for 5 s.
+        A failed link or a malformed answer becomes `NotHere` for all, and that broker is avoided for 5 s.
         """
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         try:
@@ -497,7 +497,8 @@ class Broker(Generic[T]):
     def _serve(self, peer: socket.socket) -> None:
         """Submit a peer's bundles in turn, and send their results.
 
-        It ends only by raising BrokenLink: the peer is gone, or sent a malformed bundle.
+        It ends by raising BrokenLink: the peer is gone or sent a malformed bundle, or the results do not fit in a
+        frame.
         """
         while True:
             request = receive_frame(peer, None)
@@ -516,9 +517,9 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Submit a bundle, send a sign of life each 0.5 s, and return encoded results; errors become `NotHere`.
+        """Submit a bundle, send a sign of life each 0.5 s while it waits, and return encoded results.
 
-        A BrokenLink is raised.
+        If the bundle as a whole fails, each result is `NotHere`. A BrokenLink is raised.
         """
         try:
             answer = self._submit(bundle)

@@ -229,4 +229,4 @@ class HistoryGone(TableError):
 
 
 class Corrupt(TableError):
-    """A file of the table cannot be read or parsed; the message names the file."""
+    """A file of the table cannot be read or parsed; the message names the file, where it is known."""

@@ -221,8 +221,9 @@ class TableSettings:
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
         """Read the settings of a JVM writer from its configuration; keys that do not matter here are ignored.
 
-        Missing keys have Hudi's defaults, so the default mode is `single_writer`. `LockSettings.from_hudi` reads the
-        lock's keys.
+        Missing keys have Hudi's defaults, so the default mode is `single_writer`; but without
+        `hoodie.archive.automatic` no archival follows a commit, and without `hoodie.metadata.enable` the table's
+        properties decide. `LockSettings.from_hudi` reads the lock's keys.
 
         Raises:
             InvalidSettings: another lock provider, a misspelt key, or an unsupported feature; names key and value.
@@ -318,7 +319,7 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
     """Read the index settings; None without an index type.
 
-    Another bucket engine, or a text that is no number of buckets, raises `InvalidSettings`.
+    A bucket index with another engine, or a text that is no number of buckets, raises `InvalidSettings`.
     """
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
@@ -332,7 +333,7 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 def _retention(options: Mapping[str, str]) -> Policy:
     """Read the retention: by the policy's name, else by the first number given, else by commits.
 
-    Unknown names, and no numbers, raise `InvalidSettings`.
+    Unknown names, and texts that are no numbers, raise `InvalidSettings`; a missing number has the default.
     """
     numbers = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
     name = _first(options, _POLICY_KEYS) or next((kind.name for kind in numbers if numbers[kind]), KeepCommits.name)

@@ -446,9 +446,9 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times, with `retries` above 0 also again after each change of the table's properties
-        before its first write. It must read only from its transaction. `extra`: see `append`. `check_keys`: see
-        `upsert`. `pinned`: see `transaction`.
+        `fn` may run `retries` + 1 times; with `retries` above 0 also again after each change of the table's properties
+        before its first write, or, with `pinned=False`, if other writers interfere as that write begins. It must read
+        only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`. `pinned`: see `transaction`.
 
         Raises:
             WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and no
@@ -466,8 +466,8 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
-        The watcher is notified of a failed service, whose error is not raised. Also compacts the metadata table's
-        listing, if due.
+        The watcher is notified of a failed service, whose error is not raised; a service that is impossible for this
+        table is skipped silently. Also compacts the metadata table's listing, if due.
 
         >>> table.run_inline_services()  # nothing, by default
         """

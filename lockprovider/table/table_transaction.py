@@ -104,7 +104,7 @@ class TableTransaction(TransactionHandle):
     def delete(self, keys: Rows | Where) -> None:
         """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin.
 
-        A condition reads the matching rows now. It cannot follow an append or an overwrite.
+        A condition reads the matching rows now. No delete, by key or condition, can follow an append or an overwrite.
 
         Raises:
             InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.

@@ -90,7 +90,7 @@ class AzureDialect:
 
 
 def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's `StoreStatement`; `Unproven` without an ETag, or for a listing that cannot be read."""
+    """Return a success's `StoreStatement`; `Unproven` for a read or write without an ETag, or an unreadable listing."""
     headers = reply._headers
     upload = request.upload
     if request.verb is Verb.LIST:
@@ -113,7 +113,10 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a failure status proves: a `StoreStatement`, `Confirm`, or `Unproven` without an error code."""
+    """Return what another status proves: a `StoreStatement`, `Confirm`, or `Unproven`.
+
+    Unproven are other success statuses, and those below 500 without an error code.
+    """
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()

@@ -118,7 +118,10 @@ class GcsDialect:
     def _begun(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
     ) -> ReplyMeaning:
-        """Return the statement of an opened upload session; `Unproven` for another host's without a request id."""
+        """Return the statement of an opened upload session.
+
+        `Unproven` without a session's URL, or for another host's without a request id.
+        """
         session_url = one(reply._headers, "location") or ""
         parts = urlsplit(session_url)
         if "upload_id=" not in parts.query or not (has_request_id or parts.netloc == self.host):
@@ -187,7 +190,10 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
 
 
 def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool) -> ReplyMeaning:
-    """Return the statement of a continuing upload session: done if it has all bytes of the part, else busy."""
+    """Return the statement of a continuing upload session: done if it has all bytes of a part, else busy.
+
+    A completion is always busy. `Unproven` without both request id and range.
+    """
     upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (has_request_id or last.isdigit()):

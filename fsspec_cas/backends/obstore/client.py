@@ -205,7 +205,7 @@ class _Site:
         self.region = region
 
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
-        """Return the signed request, which is not sent; may fetch credentials.
+        """Return the request, signed unless `skip_signature` is set, without sending it; may fetch credentials.
 
         Raises InvalidInput for HTTP without `allow_http`, AccessDenied without credentials.
         """

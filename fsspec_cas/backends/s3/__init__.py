@@ -69,7 +69,8 @@ class S3Api(HttpBackend):
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObjects, for paths in one bucket.
 
-        Raises NotSupported if the store lacks it, and from then on sends nothing; StoreError names refused objects.
+        Raises NotSupported if the store lacks or refuses it, and from then on sends nothing; StoreError names refused
+        objects.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")

@@ -312,7 +312,10 @@ def _with_document(
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page; `Unproven` unless it repeats the prefix, gives IsTruncated, and can be read."""
+    """Return a listing's page; `Unproven` unless it repeats the prefix, gives IsTruncated, and can be read.
+
+    Truncated without a token, it is a `StoreStatement` of kind OTHER.
+    """
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")

@@ -136,7 +136,7 @@ def observe(
 ) -> Observed:
     """Return the observation after a read at `now_s`; the same version keeps its `until_s`.
 
-    `age_s`: the record's age, taken off the protected time.
+    `age_s`: the record's age; all but a second of it is taken off the protected time.
     """
     if before is not None and before.version == version:
         return replace(before, is_removed=False)

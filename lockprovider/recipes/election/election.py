@@ -113,9 +113,10 @@ class Election(Recipe):
         return float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
 
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
-        """Try once to be elected; return the renewed term, or the seconds until the next try.
+        """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        Raises NotElected after `stop` or `deadline_s`, then maybe StoreError.
+        Raises NotElected after `stop`. After `deadline_s`, raises NotElected, or this try's Unavailable or
+        OutcomeUnknown. Other errors are raised at once.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")

@@ -119,7 +119,10 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
-            """Work on messages until stopped or empty; put a queue's error into `errors`, which ends all tasks."""
+            """Work on messages until stopped, or with `until_empty` until none is ready.
+
+            Puts a queue's error into `errors`, which ends all tasks.
+            """
             try:
                 while not self._sync.stopping and not errors:
                     job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)

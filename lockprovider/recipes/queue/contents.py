@@ -420,7 +420,7 @@ def next_segment(contents: Contents, now_ms: int) -> Segment | None:
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
     """Remove messages from the end of `loose`, and return them as a segment; at least one stays.
 
-    Ends at 1000 messages, or `most_bytes`.
+    Ends at 1000 messages, at `most_bytes` (a first message may have more), or between delayed and due messages.
     """
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []

@@ -369,7 +369,7 @@ class ClaimHeartbeat:
     def beat(self, jobs: list[Job]) -> None:
         """Prolong these jobs' claims by one operation; set `lost` of lost ones, move the others' deadlines.
 
-        Swallows store errors.
+        Swallows errors of the store and the queue.
         """
         sent_s = self._world.monotonic_s()
         try:

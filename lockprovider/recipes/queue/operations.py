@@ -239,9 +239,9 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Drop the longest idle unnamed producer for a new one from a full table, never a named one.
+    """Drop the longest idle unnamed producer from a full table, for a new unnamed one.
 
-    Raises Overloaded, or Forgotten if `sent`.
+    Raises Overloaded for a new named one if named ones are too many, or Forgotten for an unnamed one that is `sent`.
     """
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
@@ -291,9 +291,9 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next due message, promoting earlier segments, or return NothingReady; a repeat gets its claim.
+    """Claim the next due message, promoting earlier segments, or return NothingReady.
 
-    Raises SegmentWanted, or QueueFull for dead letters.
+    A repeat gets its claim, or NothingReady if that has ended. Raises SegmentWanted, or QueueFull for dead letters.
     """
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
@@ -429,7 +429,7 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 def _purge(contents: Contents, rev: int) -> int:
     """Remove ready and dead messages and all segments, not claims; return how many messages.
 
-    Raises StateConflict if the revision is not `rev`.
+    Raises StateConflict if the revision is not `rev`, or an earlier operation of the batch has changed the queue.
     """
     if contents.rev != rev or contents.changed:
         raise StateConflict(

@@ -103,7 +103,10 @@ class Queue(Recipe):
         self._init_state()
 
     def _reset(self) -> None:
-        """Reset to a client without claims, numbers, or waiting operations; called in each forked child."""
+        """Reset to a new client without claims or unnamed messages; called at creation, and in each forked child.
+
+        Numbers of named producers that were read or acknowledged stay.
+        """
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0  # messages put without a producer's name

@@ -206,7 +206,7 @@ class QueueWriter:
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
         """Write a batch, or ask a broker, again until its outcome is known; return results and errors.
 
-        Raises OutcomeUnknown, at the timeout too, or StoreError.
+        Raises OutcomeUnknown, at the timeout too, NotSupported, StoreError, or what `read` raises.
         """
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
@@ -336,7 +336,7 @@ class QueueWriter:
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
         """Read the queue; raise its StoreError if no operation may be done.
 
-        Else retry Unavailable until `deadline_s`; then raise OutcomeUnknown.
+        Else raise OutcomeUnknown instead; Unavailable is first retried until `deadline_s`.
         """
         failures = 0
         while True:

@@ -330,7 +330,8 @@ class State(Recipe, Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
-        It also writes a revision, "unlocked", if the state exists. Without a lock it does nothing.
+        It also writes a revision, "unlocked", if the state exists and no newer edit has begun. Without the lock's
+        object it does nothing.
 
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.
@@ -407,7 +408,7 @@ class State(Recipe, Generic[V]):
     def _must_come(self, answer: Later[Document | None]) -> None:
         """Cancel a change and raise NestedUpdate, if an `update` function has run longer than the timeout.
 
-        That function may wait for the change.
+        That function may wait for the change. A change that a write has taken goes on.
         """
         since_s = self._calls_since_s
         if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():

@@ -75,7 +75,10 @@ class TerraformBackend:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request, and return its reply; store, lock and input errors become a status and message."""
+        """Carry out a request, and return its reply; store, lock and input errors become a status and message.
+
+        After StateLocked it reads who holds the lock, and raises the errors of that.
+        """
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,

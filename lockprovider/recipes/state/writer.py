@@ -188,7 +188,7 @@ class StateWriter:
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
         """Carry out changes, again after each lost race; return for each its document (None: no state) or error.
 
-        Raises OutcomeUnknown, StoreError or MalformedObject for all.
+        Raises OutcomeUnknown, StoreError, NotSupported or MalformedObject for all.
         """
         world, failures = self.file.world, 0
         deadline_s = world.monotonic_s() + self.timeout_s

@@ -195,9 +195,9 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Make room in `table` for a new producer: drop the longest idle unnamed ones, never named ones.
+    """Make room in `table` for a new unnamed producer: drop the longest idle unnamed ones, never named ones.
 
-    Raises Overloaded at 1000 named ones.
+    For a new named producer, raises Overloaded if the table has 1000 named ones.
     """
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):

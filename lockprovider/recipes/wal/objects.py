@@ -114,9 +114,10 @@ class LogObjects:
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Store and cache `fn(manifest)` with the next `rev`; return it. Raises NoLog or Fenced.
+        """Store and cache `fn(manifest)` with the next `rev`; return it.
 
-        `fn` may run several times, even after a write was done.
+        Raises NoLog, Fenced, MalformedObject, NotSupported, or what `Store.update` raises. `fn` may run several times,
+        even after a write was done.
         """
         self._store_check.require()
         changed = self.manifest()
@@ -230,7 +231,7 @@ class LogObjects:
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _cache_version(self, head: Head, version: Version) -> None:
-        """Cache the version of a slot's place for conditional writes, and raise the known end of the log.
+        """Raise the known end of the log; in a ring, also cache the version of the slot's place for conditional writes.
 
         Drops the oldest above 65,536 versions.
         """

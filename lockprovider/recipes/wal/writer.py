@@ -32,7 +32,7 @@ LogGiven = LogOperation | Foreign[LogOperation]
 class LogWriter:
     """Writes batches of operations, one at a time; caches the log's end as last written or read.
 
-    Not thread-safe: the batcher's thread calls it.
+    Only the batcher's thread calls `commit`; any thread may call `forget`.
     """
 
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation] | None = None) -> None:

@@ -37,7 +37,7 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return nullable fields of stored types, named inside `path`; raises UnsupportedSchema for a bad name or type."""
+    """Return nullable fields of stored types; UnsupportedSchema for a bad name or type, which it places in `path`."""
     _check_names([column.name for column in fields])
     return [
         pa.field(column.name, stored_type(column.type, f"{path}.{column.name}" if path else column.name))
@@ -46,7 +46,7 @@ def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Raise UnsupportedSchema for meta columns, names equal but for case, and other characters than `A-Za-z0-9_`."""
+    """Raise UnsupportedSchema for meta columns, names that `_NAME` does not match, and names equal but for case."""
     spellings: dict[str, str] = {}
     for name in names:
         if name in META_COLUMNS or not _NAME.fullmatch(name):
@@ -127,7 +127,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
     """Return the old fields, widened by new inner fields, then the new fields.
 
-    Raises UnsupportedSchema for another type, or names that differ only in case.
+    Raises UnsupportedSchema as `_merged_type`, and for names that `_check_names` refuses.
     """
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
@@ -144,7 +144,8 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
     """Return the old type with the new one's inner fields added; plain types stay.
 
-    Raises UnsupportedSchema if an old plain type does not hold every new value.
+    Raises UnsupportedSchema for a new type of another kind, and for another plain type unless its rule in `WRITE` is
+    `LOSSLESS`.
     """
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))

@@ -152,7 +152,7 @@ def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert decimals to the nearest floats; WouldChange if a float's shortest text differs.
+    """Convert decimals to the nearest floats; WouldChange unless `_float_to_decimal` would return the same decimals.
 
     pyarrow's cast is one bit off for many (arrow #35942).
     """

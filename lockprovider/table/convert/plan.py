@@ -187,7 +187,7 @@ class _Compiler:
         return ColumnStep(_required(conversion, Misfit.null(path, str(field.type))), renames=False)
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
-        """Return the step between two types; if they do not fit, append to `misfits` and return an idle step."""
+        """Return the step between two types; if they do not fit, append to `misfits`, and the step is useless."""
         if types.is_dictionary(source) and not types.is_dictionary(target):
             return _decoded(self._of_type(source.value_type, target, path), target)
         if types.is_run_end_encoded(source):

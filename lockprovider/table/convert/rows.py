@@ -152,7 +152,7 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _of_objects(values: Sequence[Any], column_type: pa.DataType | None) -> pa.Array:
-    """Convert Python objects by their own types, NaN to null; raises pyarrow's errors or TooLong.
+    """Convert Python objects by their own types, NaN to null; raises TooLong, and pyarrow's and Python's errors.
 
     `column_type` only tells maps from structs.
     """

@@ -159,9 +159,10 @@ def first_names(names: Iterable[str]) -> str:
 
 
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
-    """Read all facts, changing no file; errors in the table become texts. With `keys` read all record keys.
+    """Read all facts, changing no file; errors in the table become texts.
 
-    Raises `TableNotFound` without properties and timeline.
+    With `keys`, or a bucket index, reads all record keys of base files. Raises `TableNotFound` without properties and
+    timeline, and store errors.
     """
     store = table.store
     # Files before the timeline: a file without an instant never gets one later.

@@ -94,7 +94,7 @@ def failed_writes(facts: Facts) -> _Found:
 
 
 def metadata_table(facts: Facts) -> _Found:
-    """Yield a finding of R2 for a metadata table that no writer maintains: it hides commits that it does not record."""
+    """Yield a finding of R2 for a metadata table that no writer maintains; a note if no reader uses it."""
     if facts.metadata_table and not (facts.config is not None and keeps_file_listing(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         effect = "it hides commits that it does not record" if listed else "no reader uses it"

@@ -193,9 +193,9 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Announce new file groups now, and write them while the result is iterated, large ones in parallel.
+    """Announce new file groups now, and write them in parallel while the result is iterated.
 
-    Small ones are encoded here, as threads would compete.
+    If all are small, this thread encodes them, as threads would compete.
     """
     writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):

@@ -158,8 +158,8 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write the next files of a partition's changed file groups, up to `limit` at once.
 
-    New keys go into new groups; a key in rows and deletes is deleted. A rerun with the same changes and token `task`
-    finds its first attempt's files.
+    New keys go into new groups, with a bucket index into their bucket's; a key in rows and deletes is deleted. A rerun
+    with the same changes and token `task` finds its first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -236,7 +236,7 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Look up all keys; return one unstarted log-writing job per file group, and the indices of upserts without one.
+    """Look up all keys; return an unstarted log-writing job per group that has some, and indices of upserts in none.
 
     Upsert keys must be unique, and not among the deletes.
     """
@@ -285,7 +285,7 @@ def _bucket_rewrites(
 ) -> Iterator[Callable[[], WriteStat | None]]:
     """Yield a job per changed bucket that writes its next file, or returns None; no row's key may be deleted.
 
-    Raises Corrupt if two slices share a bucket.
+    A bucket without a file group has no job for deletes alone. Raises Corrupt as `bucket_groups`.
     """
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
@@ -309,9 +309,10 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
 ) -> None:
-    """Write the markers of all files that `rewrite_partition` makes of these changes, or nothing.
+    """Write the markers of all files that `rewrite_partition` may make of these changes, or nothing.
 
     Names are predictable in a merge-on-read table with a bucket index, unless deletes are looked up.
+    `GroupWriter.announce` skips few files, and does nothing in a task.
     """
     index = writer.config.bucket_index
     looked_for = any(

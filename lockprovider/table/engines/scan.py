@@ -145,7 +145,10 @@ class Scan:
 
 
 def plan_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """Request the file list; return the table's place, and the plan that fixes the files. Raises as `Table.scan`."""
+    """Return the table's place, and the plan that fixes the files; lists files, a transaction only once.
+
+    Raises as `Table.scan`.
+    """
     table, snapshot = source_snapshot(scan.source, scan.as_of)
     arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config

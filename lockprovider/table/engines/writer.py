@@ -45,9 +45,9 @@ def planner_of(txn: Transaction) -> GroupWriter:
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's cached columns; after any TableError, again by its current columns.
+    """Check and split rows by the table's cached columns; without them or after a TableError, by its current ones.
 
-    So `split` may run twice; only the second run's errors are raised.
+    So `split` may run twice; a TableError of the first run is dropped, other errors are raised.
     """
     if (cached := txn.expected_schema) is not None:
         with suppress(TableError):  # the table may have a new column

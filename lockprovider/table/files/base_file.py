@@ -67,9 +67,9 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Raise `InvalidRecords` for the first row whose composite key could be that of other values.
+    """Raise `InvalidRecords` for a row whose composite key could be that of other values.
 
-    It has a placeholder, or the next field's separator.
+    A text of it is a placeholder, or has the next field's separator.
     """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
@@ -138,7 +138,7 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file, given as path or bytes, and read only its footer.
+    """Open a base file, given as path, bytes or pyarrow file, and read only its footer.
 
     Raises `Corrupt` if it is not Parquet, `UnsupportedTable` as `check_footer`, FileNotFoundError.
     """
@@ -317,7 +317,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a written file's id names no bucket, or two files share one.
+    """Raise `InvalidRecords` if a written file's id names no bucket, or two files of a partition share one.
 
     Without a bucket index, does nothing.
     """

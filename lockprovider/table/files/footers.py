@@ -169,13 +169,13 @@ class FooterNotes:
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
         """Return column ranges by path, of files with a note.
 
-        If many lack one, first caches the lock folder's notes; ignores store errors.
+        If many lack one, first caches the lock folder's notes (only with `beside_the_lock`); ignores store errors.
         """
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return the `paths` that certainly have no wanted key (all, if none is wanted), never one without a note.
+        """Return the `paths` that certainly have no wanted key, never one without a note; all, if no key is wanted.
 
         Calls `look_up` first.
         """
@@ -190,7 +190,7 @@ class FooterNotes:
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
         """Keep long filters from now on; if many notes are missing, cache those of the lock folder.
 
-        Store errors are ignored.
+        The latter only with `beside_the_lock`. Store errors are ignored.
         """
         self._has_keys_asked = True
         self._look(store, paths)
@@ -234,7 +234,7 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Create object `time` in the lock folder with cached notes that it lacks, if more than 8.
+        """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
         Returns True if `merge` is due; a failed write returns False.
         """
@@ -417,9 +417,9 @@ def _tells_of(stored: str, now: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return the expression that `value` lies in the range, or is null, in Arrow's form for row groups.
+    """Return the expression that `value` lies in the range, or is null if the range has nulls.
 
-    Bounds that do not fit `kind`: always true.
+    It has Arrow's form for row groups. Without bounds: is null. Bounds that do not fit `kind`: always true.
     """
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()

@@ -140,9 +140,9 @@ class GroupWriter:
     def insert(
         self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
     ) -> WriteStat:
-        """Create a new file group's metafile, marker and file, with the latest row of each key.
+        """Create the partition's missing metafile, then a new file group's marker and file.
 
-        Repeated attempts must pass the same `file_id`.
+        The file has the latest row of each key. Repeated attempts must pass the same `file_id`.
         """
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
@@ -183,7 +183,7 @@ class GroupWriter:
     ) -> Encoded:
         """Encode a base file in memory with `write_base_file`, whose arguments it takes; writes nothing.
 
-        Returns a copy of `stat` with path and number of rows.
+        The result has a copy of `stat` with path and number of rows.
         """
         written = write_base_file(
             parts,
@@ -207,9 +207,9 @@ class GroupWriter:
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
     def put(self, file: Encoded) -> WriteStat:
-        """Create a new file group's metafile, marker and file; return its complete statistics.
+        """Create the partition's missing metafile, then a new file group's marker and file.
 
-        Raises as `open_partitions` and `put_slice`.
+        Returns its complete statistics. Raises as `open_partitions` and `put_slice`.
         """
         self.open_partitions([file.stat.partition])
         return self.put_slice(file, MarkerKind.CREATE)
@@ -295,9 +295,9 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker, and cache its footer; keep an earlier attempt's file with the same keys.
+        """Create a base file after its marker, and cache its note; keep an earlier attempt's file with the same keys.
 
-        Raises `Aborted` if that file has other keys, or the instant was rolled back.
+        Raises `Aborted` if that file has other keys, or, without `here`, the instant was rolled back.
         """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
@@ -361,7 +361,7 @@ class GroupWriter:
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
         """Create missing metafiles, for JVM readers, and record partitions; `each` works like `map`.
 
-        If a new one is nested, removes its metafile and raises `InvalidRecords`.
+        Raises `InvalidRecords` if a new one is inside or around another; removes the metafiles of such that it created.
         """
         known = set() if self.here is None else self.here.partitions
         new = [partition for partition in partitions if partition not in known]

@@ -180,7 +180,7 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    Null is lowest, NaN highest. Raises `InvalidRecords` without that column.
+    Null is lowest, NaN highest. If keys repeat, raises `InvalidRecords` without that column.
     """
     if are_unique(keys):
         return rows, keys

@@ -253,7 +253,10 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[is_kept]))
 
     def rest(self) -> pa.Table:
-        """Return log rows whose keys no batch had, or that `merged` did not place; call it after all batches."""
+        """Return log rows whose keys no batch had, or that win over rows that `merged` dropped; call it last.
+
+        Pass all batches to `merged` before.
+        """
         times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
         if (times == 1).all():
             return self._side.rows

@@ -57,7 +57,10 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return column ranges by path, as far as cached; if many are missing, first cache the lock folder's notes."""
+        """Return column ranges by path, as far as cached.
+
+        If many are missing, a place made by `of` first caches the lock folder's notes.
+        """
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:

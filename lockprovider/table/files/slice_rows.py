@@ -190,7 +190,7 @@ def _read(place: TablePlace, path: str) -> bytes:
 def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
     """Return all events of log files, given as path and content in merge order.
 
-    Raises `Corrupt` or `UnsupportedTable`.
+    Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
     """
     blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
     paths = {id(block): path for block, path in blocks}
@@ -237,7 +237,10 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock, path: str) -> None:
-        """Decode a block, and append its events; `path` is for messages. Raises `Corrupt` or `UnsupportedTable`."""
+        """Decode a block, and append its events; `path` is for messages.
+
+        Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
+        """
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block, path)
             return
@@ -265,7 +268,10 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock, path: str) -> None:
-        """Append a delete block's events of this part; `GONE` ones have no ordering value. Raises `Corrupt`."""
+        """Append a delete block's events of this part; `GONE` ones have no ordering value.
+
+        Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
+        """
         deletes = decode_deletes(block.content, path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
@@ -307,7 +313,7 @@ class _Gathered:
 def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
     """Decode a block: all columns of Avro, those that `needed` selects of Parquet.
 
-    Raises `UnsupportedTable` (HFile, Flink change log) or `Corrupt`.
+    Raises `UnsupportedTable` (such as for HFile or a Flink change log), `UnsupportedSchema` or `Corrupt`.
     """
     if block.kind is BlockKind.AVRO:
         rows = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)

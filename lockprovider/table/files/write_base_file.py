@@ -149,7 +149,7 @@ def _row_groups(
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join and split parts (at least one) to row groups; yield each once it reaches the limit of rows or bytes."""
+    """Join and split parts (at least one) to row groups; yield each before it would pass the limit of rows or bytes."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
         rest, more = piece, _bytes_of(piece)

@@ -46,7 +46,7 @@ def encode_log(
     """Encode a log file from rows, their unique keys, and deletes of `rows_of_keys`; return its statistics and bytes.
 
     A delete carries its row's ordering value, lest a late row restore the base row. Raises `InvalidRecords` as
-    `refuse_unordered`.
+    `refuse_unordered`, or for a name that the JVM does not take for a log file's.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)

@@ -128,7 +128,7 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """Parse `known`; None if unreadable, of another size, or of more than `count` keys."""
+    """Parse `known`; None if unreadable, of another form or recorded number of keys, or of more than `count` keys."""
     try:
         parsed = BloomFilter.parse(known.text)
     except Corrupt:

@@ -151,7 +151,7 @@ def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _info(content: bytes) -> dict[str, bytes]:
-    """Decode the file info; raise ValueError, TypeError or KeyError if damaged."""
+    """Decode the file info; raise ValueError, TypeError, KeyError or IndexError if damaged."""
     if not content.startswith(_PROTOBUF):
         raise ValueError("file info of another form")
     length, at = _varint(content, len(_PROTOBUF))
@@ -166,7 +166,10 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number of each field of a protobuf message, with its number or bytes; raise ValueError if cut."""
+    """Yield the number of each field of a protobuf message, with its number or bytes.
+
+    Raises ValueError or IndexError if it is cut.
+    """
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -324,9 +324,9 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """Decode a container file's one value within memory bounds; raise `Corrupt`, ValueError, or errors of fastavro.
+    """Decode a container file's one value within memory bounds; its schema and codec are untrusted.
 
-    Its schema and codec are untrusted.
+    Raises `Corrupt` for another number of records; else ValueError, KeyError, or errors of zlib and fastavro.
     """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")

@@ -341,7 +341,10 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` if it is too large, lacks name or version, or its checksum differs."""
+    """Parse the file's text.
+
+    Raises `Corrupt` if it is too large, has no name, its checksum differs, or a number is missing or wrong.
+    """
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))

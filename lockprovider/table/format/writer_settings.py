@@ -48,9 +48,10 @@ class SettingChange:
 
 
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
-    """Return the configuration with the settings `SHARED` and time zone UTC; a non-blocking table stays non-blocking.
+    """Return the configuration with the settings `SHARED` and time zone UTC; writes nothing.
 
-    With `keeps_listing` its metadata table stays, without statistics. Writes nothing.
+    A non-blocking table stays so if it is merge-on-read with buckets. With `keeps_listing` its metadata table stays,
+    without statistics.
     """
     settings, partitions = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:

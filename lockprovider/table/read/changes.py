@@ -51,7 +51,10 @@ class PartitionChanges:
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Read the partition's touched file groups; return its changed rows. May raise `HistoryGone` or `Corrupt`."""
+        """Read the partition's touched file groups; return its changed rows.
+
+        May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
+        """
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
             for scan in (self.before, self.after)

@@ -90,9 +90,9 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment (None: now), cached if still valid; repeats while files disappear.
+    """Return the snapshot of a moment (None: now, cached if still valid); repeats while files disappear.
 
-    After ten reads raises `HistoryGone`.
+    Raises `HistoryGone` after ten reads, or if that moment cannot be read any more.
     """
     return repeat_while_stale(partial(_snapshot, table, as_of))
 
@@ -150,7 +150,7 @@ def rows(
 ) -> pa.Table:
     """Read the rows into memory, with progress events; see `Table.scan`.
 
-    Reads again if a file of the present was cleaned; after ten reads raises `HistoryGone`.
+    Without `as_of` reads again if a file was cleaned, and after ten reads raises `HistoryGone`; with `as_of` at once.
     """
 
     def look() -> pa.Table:

@@ -436,7 +436,7 @@ def check_kind(value: Any) -> None:
 def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
     """Convert pyarrow's tuples `(column, sign, value)` to a filter; of several lists, one must be true.
 
-    Listed nulls match. What does not fit raises `InvalidInput`.
+    `in` and `not in` treat null as an ordinary value. What does not fit raises `InvalidInput`.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)

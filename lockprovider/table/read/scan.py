@@ -72,7 +72,7 @@ class ScanPlan:
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     """Return a caller's column names as a tuple; None means all columns.
 
-    One text, or no list, raises `InvalidInput`.
+    A single text, a dict, or a value that cannot be iterated raises `InvalidInput`.
     """
     return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
@@ -150,7 +150,7 @@ def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
-    """Read the filtered rows of one slice into memory; may raise `HistoryGone` or `Corrupt`."""
+    """Read the filtered rows of one slice into memory; may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
@@ -194,7 +194,7 @@ def _within_ranges(
 ) -> tuple[FileSlice, ...]:
     """Return the slices without those excluded by known column ranges; slices with logs stay.
 
-    Calls `ranges_of` once, and only for more than eight files.
+    Calls `ranges_of` at most once, and only for more than eight slices without logs.
     """
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
@@ -246,7 +246,10 @@ def _paths_are_values(config: TableConfig) -> bool:
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition value from its text; None if ambiguous, or of a type but text, integer and day."""
+    """Return a partition value from its text; None if the text is ambiguous or not of the type.
+
+    Also None for types other than text, integer and day.
+    """
     if text is None or "/" in text:
         return None  # Null and empty share one text. A path of several levels may be one value that was rewritten.
     try:
@@ -319,7 +322,10 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Return whether statistics of a file's column apply now: its leaf types are equal, or all integers."""
+    """Return whether statistics of a file's column apply now.
+
+    Each leaf type must be in the file, and equal, or an integer both then and now.
+    """
     before = dict(leaf_types(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))

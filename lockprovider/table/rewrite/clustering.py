@@ -72,7 +72,8 @@ def cluster_table(
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `dry_run` writes nothing. Raises `WriteConflict` if a write overtook a new plan.
+    `dry_run` writes nothing and returns the first plan. Raises `WriteConflict` if a write overtook a new plan or is
+    preferred.
     """
     _check(table, rule)
     if dry_run:

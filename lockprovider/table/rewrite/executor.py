@@ -161,11 +161,11 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Start a heartbeat as the only executor of a plan; stop it at the end of the block.
+    """Become the only executor of a plan, with a heartbeat; stop it at the end of the block.
 
     `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
-    are removed. `owned` is the own plan's heartbeat. Raises `Aborted` if another executor runs it, `HistoryGone` if it
-    is not scheduled.
+    are removed. `owned` is the own plan's heartbeat, already started. Raises `Aborted` if another executor runs the
+    plan, or an `owned` one was removed; `HistoryGone` if another plan is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -249,9 +249,10 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove one plan, or all `hours` old without an executor, with files; report and return begin times.
+    """Remove one plan, or all at least `hours` old without an executor, with files; report and return begin times.
 
-    Raises `InvalidInput` unless one is given; `Aborted`, `HistoryGone`.
+    Raises `InvalidInput` unless either `begin` or `hours`, above 0, is given. For `begin`: `Aborted` if its executor is
+    alive, `HistoryGone` if it is not scheduled.
     """
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")

@@ -56,7 +56,7 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
     """Yield the stats of an empty base file for each bucket, written as the result is iterated.
 
-    Ids avoid the `ended` file groups.
+    The call itself writes the markers if there are many. Ids avoid the `ended` file groups.
     """
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
     groups = [NewGroup(bucket[0], rows, keys, _TOKEN, anchor_id(bucket, ended)) for bucket in buckets]

@@ -64,7 +64,7 @@ def settle_archive(table: TableContext, lease: Lease) -> History:
 def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
     """Store these instants, at least one, in a new archive file, and publish it; they stay on the timeline.
 
-    Raises `LeaseLost` or `Refused`.
+    Raises `LeaseLost`, `PublishUnknown` or `Refused`.
     """
     begins = sorted(instant.begin for instant in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
@@ -75,7 +75,10 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge each level's ten oldest files into one, unless too large; then delete obsolete manifests and files."""
+    """Merge the ten oldest files of level 0, then of each next level; then delete obsolete manifests and files.
+
+    The first level with fewer than ten files, or with too large ones, ends the merging.
+    """
     merged = 0
     for level in range(_LEVELS):
         history = archive_index.read_history(table.knowledge)
@@ -97,7 +100,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
     """Merge these archive files into one of the next level, and publish it in their stead.
 
-    The merged files stay. Raises `LeaseLost` or `Refused`.
+    The merged files stay. Raises `LeaseLost`, `PublishUnknown` or `Refused`.
     """
     digest, parts = Digest(), []
     for name in batch:
@@ -126,7 +129,7 @@ def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
     """Publish the next manifest, which names `files`, under the lease; then point `_version_` to it.
 
-    Raises `LeaseLost`, or `Refused` if `_version_` changed.
+    Raises `LeaseLost`, `PublishUnknown`, or `Refused` if `_version_` changed.
     """
     # An archiver that was paused before this finds `_version_` changed, and stops.
     number = max([history.number, *_numbers(_list_sizes(table))]) + 1
@@ -196,7 +199,7 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
     """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name.
 
-    `LeaseLost`: nothing deleted.
+    Without an obsolete manifest, or after `LeaseLost`, nothing is deleted.
     """
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
@@ -218,7 +221,7 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
 def finish_removal(table: TableContext, lease: Lease) -> None:
     """Finish a dead archiver's work: settle the archive, and delete archived instants from the timeline.
 
-    May raise `LeaseLost`.
+    Instants with a savepoint stay. May raise `LeaseLost` or `Refused`.
     """
     history = settle_archive(table, lease)
     if not history.files:

@@ -70,7 +70,7 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the metadata table under the lock after ten commits.
+    """Compact the metadata table under the lock after ten commits, if it has only the listing.
 
     Does nothing until this process has counted ten; corrects its count under the lock.
     """

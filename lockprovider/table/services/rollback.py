@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Delete a pending write under the lock, and record the rollback; completed ones stay.
+    """Delete a pending write under the lock, and record the rollback; a completed write stays.
 
-    `only_if_dead`: living ones, too. `own`: the caller is its writer.
+    `only_if_dead`: a write whose writer lives stays, too. `own`: the caller is its writer; deletes its files also if
+    others rolled it back.
     """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
@@ -151,9 +152,10 @@ def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Delete in the background heartbeats of instants that ended over a minute ago, ignoring store errors.
+    """Delete in the background heartbeats of instants that are not pending, ignoring store errors; not promised.
 
-    `timeline` must have all pending instants.
+    Their last beat is over a minute, and over the heartbeat's tolerance, ago. `timeline` must have all pending
+    instants.
     """
     with contextlib.suppress(CasError):
         beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
@@ -227,7 +229,7 @@ def _remove_leftovers(table: TableContext) -> None:
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
     """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times.
 
-    Removes dead clusterings only if owned.
+    Clusterings go only if dead and owned, also with `eager`; cleans stay.
     """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)

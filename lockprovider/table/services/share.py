@@ -56,7 +56,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
     """Remove under the lock the properties that `share` wrote; return them. `dry_run` writes nothing.
 
-    A pending write raises `Aborted`.
+    A pending write raises `Aborted`, if there are such properties.
     """
     if dry_run:
         return _removed_settings(table.config())
@@ -85,7 +85,10 @@ def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
 
 
 def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
-    """Return the changes that sharing makes; raise `UnsupportedTable` if not writable then, or not in UTC."""
+    """Return the changes that sharing makes; raise `UnsupportedTable` if the table is not writable then.
+
+    Also if its times are not in UTC, unless `all_in_utc`.
+    """
     keeps = _keeps_listing(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC" and not all_in_utc:
@@ -112,7 +115,7 @@ _TRIES = 10
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
     """Check all keys against the bucket index, then write it under the lock; see `Table.adopt_bucket_index`.
 
-    Repeats, up to ten times, if others commit.
+    Tries ten times at most, if others commit meanwhile; then raises `Aborted`.
     """
     config = table.config()
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or config.record_keys).checked(

@@ -105,7 +105,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
     """Return whether `before` has, completed, all writes archived between it and `timeline`; reads archive files.
 
-    False also if the archive is corrupt.
+    False also if the archive is corrupt, or lacks a write that has left the timeline since.
     """
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
@@ -172,7 +172,10 @@ def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file; raises `Corrupt` if it is missing, unreadable or has more than `_MOST_ROWS` rows."""
+    """Open an archive file.
+
+    Raises `Corrupt` if it is missing, no Parquet file, or has more than `_MOST_ROWS` rows.
+    """
     path = f"{HISTORY}/{name}"
     try:
         file, filesystem = table.place.source(path, size)

@@ -39,7 +39,8 @@ def snapshot_of_version(table: TableContext, timeline: Timeline, version: TableV
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
     """Return the files of a past moment, among those that exist now; `timeline`: of now. Lists files.
 
-    Raises `HistoryGone` if files were cleaned, commits archived, or the table did not exist then.
+    Raises `HistoryGone` if files were cleaned, the moment precedes the last archived write, or the table did not exist
+    then.
     """
     then = rewound(timeline, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
@@ -55,7 +56,8 @@ def refuse_gone(
 ) -> None:
     """Raise `HistoryGone` if a clean removed a file of the past `snapshot` in a group that `is_needed` accepts.
 
-    `timeline`: of now; reads its later commits. `which` names the snapshot in the error.
+    `timeline`: of now; reads its later commits and, with deltacommits, those of the snapshot. `which` names the
+    snapshot in the error.
     """
     shown = snapshot.timeline.written
     lost_groups = cleaned_groups(

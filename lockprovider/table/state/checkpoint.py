@@ -127,7 +127,10 @@ class Checkpoint:
 
 
 def _files(files: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
-    """Return the decoded slices unchanged; raises `Undecodable` if a path, size or log has a wrong type."""
+    """Return the decoded slices unchanged.
+
+    Raises `Undecodable` if a path, size or log has a wrong type, or a slice has no file.
+    """
     for rows in files.values():
         for path, size, logs in rows:
             if type(path) is not str or type(size) is not int or type(logs) is not list or not (path or logs):

@@ -175,9 +175,10 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` lacks the last `_LATE` writes of `before`, unless archived or taken back.
+        """Raise `TableReplaced` if `listed` lacks all of the last `_LATE` writes of `before`.
 
-        Sends requests only if it lacks them. Raises `UnsupportedTable` after a downgrade.
+        Not if they were archived or taken back, or are decided and not stored yet. Sends requests only if it lacks
+        them. Raises `UnsupportedTable` after a downgrade.
         """
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
@@ -303,7 +304,7 @@ class CurrentState:
         return metadata
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """Return the columns that the latest commit of `timeline` states, else the properties; caches them.
+        """Return the columns of the latest commit of `timeline` that states any, else of the properties; caches them.
 
         Raises `TableNotFound` if neither states any, `HistoryGone` if a commit was archived or taken back.
         """
@@ -332,9 +333,10 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the latest slices of `timeline` among `files`; None: list the table's files. Caches no slices.
+        """Return the latest slices of `timeline` among `files`; None: the files of now, as `_files_of` finds them.
 
-        Reads commits that ended file groups. Raises `UnsupportedTable` as `refuse_misread` does, or `HistoryGone`.
+        Caches no slices. Reads commits that ended file groups, and the archive for completion times of logs. Raises
+        `UnsupportedTable` as `refuse_misread` does, or `HistoryGone`.
         """
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)

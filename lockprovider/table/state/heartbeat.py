@@ -144,7 +144,8 @@ class WriterHeartbeat:
     def _once(self) -> None:
         """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.
 
-        Missing: mark it removed. Overwritten: forget the version. Store errors wait for the next beat.
+        HEAD finds none: mark it removed. The write does not win, since the file was overwritten or removed: forget the
+        version, so that the next beat sends HEAD. Store errors wait for the next beat.
         """
         sent_s = self._world.monotonic_s()
         try:

@@ -35,7 +35,8 @@ _ROWS, _BYTES = 1024, 1 << 20  # of a file, searched for a row without null time
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     """Return `config` with `key_is_named` as rows of up to `MOST` files spell keys; caches these samples.
 
-    Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
+    Without a single complex key or a timestamp key it reads no data file and returns `config`. Raises
+    `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()
@@ -73,9 +74,9 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Read one row; return its key by spelling (True: it names its column), or nothing if there is no choice.
+    """Read one row; return its key by spelling (True: it names its column), or nothing if there is no choice or no row.
 
-    Raises `UnsupportedTable` if the key has neither spelling, `HistoryGone` if the file was removed.
+    Raises `UnsupportedTable` if the key has no possible spelling, `HistoryGone` if the file was removed.
     """
     file = table.place.open(slice_.path, slice_.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)

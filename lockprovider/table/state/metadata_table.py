@@ -60,9 +60,10 @@ def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """Read all files of these slices concurrently, and return their listing, with log blocks of `valid` instants only.
+    """Read all files of these slices, and return their listing, with log blocks of `valid` instants only.
 
-    Raises `HistoryGone` for a missing file, `UnsupportedTable` for other blocks than a listing has.
+    A remote store gets several requests at a time. Raises `HistoryGone` for a missing file, `UnsupportedTable` for
+    other blocks than a listing has.
     """
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for slice_ in slices for path in slice_.paths]

@@ -114,9 +114,10 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """Return the oldest instants to archive now, at most `at_most` writes with cleans and rollbacks between them.
+    """Return the oldest instants to archive now, at most `at_most` writes, with cleans and rollbacks before the last.
 
-    Empty if the timeline is short enough; at least one write stays.
+    Fewer if something holds them back; `held` says what. Empty if the timeline is short enough; at least one write
+    stays.
     """
     writes = _by_begin(facts.now.writes)
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]

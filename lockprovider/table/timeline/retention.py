@@ -119,7 +119,8 @@ def _first_pending(timeline: Timeline) -> str | None:
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
     """Return the begin times of one file group's slices to keep; appends `replaced_by`, if any, to `begins`.
 
-    `begins`: oldest first. `since`: readers need the slices from this begin time on, and the one before it.
+    `begins`: oldest first. `since`: readers need the slices from this begin time on, and the one before it; None: all,
+    but for `KeepVersions`.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:

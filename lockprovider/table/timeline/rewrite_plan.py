@@ -114,7 +114,8 @@ def bytes_of(slice_: FileSlice) -> int:
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
     """Yield lists of two or more small slices of one partition to join, oldest first, each as large as allowed.
 
-    A list has about the target size or, to sort, `_SORTED_FILES` times that.
+    A list has at most the target size or, to sort, `_SORTED_FILES` times that; two slices may exceed it. The last list
+    may be much smaller.
     """
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []

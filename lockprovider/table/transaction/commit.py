@@ -77,8 +77,8 @@ class Committing:
     def run(self) -> tuple[str, float]:
         """Stage and decide the commit, end transaction and heartbeat; return completion time and seconds waited.
 
-        After an error of `_REFUSED` the staged copy is removed, and nothing will be visible; after `PublishUnknown` it
-        may be.
+        After an error of `_REFUSED` nothing will be visible, and the staged copy is removed, unless store or lock fail;
+        the heartbeat goes on. After `PublishUnknown` it may be visible.
         """
         lock = self._table.lock
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
@@ -92,10 +92,10 @@ class Committing:
             raise
 
     def _try_until_decided(self, staged: Pending) -> str:
-        """Try group commits, then under the lock, until the commit is decided; return its completion time.
+        """Try group commits if others can judge, then under the lock, until it is decided; return its completion time.
 
-        On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `TRIES` tries, or
-        `PublishUnknown` if one may yet be decided.
+        On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `TRIES` tries or for
+        a restore that goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
         """
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
@@ -125,7 +125,8 @@ class Committing:
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
         """Remove the planned clustering that caused this conflict, under the lock, if its maker is dead.
 
-        Returns whether it is gone; False also for errors of store and lock.
+        Only a plan that its maker was to run itself. Returns whether it is not pending any more; False also for errors
+        of store and lock.
         """
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
@@ -139,8 +140,8 @@ class Committing:
     def _try_group(self) -> str | _Undecided:
         """Judge the commit and have it decided without the lock; if so, finish and return its completion time.
 
-        Raises as `validate` does. Undecided: the log does not cover the table, a restore is pending, or the outcome is
-        unknown.
+        Raises as `validate` does. Undecided: the log does not cover the table, a restore is pending, the lock returned
+        no decision, or the outcome is unknown.
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
@@ -273,9 +274,9 @@ class Committing:
         return completion
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
-        """Return the encoded commit with extra metadata copied from the last commit that has keys of `carried_keys`.
+        """Return the encoded commit with the keys of `carried_keys` in the last commit that has some; its own keys win.
 
-        Reads at most `_LOOKED_AT` commits; without such keys the proposal's bytes return unchanged.
+        Reads at most the last `_LOOKED_AT` commits; without such keys the proposal's bytes return unchanged.
         """
         prefixes, metadata = self._table.settings.carried_keys, self._proposal.metadata
         for instant in reversed(timeline.writes[-_LOOKED_AT:]) if prefixes else ():

@@ -128,7 +128,7 @@ class TableDecider:
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """Raise the error of `decide` if the intent may not follow these log entries; caches their commits.
 
-        Raises `JudgeAnew` if the intent or an entry cannot be decoded.
+        Raises `JudgeAnew` if the intent or an entry cannot be decoded, or keys must be compared.
         """
         proposal = self._proposal(intent)
         if proposal is None:
@@ -138,7 +138,7 @@ class TableDecider:
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         """Return the completed file to publish, at a time above all on the timeline; call `refresh` before.
 
-        None: the intent has no proposal, or one made with other properties.
+        None: the intent has no proposal, or one made with other properties or without a valid begin time.
         """
         proposal = self._proposal(intent)
         if proposal is None or proposal.config != self._config:

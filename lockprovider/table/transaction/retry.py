@@ -39,11 +39,11 @@ def transact(
     pinned: bool = True,
     face: Face | None = None,
 ) -> CommitResult:
-    """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a lost conflict.
+    """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a conflict.
 
-    Up to `retries` conflicts are rolled back, reported and repeated after a pause. Changed properties repeat it
-    uncounted, but raise with `face` and no retries. Other errors roll back and pass. `face` wraps the transaction that
-    `fn` gets.
+    A removed file counts as a conflict. Up to `retries` of them are rolled back, reported and repeated after a pause.
+    Changed properties, and an early start that failed, repeat it uncounted, but raise with `face` and no retries. Other
+    errors roll back and pass. `face` wraps the transaction that `fn` gets.
     """
     _check_call(table, fn, extra)
     retries, conflicts = whole(retries, "retries"), 0

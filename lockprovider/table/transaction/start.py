@@ -71,7 +71,8 @@ class Started:
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, read the properties in the background, and clean up after dead writers if due.
 
-        An error stops the heartbeat, and passes. Call it after the transaction owns this instant.
+        While another client leads the batch, it reads no properties. An error stops the heartbeat, and passes. Call it
+        after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
             # After the read of the record, so that the commit need not wait for it.
@@ -95,10 +96,11 @@ class Started:
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove the instant and all its files, then stop the heartbeat and remove its file.
+        """Remove the instant and all its files unless it is completed, then stop the heartbeat and remove its file.
 
         Swallows store errors and `NotAcquired`; the next writer removes what is left. `files`: all files, removed
-        without the lock. None: more may exist, or another writer may still commit them; the lock is acquired.
+        without the lock if the heartbeat is alive and no other process rolls it back. None: more may exist, or another
+        writer may still commit them; the lock is acquired.
         """
         try:
             with contextlib.suppress(CasError):
@@ -197,7 +199,8 @@ def _claim(table: TableContext, timeline: Timeline) -> _Claimed:
 def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
     """Create the pending files of the claimed instant; if its time is invalid, remove its files, return a new timeline.
 
-    An error stops the heartbeat but leaves the files to a cleaner, and passes.
+    `PropertiesChanged` passes after the removal. Any other error stops the heartbeat, leaves the files to a cleaner,
+    and passes.
     """
     heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
@@ -239,7 +242,10 @@ def _verify(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants."""
+    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants.
+
+    If all others' pending writes count as failed (`is_eager`), it lists the table each time, and records nothing.
+    """
     if table.settings.is_eager:
         view = table.now(listed=True)
         return view, view.timeline

@@ -56,7 +56,8 @@ __all__ = ["CommitResult", "Transaction"]
 class Transaction:
     """One instant of one writer, taken at its first write; it commits or rolls back once. Not thread-safe.
 
-    The constructor checks the store and, if `pinned`, reads the table; raises `NotSupported` or `UnsupportedTable`.
+    The constructor checks the store, and reads the table; if not `pinned`, only what properties and key spelling need.
+    It may raise `NotSupported`, `UnsupportedTable` or `UnsupportedSchema`.
     """
 
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
@@ -250,9 +251,9 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """Make this a blind write into these partitions, writing missing anchors, if `may_be_blind`; else do nothing.
+        """Make this a blind write into these partitions, writing missing anchors, if `may_be_blind` and not begun.
 
-        It then forgets the timeline that it has read.
+        A blind write forgets the timeline that it has read. Else nothing is done.
         """
         if self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
@@ -265,7 +266,7 @@ class Transaction:
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices of these partitions (None: all) into which changes go; lists files the first time.
+        """Return the file slices of these partitions (None: all) into which changes go; lists files if not cached.
 
         Raises `WriteConflict` if others replaced a blind write's anchors.
         """
@@ -325,9 +326,10 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Record the written data files, and write missing anchors; call it once, after all files are stored.
+        """Record the written data files, and write an overwrite's missing anchors.
 
-        Begins if not begun. Raises `InvalidRecords` for a file group that this commit replaces, or a wrong bucket.
+        Call it once, after all files are stored. Begins if not begun. Raises `InvalidRecords` for a file group that
+        this commit replaces, or a wrong bucket.
         """
         self.ensure_begun()
         files = tuple(stats)
@@ -339,9 +341,10 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write an empty base file for each bucket whose file group this overwrite hides; return their stats.
+        """Write empty base files for buckets that this overwrite leaves without a file of its own; return their stats.
 
-        JVM writers would write into the hidden group. Empty unless it overwrites a table fit for non-blocking writes.
+        Only where JVM writers would write into a hidden file group. Empty unless it overwrites a table fit for
+        non-blocking writes.
         """
         if not self._replaced or lacks_for_non_blocking(self.config):
             return ()
@@ -389,7 +392,8 @@ class Transaction:
     def rollback(self) -> None:
         """End the transaction, remove everything it wrote, and stop its heartbeat; nothing is done once it is over.
 
-        Swallows store errors: a later writer removes what is left. Nothing was visible.
+        Swallows store errors: a later writer removes what is left. Nothing was visible; but a commit that was decided
+        after `PublishUnknown` stays.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -435,8 +439,8 @@ class Transaction:
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """Check new keys against the table; return the check to repeat at the commit, or None with buckets.
 
-        Raises `InvalidRecords` for an insert of an existing key or merge-on-read, `WriteConflict` for a key that
-        another writer inserted since.
+        Raises `InvalidRecords` for merge-on-read or an insert of an existing key. Without buckets, also for an insert
+        with a key twice, and `WriteConflict` for a key that another writer inserted since.
         """
         if self.config.is_merge_on_read:
             raise InvalidRecords(

@@ -72,9 +72,10 @@ def commits_to_read(proposal: Proposal, basis: Basis, timeline: Timeline) -> tup
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not follow the table's state `view`; reads commits, and reports conflicts to the watcher.
+    """Raise if the commit may not follow the table's state `view`; reads commits.
 
-    Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict`.
+    Reports conflicts in file groups or keys to the watcher. Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`,
+    `WrongCheckpoint`, `Fenced` or `WriteConflict`.
     """
     _check_alive(table, proposal, basis, heartbeat, view)
     timeline = view.timeline
@@ -315,7 +316,7 @@ class KeyCheck:
     def refuse_known(self, snapshot: Snapshot) -> None:
         """Read the new files, and compare keys with the snapshot's files of their partitions.
 
-        Raises `InvalidRecords` if one has a key of this insert, or the insert has one twice.
+        Raises `InvalidRecords` if one has a key of this insert, or the insert has one twice in a partition.
         """
         for partition, files in self._new.items():
             keys = pa.concat_arrays([file.keys for file in files])

@@ -93,7 +93,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
-        """Open or create the table, take an instant unless rows are gathered, and make the writer of a batch."""
+        """Open or create the table, take an instant unless rows are gathered or ignored; make the batch's writer."""
         options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
         job = _job(options, schema, overwrite=overwrite)

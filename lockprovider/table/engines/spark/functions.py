@@ -257,7 +257,8 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     column becomes null. NOT checked without `check_keys`: that keys are new, and that no two Spark partitions share a
     key (`rows.repartition(*keys)` ensures this). Readers then see both rows.
 
-    With a bucket index, a row with an existing key replaces the stored one; of rows with the same key one is kept.
+    With a bucket index, two Spark jobs write by bucket: a row with an existing key replaces the stored one; of rows
+    with the same key one is kept.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit (`DoesNotFit`).

@@ -105,7 +105,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
-    """Raise InvalidInput for what is no clause, InvalidRecords for one that sets a key column or an unknown one."""
+    """Raise InvalidInput for what is no clause, InvalidRecords for one that sets a key, partition or unknown column."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())
@@ -125,7 +125,7 @@ def _tagged_type(source: DataFrame) -> StructType:
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     """Run and report a job, the first step; return the source's row count per partition.
 
-    A repeated key raises InvalidRecords.
+    A key twice in a partition raises InvalidRecords.
     """
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
@@ -139,7 +139,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 
 
 def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[str, FileSlice]]:
-    """Run and report a job, the third step; return the numbered slices that have keys of the source."""
+    """Run and report a job, the third step; return the numbered slices that are the file group of a source row."""
     groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
     touched = {row[tasks.GROUP] for row in jobs.collect_rows(groups, grouped.schema, step)}
     return [(number, file_slice) for number, file_slice in numbered.old.items() if number in touched]

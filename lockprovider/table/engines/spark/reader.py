@@ -74,8 +74,8 @@ def changed(
 ) -> list[Piece]:
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
-    Returns no pieces without such commits; an empty `begin` reads the snapshot. `streams`: `begin` is an offset, so a
-    commit of this table. May raise HistoryGone.
+    Returns no pieces without such commits. Without `changes`, an empty `begin` reads the snapshot of the last one.
+    `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
     """
     if options.changes:
         names = [name for name in columns if name != OPERATION]
@@ -245,7 +245,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _completed_after(self, start: str) -> list[Instant]:
-        """List the timeline twice; return the commits completed after `start`, up to `_target` if it is set."""
+        """Return the commits completed after `start`, up to a first listing's last one and `_target`, if it is set.
+
+        Lists the timeline a second time if the first listing has such commits.
+        """
         table = self._opened()
         until = latest_completion(table.timeline())
         if until <= start:

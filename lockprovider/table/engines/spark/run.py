@@ -104,7 +104,7 @@ class _Run:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
-        """Return the source with its column `source_column` named `key`, as in the table.
+        """Return the source with `source_column` as column `key`: renamed if only the case differs, else copied.
 
         Raises InvalidInput if that column is missing, or another one has the name.
         """
@@ -130,7 +130,8 @@ class _Run:
     ) -> Clause:
         """Translate a parsed clause, without effect; key columns may only be set to their source columns in `on`.
 
-        Raises InvalidInput for others, and for `*` if the source lacks columns.
+        Raises InvalidInput for others, for unknown columns, for `*` if the source lacks columns, and for an INSERT of
+        named columns without a key column.
         """
         if clause.verb == "delete":
             return MatchedDelete(clause.where)
@@ -192,7 +193,7 @@ class _Run:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """Make the view show the transaction, holding `SHOWN` in the block, if an expression has a subquery.
+        """Make the view show the transaction, holding `SHOWN` in the block, if an expression has the text `select`.
 
         The view stays so afterwards.
         """

@@ -188,7 +188,7 @@ class _Reader:
     def until(self, *words: str) -> str:
         """Consume and return the text up to one of these words, outside of brackets and CASE, or to the end.
 
-        Raises InvalidInput if it is empty.
+        Stops before a closing bracket or END that it did not see opened, too. Raises InvalidInput if the text is empty.
         """
         start, depth = self.at, 0
         while not self.is_over and not (depth == 0 and self.word in words):
@@ -310,7 +310,7 @@ def _source(reader: _Reader) -> tuple[str, str]:
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
     """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column.
 
-    Other conditions raise InvalidInput and move the reader to token `start`.
+    Other conditions, and a target column twice, raise InvalidInput and move the reader to token `start`.
     """
     tree = sqlglot.parse_one(text, dialect=_DIALECT)
     pairs: dict[str, tuple[str, str]] = {}  # by the target's column in lower case

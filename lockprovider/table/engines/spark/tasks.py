@@ -248,7 +248,7 @@ class Numbered:
     def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
         """Number `slices`, then the new groups of the partitions in `counts`.
 
-        With `index`, two slices of one bucket raise Corrupt.
+        With `index`, two slices of one bucket, or a slice of no bucket, raise Corrupt.
         """
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:

@@ -32,7 +32,7 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """Replace the session's view by the current snapshot of `source`; requests its files, and reads no rows."""
+        """Replace the session's view by a table's latest or a transaction's own snapshot; lists files, reads no row."""
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 

@@ -76,7 +76,7 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
     """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`.
 
-    Raises TableNotFound without a record key, TableExists if `if_exists` is `error`.
+    Raises TableNotFound without a record key, TableExists if another was faster and `if_exists` is `error`.
     """
     if not hudi_write.record_keys:
         raise TableNotFound(
@@ -125,7 +125,7 @@ class WriteJob:
     is_ignored: bool = False
 
     def check(self) -> None:
-        """Open or create the table (`open_target`), and set `is_ignored` and `stage`.
+        """Open or create the table (`open_target`), and set `is_ignored` and, for a gathering write, `stage`.
 
         Raises DoesNotFit or InvalidInput for rows that the table cannot take.
         """
@@ -135,9 +135,10 @@ class WriteJob:
             self._check(table)
 
     def begin(self) -> Transaction | None:
-        """Run `check`, start a transaction with its heartbeat, set `group`, and return it.
+        """Run `check`, start a transaction with its heartbeat, set `group`, and return the transaction.
 
-        Returns None if `group` is set, the write is ignored, or all rows are gathered.
+        Returns None without a check if `group` is set or the write is ignored; None after it if it is ignored now, or
+        all rows are gathered.
         """
         if self.group is not None or self.is_ignored:
             return None
@@ -204,7 +205,7 @@ class WriteJob:
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
         """Commit the files of all tasks, or the gathered rows; None for an empty batch of a stream.
 
-        An error rolls the instant back. Staged files are removed in any case.
+        That and an error roll the instant back. Staged files are removed by `remove_staged` even then.
         """
         if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]
@@ -289,7 +290,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit after all tasks of a batch, in another process; a committed or empty batch is reported as `left_out`.
 
-        Raises InvalidInput without a `stream_id` and the query's id.
+        Without results of tasks it does nothing. Raises InvalidInput without a `stream_id` and the query's id.
         """
         written = _written(messages)
         if not written:
@@ -316,7 +317,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.job.abort(_written(messages))
 
     def __getstate__(self) -> WriteJob:
-        """Begin the job's transaction, stop its heartbeat here after `_PLANNED_S`, and return the job."""
+        """Call the job's `begin`; stop its transaction's heartbeat, if any, here after `_PLANNED_S`; return the job."""
         txn = self.job.begin()
         if txn is not None:
             give_up = threading.Timer(_PLANNED_S, txn.leave)

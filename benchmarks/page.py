@@ -79,7 +79,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def run(page: Path, names: list[str], limit_s: float) -> list[str]:
-    """Answer the questions, and write each into the page when it ends; return the names of those that failed."""
+    """Run each question's command, and write its tables into the page at once; return the names of failed questions."""
     commit, day, began_s = head(), time.strftime("%Y-%m-%d"), time.monotonic()
     answers: dict[str, str] = {}
     failed = []
@@ -153,7 +153,7 @@ def command(name: str) -> str:
 
 
 def tables_of(output: str) -> str:
-    """Return the markdown tables of what a command printed, one blank line between two."""
+    """Return the markdown tables in a command's output, with a blank line between neighbours."""
     return "\n\n".join(table.strip() for table in re.findall(r"(?:^\|.*\|$\n?)+", output, re.MULTILINE))
 
 

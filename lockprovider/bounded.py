@@ -65,7 +65,7 @@ class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppre
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Raise `kind` from a decoding error.
 
-        Other errors pass, and those that are `kind` already, except `Undecodable`.
+        Other errors pass unchanged; so do errors that are `kind` already, except `Undecodable`.
         """
         if error is None or not isinstance(error, _DECODING):
             return

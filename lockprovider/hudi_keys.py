@@ -253,7 +253,7 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
-    """Raise `InvalidSettings` for an unknown key under `OWNED`, or one that resembles an honoured key.
+    """Raise `InvalidSettings` for an unknown key under `OWNED`, or a key that resembles an honoured key.
 
     Accepts all others.
     """

@@ -177,7 +177,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise InvalidInput for an unknown API parameter, NotSupported for one that a single write cannot have."""
+    """Raise InvalidInput for an unknown API parameter, NotSupported for a parameter that a single write cannot have."""
     if name in rules.own:
         return
     if name in rules.refused:

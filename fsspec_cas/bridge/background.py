@@ -237,7 +237,8 @@ def submit(threads: Executor, call: Callable[[], T]) -> Future[T]:
 
 BACKGROUND = Background()  # a forked child starts anew
 
-# Exit functions run in reverse order, and the first `finalize` registers the one that closes filesystems' sessions.
+# Exit functions run in reverse order. The first `finalize` of a process registers the exit function that closes the
+# filesystems' sessions; this line makes it older than ours, so that ours runs before it.
 weakref.finalize(BACKGROUND, int)
 atexit.register(BACKGROUND.wait, _AT_EXIT_S)
 if hasattr(os, "register_at_fork"):

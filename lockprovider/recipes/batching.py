@@ -109,7 +109,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
         """Wait for all operations; return their results, or raise the first error in their order.
 
-        An interrupt cancels those that no write has taken, except `uncancellable` ones.
+        An interrupt cancels the submissions that no write has taken, except `uncancellable` submissions.
         """
         try:
             self.await_end(answers)

@@ -158,7 +158,7 @@ class ProcessQueue:
             return idle, self._known
 
     def note_current(self, record: KnownRecord | None) -> None:
-        """Note the current record; forget a released one that was overwritten."""
+        """Note the current record; forget the record that this process released if it was overwritten."""
         with self._guard:
             self._known = record
             released = self._idle.released

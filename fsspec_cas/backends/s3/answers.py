@@ -219,13 +219,6 @@ def _success(
     """Return what a success status proves: a `StoreStatement`, `Unproven`, or the request that would confirm it."""
     status, headers, body = reply._status, reply._headers, reply._body
     why = f"{reply.brief()} without the store's request id"
-    if form.root:
-        if root is None or _name(root) != form.root:
-            return reply.unproven(f"no {form.root}")
-        return _with_document(request, root, status, headers, has_request_id=has_request_id)
-    if form.empty and body:
-        return reply.unproven("a body although S3 sends none")
-    etag = one(headers, "etag")
     statement = StoreStatement(
         StatementKind.DONE,
         str(status),
@@ -234,6 +227,13 @@ def _success(
         shows_request_ids=has_request_id,
         date=one(headers, "date"),
     )
+    if form.root:
+        if root is None or _name(root) != form.root:
+            return reply.unproven(f"no {form.root}")
+        return _with_document(request, root, status, replace(statement, shows_request_ids=True))
+    if form.empty and body:
+        return reply.unproven("a body although S3 sends none")
+    etag = one(headers, "etag")
     if request.verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
         if has_request_id or request.verb is Verb.ABORT:
             return statement
@@ -286,18 +286,8 @@ def _read(
     return replace(statement, document=document, shows_request_ids=has_request_id or gives_request_ids is None)
 
 
-def _with_document(
-    request: StoreRequest, root: ET.Element, status: int, headers: Headers, *, has_request_id: bool
-) -> ReplyMeaning:
-    """Return a `StoreStatement` from a success's XML document; `Unproven` if its content is missing."""
-    statement = StoreStatement(
-        StatementKind.DONE,
-        str(status),
-        str(status),
-        has_request_id=has_request_id,
-        shows_request_ids=True,
-        date=one(headers, "date"),
-    )
+def _with_document(request: StoreRequest, root: ET.Element, status: int, statement: StoreStatement) -> ReplyMeaning:
+    """Return `statement` with the content of a success's XML document; `Unproven` if the content is missing."""
     if request.verb is Verb.LIST:
         return _listed(request, root, statement)
     if request.verb is Verb.DELETE_MANY:

@@ -241,7 +241,7 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
     """Drop the longest idle unnamed producer from a full table, for a new unnamed one.
 
-    Raises Overloaded for a new named one if named ones are too many, or Forgotten for an unnamed one that is `sent`.
+    Raises Overloaded for a new named producer beyond the limit, or Forgotten for an unnamed producer that is `sent`.
     """
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
@@ -278,9 +278,9 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """Raise QueueFull unless the messages fit, with those that may move in segments.
+    """Raise QueueFull unless the messages fit, counting messages without a key as if they lay in segments.
 
-    Of those the object must hold half of its size, or the largest.
+    Of those messages the object itself must have room for half of its limit, or for the largest message.
     """
     most = contents.settings.max_bytes
     loose = [len(message.text) for message in messages if not message.key]

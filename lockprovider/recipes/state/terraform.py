@@ -188,7 +188,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _locked_by_another(self, why: str) -> Reply:
-        """Read the lock's holder, and return a refusal (423) with its LockInfo, or one made of what is known."""
+        """Read the lock's holder, and return a refusal (423) with its LockInfo, or with a LockInfo built here."""
         who = self.state.who()
         try:
             info = _info(who.reason.encode())

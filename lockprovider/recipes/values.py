@@ -8,10 +8,12 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import LARGEST_NUMBER, check_text
-from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
+from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, MOST_ITEMS, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject
 
 UNNAMED = "~"  # prefix of producer names that the library makes
+_LONGEST_NAME = 1000  # characters of a producer's name, which each write stores again
+_LONGEST_TEXT = 1 << 16  # characters
 
 
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
@@ -28,22 +30,35 @@ def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
         raise InvalidInput(f"{argument} must be a JSON value: {error}") from error
 
 
-def check_name(value: Any, argument: str) -> str:
-    """Return text that can be stored as UTF-8, or raise InvalidInput."""
+def copied(stored: Any) -> Any:
+    """Return a copy of a stored JSON value."""
+    return json.loads(json.dumps(stored))
+
+
+def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
+    """Return text of at most `most` characters that UTF-8 can store, or raise InvalidInput."""
     text = check_text(value, argument)
+    if len(text) > most:
+        raise InvalidInput(f"{argument} has {len(text)} characters, and {most} are the most: give a shorter one")
     if storable(text) != text:
         raise InvalidInput(f"{argument}={text!r} cannot be stored as UTF-8: give other text")
     return text
 
 
+def check_readable(data: bytes, most: int) -> None:
+    """Raise Undecodable if readers would refuse this JSON for its size or number of items; levels are not counted."""
+    if len(data) > MOST_ITEMS:
+        check_fits(data, most=most)
+
+
 def check_producer(value: Any, argument: str) -> str:
     """Return a producer's (or one message's) name, or raise InvalidInput.
 
-    It must be text, not empty, without `~` at its begin, and UTF-8.
+    It must be text, not empty, without `~` at its begin, UTF-8, and at most 1,000 characters.
     """
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{argument}={value!r} must be a name that does not begin with {UNNAMED!r}")
-    return check_name(value, argument)
+    return check_storable(value, argument, _LONGEST_NAME)
 
 
 def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from fsspec_cas import Version
 from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.errors import MalformedObject
-from lockprovider.recipes.values import check_format, json_copy
+from lockprovider.recipes.values import check_format, copied
 
 # The object of an election:
 #
@@ -33,6 +33,7 @@ from lockprovider.recipes.values import check_format, json_copy
 # each write differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
+LARGEST_VALUE = 3 << 20  # bytes; the rest is for names and unknown fields
 _HEIRS_SHARE = 3  # an heir has a third of the validity to stand
 
 
@@ -280,7 +281,7 @@ def leader_of(observed: Observed | None) -> Leader | None:
     if observed is None:
         return None
     record = observed.record
-    return Leader(record.name, json_copy(record.value, "value"), record.epoch, record.since_ms)
+    return Leader(record.name, copied(record.value), record.epoch, record.since_ms)
 
 
 def leads(observed: Observed | None, now_s: float) -> Leader | None:

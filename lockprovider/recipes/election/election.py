@@ -16,10 +16,18 @@ from fsspec_cas.bridge.tasks import ForTasks, iterated, on_thread, threaded
 from fsspec_cas.given import seconds
 from fsspec_cas.waiting import Signal
 from lockprovider.recipes.base import Recipe, RecipeForTasks, process_name
-from lockprovider.recipes.election.decide import Leader, LeaderChange, change_since, leads, may_stand, pause_s
+from lockprovider.recipes.election.decide import (
+    LARGEST_VALUE,
+    Leader,
+    LeaderChange,
+    change_since,
+    leads,
+    may_stand,
+    pause_s,
+)
 from lockprovider.recipes.election.term import Candidate, Ending, OnDeposed, Term, ended_by_itself, work_under
 from lockprovider.recipes.errors import NotElected
-from lockprovider.recipes.values import json_copy
+from lockprovider.recipes.values import check_storable, json_copy
 from lockprovider.settings import LockSettings
 
 T = TypeVar("T")
@@ -69,11 +77,11 @@ class Election(Recipe):
         world: World | None = None,
     ) -> None:
         super().__init__(store, path, world)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidInput(f"name={name!r} must be text, e.g. name={socket.gethostname()!r}")
+        if name is not None and not check_storable(name, "name"):
+            raise InvalidInput(f"name={name!r} must not be empty, e.g. name={socket.gethostname()!r}")
         self.settings = LockSettings(validity, renew, poll=poll)
         self.name = process_name() if name is None else name
-        self._value = json_copy(value, "value")
+        self._value = json_copy(value, "value", LARGEST_VALUE)
         self._store = store.isolated_connections()  # a busy data path must not delay the renewals
         self._init_state()
 

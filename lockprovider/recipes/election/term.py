@@ -29,14 +29,21 @@ from fsspec_cas import (
     Won,
     World,
 )
-from fsspec_cas.given import check_text, function
+from fsspec_cas.given import function
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import LossReason, NotPicklable
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.election import decide
-from lockprovider.recipes.election.decide import CandidateId, ElectionRecord, Leading, Observed, decode_election
+from lockprovider.recipes.election.decide import (
+    LARGEST_VALUE,
+    CandidateId,
+    ElectionRecord,
+    Leading,
+    Observed,
+    decode_election,
+)
 from lockprovider.recipes.errors import Fenced, TermLost
-from lockprovider.recipes.values import json_copy
+from lockprovider.recipes.values import check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.heartbeat import Heartbeat
 
@@ -229,7 +236,7 @@ class Term:
     @property
     def value(self) -> Any:
         """Value that the leader proclaims."""
-        return json_copy(self._leading.record.value, "value")
+        return copied(self._leading.record.value)
 
     @property
     def deadline_s(self) -> float:
@@ -269,13 +276,13 @@ class Term:
         Raises:
             TermLost: it is over; nothing was written.
             OutcomeUnknown, StoreError: do it again.
-            InvalidInput: JSON cannot express the value.
+            InvalidInput: JSON cannot express the value, or it has more than 3 MiB.
 
         >>> term.proclaim({"port": 8080})
         >>> election.leader().value
         {'port': 8080}
         """
-        copy = json_copy(value, "value")
+        copy = json_copy(value, "value", LARGEST_VALUE)
         with self._one_write:
             self.check()
             self._renew({"value": copy})
@@ -292,7 +299,7 @@ class Term:
         >>> election.leader() is None
         True
         """
-        check_text(to, "to")
+        check_storable(to, "to")
         if self._pid != os.getpid() or self._resigned:
             return
         self._resigned = True

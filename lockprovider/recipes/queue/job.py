@@ -17,7 +17,7 @@ from lockprovider.recipes.base import ProcessBound
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
 from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
-from lockprovider.recipes.values import check_name, json_copy, storable
+from lockprovider.recipes.values import check_storable, json_copy, storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +163,23 @@ class Job(ProcessBound):
         ...
         lockprovider.recipes.errors.ClaimLost: message 1 was given up here (ack)
         """
-        if self.ended is not None:
-            raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
-        if self.lost.is_set() or self._world.monotonic_s() > self._deadline_s:
+        if self.ended is None and self._world.monotonic_s() > self._deadline_s:
             self.lost.set()
-            raise ClaimLost(
-                f"the claim of message {self.n} has lapsed, and another worker may have the message: stop working on it"
-            )
+        self._must_go_on()
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
         """Add a message that the ack's own write puts: both happen, or neither. Sends no request.
 
         Raises:
             InvalidInput, TooLarge: the message cannot be put, and was not added.
+            ClaimLost: the claim has ended, so no write would put it.
 
         >>> job.then({"report of": "mon"})
         >>> job.ack()
         >>> [letter.body for letter in queue.peek()]
         [{'report of': 'mon'}]
         """
+        self._must_go_on()
         self._then.append(new_message(self._world, body, key, priority, delay_s))
 
     def ack(self) -> None:
@@ -269,6 +267,15 @@ class Job(ProcessBound):
                 counts = isinstance(error, Exception)  # a Ctrl-C is no failure of the message
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
+    def _must_go_on(self) -> None:
+        """Raise ClaimLost if the claim was ended here, or is marked as lost."""
+        if self.ended is not None:
+            raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
+        if self.lost.is_set():
+            raise ClaimLost(
+                f"the claim of message {self.n} has lapsed, and another worker may have the message: stop working on it"
+            )
+
     def _end(self, end: End) -> None:
         """Send the end of the claim, and set `ended`. An error sets `lost`, so that the claim lapses.
 
@@ -287,7 +294,7 @@ class Job(ProcessBound):
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
     """Check and build a message to put, without a request; may raise InvalidInput, or TooLarge above 256 KiB."""
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
-    check_name(key, "key")
+    check_storable(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
         raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is not bytes")

@@ -29,7 +29,7 @@ from lockprovider.bounded import (
     whole_in,
 )
 from lockprovider.recipes.errors import MalformedObject, TooLarge
-from lockprovider.recipes.values import check_format, json_copy
+from lockprovider.recipes.values import check_format, copied, json_copy
 
 _FORMAT = 1
 _LARGEST = 192 << 20  # bytes
@@ -211,7 +211,7 @@ class Json:
 
     def decode(self, stored: Any) -> Any:
         """Decode a stored value."""
-        return json.loads(json.dumps(stored))
+        return copied(stored)
 
 
 class Raw:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import check_text, whole
 from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
@@ -50,10 +51,22 @@ class Position:
         >>> lockprovider.wal.Position.parse("17:1200")
         Position(slot=17, offset=1200)
         """
-        slot, colon, offset = text.partition(":")
-        if not (colon and slot.isdecimal() and offset.isdecimal()):
-            raise InvalidInput(f"{text!r} is not a position: write SLOT:OFFSET, e.g. 17:1200")
-        return cls(int(slot), int(offset))
+        parts = _POSITION.fullmatch(check_text(text, "position"))
+        if parts is None:
+            raise InvalidInput(f"{text[:200]!r} is not a position: write SLOT:OFFSET, e.g. 17:1200")
+        return check_position(cls(int(parts[1]), int(parts[2])), "position")
+
+
+_POSITION = re.compile(r"(\d{1,16}):(\d{1,16})")
+
+
+def check_position(value: Any, argument: str) -> Position:
+    """Return the position; raise InvalidInput unless it is one, with whole numbers of 0 or more."""
+    if not isinstance(value, Position):
+        raise InvalidInput(f"{argument}={value!r} must be a position: of an append, a batch, or Position.parse(text)")
+    whole(value.slot, f"{argument}.slot")
+    whole(value.offset, f"{argument}.offset")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from lockprovider.recipes.wal.contents import (
     LogManifest,
     Position,
     Slot,
+    check_position,
     decode_log_manifest,
     decode_slot,
 )
@@ -375,8 +376,9 @@ class LogReader(ProcessBound):
         self._path = objects.reader_path(name)
         self.epoch = 0
         self.position = Position(0, 0)
-        if name in objects.manifest(fresh=True).readers:
-            self._write(None, opens=True)
+        began = objects.manifest(fresh=True).readers.get(name)
+        if began is not None:
+            self._write(lambda stored: _kept(stored, began), opens=True)
             return
         begins = start()
         changed = objects.change(
@@ -384,7 +386,7 @@ class LogReader(ProcessBound):
         )
         if begins.slot < changed.floor:  # raised before the log knew this reader
             begins = start()
-        self._write(begins, opens=True)
+        self._write(lambda _: begins, opens=True)
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")
@@ -420,17 +422,15 @@ class LogReader(ProcessBound):
         >>> [*reader.read()]
         []
         """
-        if not isinstance(position, Position):
-            raise InvalidInput(f"position={position!r} must be a position: of a batch, or Position.parse(text)")
-        if position < self.position:
+        if check_position(position, "position") < self.position:
             raise InvalidInput(
                 f"position={position} is before {self.position}, which is committed: a reader cannot go back"
             )
         self._objects.require_reached(position)
-        self._write(position)
+        self._write(lambda _: position)
 
-    def _write(self, position: Position | None, *, opens: bool = False) -> None:
-        """Store `position` (None: the stored one stays), and set `position` and `epoch`.
+    def _write(self, position: Callable[[Mapping[str, Any]], Position], *, opens: bool = False) -> None:
+        """Store the result of `position`, which gets the stored fields; set `position` and `epoch`.
 
         `opens` raises the epoch, fencing earlier clients; else may raise Fenced.
         """
@@ -447,7 +447,7 @@ class LogReader(ProcessBound):
                     f"the reader {self.name!r} has been opened by another process: stop, or open it again",
                     stored["epoch"],
                 )
-            target = position or _kept(stored, self._objects.manifest().readers[self.name])
+            target = position(stored)
             fields.update(format=_FORMAT, log=self._objects.manifest().id, slot=target.slot, offset=target.offset)
             fields.update(epoch=stored["epoch"] + opens, rev=stored["rev"] + 1)
             return json.dumps(fields).encode()

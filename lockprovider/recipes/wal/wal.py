@@ -16,9 +16,18 @@ from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.values import UNNAMED, check_name, check_producer, epoch_of
+from lockprovider.recipes.values import UNNAMED, check_producer, check_storable, epoch_of
 from lockprovider.recipes.wal.appending import Lead, LogCodec, LogOperation, Seal
-from lockprovider.recipes.wal.contents import RETAIN, SLOTS, Appended, LogBatch, LogInfo, LogManifest, Position
+from lockprovider.recipes.wal.contents import (
+    RETAIN,
+    SLOTS,
+    Appended,
+    LogBatch,
+    LogInfo,
+    LogManifest,
+    Position,
+    check_position,
+)
 from lockprovider.recipes.wal.objects import (
     LogObjects,
     LogReader,
@@ -204,7 +213,7 @@ class Wal(Recipe):
         >>> [(batch.sealed, batch.successor) for batch in old.follow()]  # it ends
         [(True, 'memory://docs/orders')]
         """
-        named = None if successor is None else check_name(successor, "successor")
+        named = None if successor is None else check_storable(successor, "successor")
         end: Position = self._batcher.do(Seal(epoch_of(fence), named))
         return end
 
@@ -278,8 +287,8 @@ class Wal(Recipe):
         >>> log.trim(before=log.end()) == log.end().slot
         True
         """
-        if before is not None and not isinstance(before, Position):
-            raise InvalidInput(f"before={before!r} must be a position: of an append, a batch, or Position.parse(text)")
+        if before is not None:
+            check_position(before, "before")
         end = self.end()
         if before is None and not self._objects.manifest(fresh=True).readers:
             raise InvalidInput(
@@ -309,7 +318,7 @@ class Wal(Recipe):
         ('0:0', 2)
         """
         if isinstance(start, Position):
-            return start
+            return check_position(start, "start")
         if start == "end":
             return self.end()
         if start != "oldest" and (isinstance(start, bool) or not isinstance(start, int) or start < 0):

@@ -42,8 +42,8 @@ from lockprovider.bounded import (
     undecodable_as,
     whole_in,
 )
-from lockprovider.recipes.errors import MalformedObject
-from lockprovider.recipes.values import check_format
+from lockprovider.recipes.errors import MalformedObject, QueueFull
+from lockprovider.recipes.values import check_format, check_readable
 
 _FORMAT, _SEGMENT_FORMAT = 1, 1
 _FORMAT_WITH_SEGMENTS = 2  # refused by versions that know no segments
@@ -51,6 +51,7 @@ RECENT = 64  # writes whose id is kept
 SETTLED = 1024  # claims whose end is kept
 VISIBLE_S, MAX_ATTEMPTS, MAX_BYTES = 600.0, 5, 4 << 20
 LARGEST_QUEUE = LARGEST_OBJECT
+DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}  # ends of a claim, and their words
 PRODUCERS = 1000  # named producers, and as many unnamed ones
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -162,9 +163,9 @@ class Segment:
         return replace(self, text=_dump([self.name, self.count, self.size, -self.first[0], self.first[1], self.due_ms]))
 
     def encode(self, queue_id: str) -> bytes:
-        """Encode the segment's object."""
+        """Encode the segment's object, or raise QueueFull if readers would refuse it."""
         head = _dump({"format": _SEGMENT_FORMAT, "id": queue_id})[:-1]
-        return f'{head},"messages":[{",".join(message.text for message in self.messages or ())}]}}'.encode()
+        return _readable(f'{head},"messages":[{",".join(message.text for message in self.messages or ())}]}}')
 
 
 @dataclass(slots=True)
@@ -223,7 +224,7 @@ class Contents:
         return message
 
     def encode(self) -> bytes:
-        """Encode as JSON."""
+        """Encode as JSON, or raise QueueFull if readers would refuse it."""
         shared = self.settings
         settings = {"visible_s": shared.visible_s, "max_attempts": shared.max_attempts, "max_bytes": shared.max_bytes}
         number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
@@ -237,7 +238,14 @@ class Contents:
             f'"dead":[{",".join(item.text for item in self.dead.values())}]',
             _dump(tail)[1:],
         )
-        return ",".join(parts).encode()
+        return _readable(",".join(parts))
+
+
+def _readable(text: str) -> bytes:
+    data = text.encode()
+    with undecodable_as(QueueFull, "the queue cannot be stored", "take or redrive messages first, or put smaller ones"):
+        check_readable(data, LARGEST_QUEUE)
+    return data
 
 
 _KNOWN = {"format", "id", "rev", "next", "turn", "epoch", "settings", "ready", "claims", "dead", "producers", "settled"}
@@ -265,7 +273,7 @@ def decode_queue(data: bytes, path: str) -> Contents:
             claims={item.message.n: item for item in claims},
             dead={item.message.n: item for item in dead},
             producers={name: _producer(item) for name, item in fields["producers"].items()},
-            settled={as_text(token, "claim"): as_text(verb, "verb") for token, verb in fields["settled"]},
+            settled={as_text(token, "claim"): _verb(verb) for token, verb in fields["settled"]},
             recent=tuple(as_text(item, "recent") for item in fields["recent"]),
             more={name: value for name, value in fields.items() if name not in _KNOWN},
         )
@@ -331,6 +339,12 @@ def _segment(stored: list[Any]) -> Segment:
     first = (-priority, as_whole(n, "n"))
     due_ms = as_whole(due_ms, "due", most=LATEST_MS)
     return Segment(name, as_whole(count, "count", least=1), as_whole(size, "size"), first, due_ms).with_text()
+
+
+def _verb(stored: Any) -> str:
+    if stored not in DONE:
+        raise Undecodable(f"a claim has ended by none of {', '.join(DONE)}")
+    return as_text(stored, "verb")
 
 
 def _producer(stored: list[Any]) -> tuple[int, int, str]:

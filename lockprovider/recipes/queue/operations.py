@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from lockprovider.recipes.broker_rules import Forgotten
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
 from lockprovider.recipes.queue.contents import (
+    DONE,
     PRODUCERS,
     RECENT,
     SETTLED,
@@ -366,15 +367,12 @@ def _is_forgotten(contents: Contents, n: int) -> bool:
     return not exists and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
 
-_DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}
-
-
 def _why_lost(contents: Contents, end: End) -> str:
     """Return a sentence about why the claim that `end` names no longer has its message."""
     claim = contents.claims.get(end.n)
     ended = contents.settled.get(f"{end.n}.{end.token}")
     if ended is not None:
-        return f"message {end.n} was {_DONE[ended]} under this claim already"
+        return f"message {end.n} was {DONE[ended]} under this claim already"
     if claim is not None:
         return f"message {end.n} has been delivered to {claim.who} since: stop working on it"
     return f"the claim of message {end.n} has ended: stop working on it"

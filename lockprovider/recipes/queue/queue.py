@@ -426,7 +426,7 @@ class Queue(Recipe):
     def clean(self) -> int:
         """Remove segments left by dead writers, by a write and a listing; return how many.
 
-        After an error, some may be removed.
+        After a StoreError, some may be removed.
 
         >>> queue.clean()
         0

@@ -27,7 +27,7 @@ from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, NotHere, flatten, regroup
-from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
+from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue, QueueFull
 from lockprovider.recipes.queue.contents import (
     Contents,
     Message,
@@ -80,14 +80,9 @@ class Segments:
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete these segments, which the queue's object must not name.
-
-        Swallows StoreError: `Queue.clean` deletes the rest later.
-        """
-        paths = [f"{self._folder}{name}" for name in names]
-        if paths:
-            with contextlib.suppress(StoreError):
-                self._store.delete_all(paths, timeout=self._timeout_s)
+        """Delete these segments, which the queue's object must not name; after a StoreError some may be deleted."""
+        if paths := [f"{self._folder}{name}" for name in names]:
+            self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
         """List all segments, named or not."""
@@ -215,7 +210,7 @@ class QueueWriter:
         while True:
             contents, version = self._look(progress, deadline_s, max_age_s)
             if (settled := results_of(contents, progress.tries)) is not None:
-                self.segments.remove(progress.touched - _names(contents))
+                self._remove_unnamed(progress, contents)
                 return handover.settled(settled, self._unknown)
             if (handed := handover.ask(contents.more.get(_BROKER), progress.sent)) is not None:
                 if handed.results:
@@ -227,7 +222,7 @@ class QueueWriter:
                 return handover.settled(results, self._unknown)
             if outcome is None and results and not max_age_s:
                 if version != progress.base:  # else the last try may still be done
-                    self.segments.remove(progress.touched - _names(contents))
+                    self._remove_unnamed(progress, contents)
                 return handover.settled(results, self._unknown)
             if outcome is not None:
                 self._pause(len(progress.tries), deadline_s)
@@ -250,16 +245,18 @@ class QueueWriter:
                 raise self._malformed(gone) from None
             progress.missing = version
             return [], None
-        except StoreError as error:
-            if not progress.is_sent:
+        except (StoreError, QueueFull) as error:
+            if progress.is_sent:
+                raise self._unknown(str(error)) from error
+            if isinstance(error, StoreError):
                 raise
-            raise self._unknown(str(error)) from error
+            return [error] * len(operations), None  # the object as a whole is too large for its readers
         if outcome is not None:
             tries[batch], progress.base = results, version
         if isinstance(outcome, Won):
             self._cached = (outcome.version, with_messages(draft, {}))
             self._note(draft, draft.waiting - contents.waiting)
-            self.segments.remove(progress.touched - _names(draft))
+            self._remove_unnamed(progress, draft)
         return results, outcome
 
     def _pause(self, tries: int, deadline_s: float) -> None:
@@ -302,10 +299,16 @@ class QueueWriter:
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Write new segments, then the object, which must only name existing ones; return the object's outcome."""
         self._store_check.require()
+        data = draft.encode()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
                 self.segments.write(segment, self.id)
-        return self._object.put_if_match(draft.encode(), version)
+        return self._object.put_if_match(data, version)
+
+    def _remove_unnamed(self, progress: _Progress, contents: Contents) -> None:
+        """Delete the batch's segments that `contents` do not name; `Queue.clean` deletes what a StoreError leaves."""
+        with contextlib.suppress(StoreError):
+            self.segments.remove(progress.touched - _names(contents))
 
     def next_messages(self, limit: int) -> list[Message]:
         """Read and return the first `limit` messages in the order of delivery, also delayed ones.

@@ -855,3 +855,71 @@ async def test_claim_that_is_cancelled_while_it_is_written_is_given_back(store, 
     go.set()
     await asyncio.to_thread(until, lambda: sync.stat().rev == 3)  # put, claimed, given back
     assert sync.claim().attempt == 1
+
+
+def test_message_added_after_the_end_of_its_claim_is_refused(store) -> None:
+    """It was accepted, and never put."""
+    queue = made(store)
+    queue.put_many(["a", "b", "c"])
+    acked, lost, failed = (queue.claim() for _ in range(3))
+    acked.ack()
+    lost.lost.set()
+    failed._do = lambda _: (_ for _ in ()).throw(OutcomeUnknown("no answer"))
+    with pytest.raises(OutcomeUnknown):
+        failed.ack()
+    for job in (acked, lost, failed):
+        with pytest.raises(ClaimLost):
+            job.then("later")
+    failed._do = queue._batcher.do
+    failed.ack()
+    assert queue.stat().put == 3
+
+
+def test_queue_that_readers_would_refuse_is_not_written(store) -> None:
+    """Its bytes fit, and it has too many JSON values: it was written, and no client could read it again."""
+    queue, dense = made(store), [1] * 130_000
+    queue.put_many([dense] * 15, key=lambda _: "k")
+    with pytest.raises(QueueFull, match="more than 2000000 items"):
+        queue.put(dense, key="k")
+    other = Queue(store, PATH)
+    assert other.stat().ready == 15
+    other.claim().ack()
+    queue.put(dense, key="k")
+
+
+def test_unknown_end_of_a_claim_is_a_malformed_queue(store) -> None:
+    queue = made(store)
+    queue.put("a")
+    queue.claim().ack()
+    content = store.read(PATH)
+    fields = json.loads(content.data)
+    fields["settled"] = [[claim, "eaten"] for claim, _ in fields["settled"]]
+    store.put_if_match(PATH, json.dumps(fields).encode(), content.version)
+    with pytest.raises(MalformedObject, match="ended by none of ack, nack, bury"):
+        Queue(store, PATH).stat()
+
+
+def test_message_whose_workers_die_becomes_a_dead_letter(store, monkeypatch) -> None:
+    """A worker killed by the system counts as an attempt (remoulade 312)."""
+    made(store, max_attempts=2)
+    queue, faulty = again(store)
+    monkeypatch.setattr(queue._heartbeat, "add", lambda _: None)
+    queue.put("poison")
+    for _ in range(2):
+        assert queue.claim(visible_s=1) is not None
+        faulty._world.advance(2)
+    assert queue.claim() is None
+    assert [(letter.body, letter.attempts) for letter in queue.dead()] == [("poison", 2)]
+
+
+def test_delay_longer_than_the_visibility_delivers_once(store) -> None:
+    """Others deliver it again each time the visibility ends (celery/kombu 337)."""
+    made(store)
+    queue, faulty = again(store)
+    queue.put("later", delay_s=100)
+    for _ in range(9):
+        assert queue.claim(visible_s=1) is None
+        faulty._world.advance(10)
+    faulty._world.advance(11)
+    assert queue.claim().attempt == 1
+    assert queue.claim() is None

@@ -142,6 +142,16 @@ def test_orphaned_segments_are_removed_and_referenced_ones_kept(store, small) ->
     assert drained(queue) == [*range(6)]
 
 
+def test_cleaning_that_cannot_delete_raises(store, small) -> None:
+    made(store).put_many(range(6))
+    store.put_if_absent(f"{PATH}.d/segments/9.left", b"made, and never named")
+    queue, faulty = again(store, {"delete": [Refuse()] * 500})
+    with pytest.raises(Unavailable):
+        queue.clean()
+    assert ("delete", Refuse()) in faulty.fired
+    assert Queue(store, PATH).clean() == 1
+
+
 def test_write_begun_before_the_cleaning_uses_none_of_its_segments(store, small) -> None:
     made(store).put_many(range(4))
     other = Queue(store, PATH)

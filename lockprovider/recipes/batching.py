@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
 
-from fsspec_cas import World
+from fsspec_cas import Machine, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import SLICE_S, Signal, Worker
 from lockprovider.recipes.backlog import Backlog, pace_at
@@ -27,7 +27,8 @@ Op = TypeVar("Op")
 T = TypeVar("T")
 Waiting = tuple[Op, "Later[T]"]
 
-DRAIN_S = 5.0  # for writes at the interpreter's end
+DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
+_CLOCK = Machine()  # threads always wait in real time
 _END: Any = object()  # operation that marks an end: all before it are written
 
 
@@ -146,12 +147,13 @@ class Batcher(ProcessBound, Generic[Op, T]):
         if self.is_writer or not (self.waiting or self._writing.locked()):
             return
         end: Later[T] = Later()
+        until_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
         self._arrived.append((_END, end))
         self._have_written()
         with contextlib.suppress(NotYet):
             end.exception(timeout_s)
             if writer is not None and writer.ident is not None:
-                writer.join(timeout_s)
+                writer.join(_left_s(until_s))
 
     def _take(self, operation: Op, answer: Later[T]) -> None:
         """Add an operation with its future, and start the writing thread unless it runs.
@@ -239,10 +241,15 @@ class Batcher(ProcessBound, Generic[Op, T]):
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 
 
+def _left_s(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - _CLOCK.monotonic_s())
+
+
 def _at_exit() -> None:
+    until_s = _CLOCK.monotonic_s() + DRAIN_S
     for batcher in list(_ALL):
         with contextlib.suppress(RuntimeError):
-            batcher.close(DRAIN_S)
+            batcher.close(_left_s(until_s))
 
 
 atexit.register(_at_exit)

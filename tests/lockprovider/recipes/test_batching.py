@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from patience import PATIENCE_S, until
 
 from fsspec_cas import Machine
 from fsspec_cas.testing import ManualClock
+from lockprovider.recipes import batching
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
@@ -108,6 +110,42 @@ def test_batcher_is_bounded_and_close_flushes_and_refuses_more() -> None:
     assert [one.result() for one in waiting] == [20, 30]
     with pytest.raises(CoordinationError, match="closed"):
         batcher.submit(5)
+
+
+def test_close_returns_within_its_timeout_when_the_last_write_hangs_on(monkeypatch) -> None:
+    """The mark of the end is answered late, and the thread still runs: one timeout for both."""
+    held = Held()
+    batcher = Batcher(held.write, world=Machine())
+    answer = batcher.submit(1)
+    until(held.reached.is_set)
+    waits: list[float] = []
+    now_s = [100.0]
+
+    def ended(_: object, timeout: float | None = None) -> None:
+        now_s[0] += 3.0
+
+    monkeypatch.setattr("lockprovider.recipes.batching.Later.exception", ended)
+    monkeypatch.setattr(batching, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
+    monkeypatch.setattr(threading.Thread, "join", lambda _, timeout=None: waits.append(timeout))
+    batcher.close(5.0)
+    assert waits == [2.0]
+    monkeypatch.undo()
+    held.go.release()
+    assert answer.result() == 10
+
+
+def test_all_batchers_share_one_timeout_at_interpreter_exit(monkeypatch) -> None:
+    batchers, limits, now_s = [Batcher(list, world=Machine()) for _ in range(3)], [], [100.0]
+
+    def close(_: object, timeout_s: float | None = None) -> None:
+        limits.append(timeout_s)
+        now_s[0] += 2.0
+
+    monkeypatch.setattr(batching, "_ALL", batchers)
+    monkeypatch.setattr(Batcher, "close", close)
+    monkeypatch.setattr(batching, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
+    batching._at_exit()
+    assert limits == [5.0, 3.0, 1.0]
 
 
 def test_write_takes_a_bounded_number_of_operations() -> None:

@@ -26,7 +26,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas import InvalidInput, Machine, World
 from fsspec_cas.bridge.background import Later
-from fsspec_cas.waiting import Worker
+from fsspec_cas.waiting import Signal, Worker
+from lockprovider.bounded import parse_object, undecodable_as
 from lockprovider.recipes.broker_rules import (
     Bundle,
     Foreign,
@@ -43,6 +44,7 @@ from lockprovider.recipes.broker_rules import (
     without_bundle,
 )
 from lockprovider.recipes.errors import CoordinationError
+from lockprovider.recipes.values import check_readable
 
 # Frames of JSON behind their length. Both sides first prove the key by an HMAC of both nonces.
 # Later frames are neither signed nor encrypted: use TCP in a trusted network only.
@@ -73,6 +75,8 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
         raise NoFrame(str(error)) from error
     if len(data) > FRAME_BYTES:
         raise NoFrame(f"a frame of {len(data)} bytes")
+    with undecodable_as(NoFrame, "the peer would refuse the frame"):
+        check_readable(data, FRAME_BYTES)
     try:
         link.settimeout(timeout_s)
         link.sendall(_LENGTH.pack(len(data)) + data)
@@ -89,16 +93,9 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
         raise BrokenLink(f"a frame of {size} bytes")
-    try:
-        data = _exactly(link, size, end_s)
-        content = json.loads(data)
-        if b"\\u" in data:  # a lone surrogate would make the object's bytes invalid
-            json.dumps(content, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise BrokenLink(f"no JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise BrokenLink("no JSON object")
-    return content
+    data = _exactly(link, size, end_s)
+    with undecodable_as(BrokenLink, "a frame is not understood"):
+        return parse_object(data, most=most)
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
@@ -176,6 +173,7 @@ TCP = "tcp:"
 _PEERS = 1000
 _BACKLOG = 128
 _CONNECT_S = 1.0
+_AGAIN_S = 1.0  # after a failed accept
 SILENCE_S = 3.0  # then the asker gives up: a broker sends a sign of life twice a second
 _ANSWER_S = 20.0  # then the asker leaves a broker whose store is silent
 
@@ -192,7 +190,7 @@ class Service:
         self._serve = serve
         self._guard = threading.Lock()
         self._peers: set[socket.socket] = set()
-        self._closed = False
+        self._over = Signal()
         self._remove: Callable[[], object] = lambda: None
         self._keep: Callable[[], object] = lambda: None
         if host is None:
@@ -212,7 +210,7 @@ class Service:
     def close(self) -> None:
         """Stop listening, close all connections, and remove the socket's folder."""
         with self._guard:
-            self._closed = True
+            self._over.set()
             peers = [*self._peers]
         for open_socket in (self._socket, *peers):
             with contextlib.suppress(OSError):
@@ -228,20 +226,41 @@ class Service:
             open_socket.close()
 
     def _accept(self) -> None:
-        """Accept peers, each on its own thread, until accepting fails, as once closed; hang up on those beyond 1000."""
+        """Accept peers until closed, each on its own thread; hang up on those beyond 1000.
+
+        If that fails, e.g. for too many open files, it logs a warning, and tries again each second.
+        """
+        is_failing = False
         while True:
             try:
-                peer, _ = self._socket.accept()
-            except OSError:
-                return
-            with self._guard:
-                is_welcome = not self._closed and len(self._peers) < _PEERS
-                if is_welcome:
-                    self._peers.add(peer)
+                self._admit(self._socket.accept()[0])
+                is_failing = False
+            except (OSError, RuntimeError) as error:
+                if not is_failing and not self._over.is_set():
+                    _LOG.warning("the broker at %s takes no client now, and tries again: %s", self.address, error)
+                is_failing = True
+                if self._over.wait(_AGAIN_S):
+                    return
+
+    def _admit(self, peer: socket.socket) -> None:
+        """Answer a peer on its own thread, or hang up; RuntimeError: no thread could start."""
+        with self._guard:
+            is_welcome = not self._over.is_set() and len(self._peers) < _PEERS
             if is_welcome:
-                Worker(partial(self._answer, peer), "broker-peer").start()
-            else:
-                peer.close()
+                self._peers.add(peer)
+        if not is_welcome:
+            peer.close()
+            return
+        try:
+            Worker(partial(self._answer, peer), "broker-peer").start()
+        except RuntimeError:
+            self._hang_up(peer)
+            raise
+
+    def _hang_up(self, peer: socket.socket) -> None:
+        with self._guard:
+            self._peers.discard(peer)
+        peer.close()
 
     def _answer(self, peer: socket.socket) -> None:
         """Exchange proofs with a peer, call `serve` with it, then close its connection; swallows BrokenLink."""
@@ -250,9 +269,7 @@ class Service:
                 prove_as_answerer(peer, self._key)
                 self._serve(peer)
         finally:
-            with self._guard:
-                self._peers.discard(peer)
-            peer.close()
+            self._hang_up(peer)
 
 
 class Link:
@@ -273,7 +290,7 @@ class Link:
             else:
                 raise BrokenLink(f"{address!r} is not an address")  # noqa: TRY301
             prove_as_asker(self._socket, key)
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, OverflowError, ValueError, AttributeError) as error:
             self.close()
             raise BrokenLink(f"{address}: {error}") from error
         except BrokenLink:
@@ -315,7 +332,6 @@ _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - no other process could find that a
 _AVOIDED_S = 5.0  # for a broker that did not answer
 _SIGN_S = 0.5  # between two signs of life to a waiting asker
 _SEND_S = 5.0
-_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 
 
 class WireCodec(Protocol[T]):
@@ -455,15 +471,15 @@ class Broker(Generic[T]):
             self._avoid(offer[0])
             return [NotHere(str(error)) for _ in operations]
         try:
-            replies = self._link.ask(encoded)
-            answers = zip(operations, replies, strict=True)
-            return [
-                decode_result(answer, partial(self._codec.decode_result, operation))
-                for (operation, _), answer in answers
-            ]
+            answers = zip(operations, self._link.ask(encoded), strict=True)
+            with undecodable_as(BrokenLink, "an answer is not understood"):
+                return [
+                    decode_result(answer, partial(self._codec.decode_result, operation))
+                    for (operation, _), answer in answers
+                ]
         except NoFrame:
             return None
-        except (BrokenLink, *_ERRORS) as error:
+        except BrokenLink as error:
             self._link.close()
             self._link = None
             self._avoid(offer[0])
@@ -488,7 +504,7 @@ class Broker(Generic[T]):
                 try:
                     self._service = Service(self._host or None, key, self._serve)
                     self._own_offer = (self._service.address, key)
-                except OSError as error:
+                except (OSError, RuntimeError) as error:  # no address, or no thread
                     self._is_mute = True
                     interface = self._host or "a Unix socket"
                     _LOG.warning("no broker at %s: %s; this process writes for itself", interface, error)
@@ -502,15 +518,13 @@ class Broker(Generic[T]):
         """
         while True:
             request = receive_frame(peer, None)
-            try:
+            with undecodable_as(BrokenLink, "operations are not understood"):
                 number = int(request["ask"])
                 bundle = Bundle(
                     tuple(self._codec.decode(encoded) for encoded, _ in request["operations"]),
                     tuple(was is not False for _, was in request["operations"]),
                     lambda: not has_hung_up(peer),
                 )
-            except _ERRORS as error:
-                raise BrokenLink(f"not understood: {error!r}") from error
             try:
                 send_frame(peer, {"ask": number, "results": self._results(peer, number, bundle)}, _SEND_S)
             except NoFrame as error:  # the asker repeats its operations, and gets their outcomes then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -20,6 +21,7 @@ from recipes.queues import PATH, made
 from fsspec_cas import InvalidInput, OutcomeUnknown, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
+from fsspec_cas.waiting import Worker
 from lockprovider.queue import Queue, SequenceGap
 from lockprovider.recipes.broker import BrokenLink, Link, Service, receive_frame, send_frame
 from lockprovider.recipes.broker_rules import offers_of, with_offer
@@ -156,7 +158,9 @@ def test_silent_broker_is_abandoned(store, opened, monkeypatch) -> None:
     assert [letter.body for letter in queue.peek()] == ["first", "a", "b"]
 
 
-@pytest.mark.parametrize("address", ["unix:/nowhere/s", "tcp:127.0.0.1:1", "tcp:nonsense", "", "http://x", 7])
+@pytest.mark.parametrize(
+    "address", ["unix:/nowhere/s", "tcp:127.0.0.1:1", "tcp:h:" + "9" * 30, "tcp:nonsense", "", "http://x", 7]
+)
 def test_unreachable_broker_address_does_not_stop_a_put(store, opened, address) -> None:
     (queue,) = queues(store, opened, 1)
     name_as_broker(store, address, "key")
@@ -210,6 +214,7 @@ ASKED: list[Any] = [
     {"ask": 1, "operations": 7},
     {"operations": []},
     {"ask": "x"},
+    {"ask": float("inf")},
     {},
 ]
 
@@ -301,6 +306,61 @@ def test_claim_of_a_disconnected_client_is_not_made(store, opened) -> None:
     assert waits.wait(60)
     broker.put("second")
     assert broker.stat().claimed == 0
+
+
+def test_broker_without_free_descriptors_answers_again_once_one_is_free(opened, monkeypatch, caplog) -> None:
+    """Other servers end there, or spin (yesodweb/wai 830, httpbeast 27, libuv 690)."""
+    monkeypatch.setattr("lockprovider.recipes.broker._AGAIN_S", 0.01)
+    answered, failures = threading.Event(), [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    class Scarce(socket.socket):
+        def accept(self) -> Any:
+            if failures and threading.current_thread().name == "broker":
+                raise failures.pop()
+            return super().accept()
+
+    monkeypatch.setattr(socket, "socket", Scarce)
+    service = Service(None, "key", lambda _: answered.set())
+    opened.callback(service.close)
+    Link(service.address, "key").close()
+    assert answered.wait(60)
+    assert failures == []
+    assert [record.getMessage().partition(" now")[0] for record in caplog.records] == [
+        f"the broker at {service.address} takes no client"
+    ]
+
+
+def test_broker_without_a_free_thread_hangs_up_and_answers_the_next_client(opened, monkeypatch) -> None:
+    monkeypatch.setattr("lockprovider.recipes.broker._AGAIN_S", 0.01)
+    answered, start, failures = threading.Event(), Worker.start, [RuntimeError("can't start new thread")]
+
+    def scarce(worker: Worker) -> None:
+        if failures and worker.name == "broker-peer":
+            raise failures.pop()
+        start(worker)
+
+    monkeypatch.setattr(Worker, "start", scarce)
+    service = Service(None, "key", lambda _: answered.set())
+    opened.callback(service.close)
+    with pytest.raises(BrokenLink):
+        Link(service.address, "key")
+    Link(service.address, "key").close()
+    assert answered.wait(60)
+    until(lambda: not service._peers)
+
+
+def test_process_without_threads_writes_itself(store, opened, monkeypatch, caplog) -> None:
+    made(store).close()
+    start = Worker.start
+
+    def scarce(worker: Worker) -> None:
+        if worker.name == "broker":
+            raise RuntimeError("can't start new thread")
+        start(worker)
+
+    monkeypatch.setattr(Worker, "start", scarce)
+    assert opened.enter_context(Queue(store, PATH, broker=True)).put("first").n == 1
+    assert "this process writes for itself" in caplog.text
 
 
 def logs(store: Store, opened: ExitStack, count: int, where: bool | str = WHERE) -> list[Wal]:

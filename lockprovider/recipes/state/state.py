@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 from fsspec_cas import InvalidInput, Lost, OutcomeUnknown, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.bridge.tasks import threaded
-from fsspec_cas.given import check_text, seconds, whole
+from fsspec_cas.given import seconds, whole
 from fsspec_cas.waiting import SLICE_S
 from lockprovider.recipes.base import Recipe, RecipeForTasks
 from lockprovider.recipes.batching import Batcher
@@ -20,7 +20,7 @@ from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
 from lockprovider.recipes.state.writer import StateFile, StateWriter
-from lockprovider.recipes.values import epoch_of
+from lockprovider.recipes.values import check_storable, epoch_of
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.async_lock import AsyncLease, AsyncLock
 from lockprovider.storage_lock.inspect import break_lock, look
@@ -247,7 +247,7 @@ class State(Recipe, Generic[V]):
         >>> doc.revision.value["schema"]
         13
         """
-        check_text(reason, "reason")
+        check_storable(reason, "reason")
         with self._writer.new_lock().acquire(timeout) as lease:
             edit = Edit(lease, self._do(self._beginning(lease.epoch, reason)))
             yield edit
@@ -305,7 +305,7 @@ class State(Recipe, Generic[V]):
         """
         then = self._at(serial).value  # as stored, because the state may have been empty
         return self._do(
-            Update(lambda _: then, epoch_of(fence), check_text(reason or f"rollback to {serial}", "reason"))
+            Update(lambda _: then, epoch_of(fence), check_storable(reason or f"rollback to {serial}", "reason"))
         )
 
     def who(self) -> Editor:
@@ -330,8 +330,8 @@ class State(Recipe, Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
-        It also writes a revision, "unlocked", if the state exists and no newer edit has begun. Without the lock's
-        object it does nothing.
+        It also writes a revision, "unlocked", if the state exists and no newer edit has begun. If `shown` is absent or
+        released, it does nothing.
 
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.
@@ -341,7 +341,7 @@ class State(Recipe, Generic[V]):
         """
         if not isinstance(shown, Editor):
             raise InvalidInput(f"shown={shown!r} must be a result of who()")
-        if shown.status.record is None:
+        if shown.status.record is None or shown.status.record.is_free:
             return
         outcome = break_lock(self._store, self._file.lock_path, shown.status, self.world).outcome
         if isinstance(outcome, Lost):
@@ -436,13 +436,13 @@ class State(Recipe, Generic[V]):
                 _UPDATED.reset(within)
             return result if isinstance(result, NotChanged) else self.codec.encode(result)
 
-        return Update(next_value, epoch_of(fence), check_text(reason, "reason"))
+        return Update(next_value, epoch_of(fence), check_storable(reason, "reason"))
 
     def _putting(self, value: V, expected: int | None, fence: Any, reason: str) -> Update:
         if expected is not None:
             whole(expected, "expected")
         encoded = self.codec.encode(value)
-        return Update(lambda _: encoded, epoch_of(fence), check_text(reason, "reason"), expected)
+        return Update(lambda _: encoded, epoch_of(fence), check_storable(reason, "reason"), expected)
 
     def _beginning(self, epoch: int, reason: str) -> BeginEdit:
         value = None if self._default is None else self.codec.encode(self._default())

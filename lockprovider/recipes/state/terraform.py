@@ -37,7 +37,7 @@ from fsspec_cas import (
     World,
     check_path,
 )
-from fsspec_cas.given import check_text, seconds
+from fsspec_cas.given import seconds
 from fsspec_cas.sender import delay_s
 from lockprovider.bounded import Undecodable, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.errors import LockError, NotAcquired
@@ -45,6 +45,7 @@ from lockprovider.recipes.base import StoreCheck, open_at, process_name, repr_at
 from lockprovider.recipes.errors import CoordinationError, MalformedObject, Overloaded, StateConflict, StateLocked
 from lockprovider.recipes.state.changes import Update
 from lockprovider.recipes.state.state import Edit, State
+from lockprovider.recipes.values import check_storable
 from lockprovider.storage_lock.lease import Lease
 
 LARGEST_BODY = 128 << 20
@@ -72,13 +73,11 @@ class TerraformBackend:
 
     state: State[bytes]
     _held: _Held | None = field(default=None)
+    _released: str = ""  # ID of the lock that was released last
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request, and return its reply; store, lock and input errors become a status and message.
-
-        After StateLocked it reads who holds the lock, and raises the errors of that.
-        """
+        """Carry out a request, and return its reply; store, lock and input errors become a status and message."""
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
@@ -91,9 +90,10 @@ class TerraformBackend:
             message = f"{method} is not a method of this protocol: use one of {', '.join(handlers)}"
             return Reply.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "InvalidInput", message)
         try:
-            return handlers[method]()
-        except StateLocked as error:
-            return self._locked_by_another(str(error))
+            try:
+                return handlers[method]()
+            except (StateLocked, NotAcquired) as error:
+                return self._locked_by_another(str(error))
         except (CasError, CoordinationError, LockError, ValueError) as error:
             return Reply.refusal(_status(error), type(error).__name__, str(error))
 
@@ -102,6 +102,7 @@ class TerraformBackend:
         held, self._held = self._held, None
         if held is not None:
             held.lease.release()
+            self._released = held.info["ID"]
 
     def _alone(self, carry_out: Callable[[], Reply]) -> Reply:
         with self._turn:
@@ -156,15 +157,14 @@ class TerraformBackend:
     def _lock(self, info: dict[str, Any]) -> Reply:
         """Acquire the lock of edits without waiting, begin an edit with `info` as reason; keep both.
 
-        Returns refusals. A repeated ID succeeds.
+        Returns refusals. A repeated ID succeeds. Raises NotAcquired, or InvalidInput without an ID.
         """
+        if not info.get("ID") or not isinstance(info["ID"], str):
+            raise InvalidInput(f"the LockInfo has the ID {info.get('ID')!r}: send text, by which its writes are known")
         if self._held is not None:
             same = self._held.info.get("ID") == info.get("ID")  # a repeated request whose answer was lost
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
-        try:
-            lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001
-        except NotAcquired as refusal:
-            return self._locked_by_another(str(refusal))
+        lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001
         try:
             self._held = _Held.begin(self.state, lease, info)
         except BaseException:
@@ -175,11 +175,13 @@ class TerraformBackend:
     def _unlock(self, identity: str | None) -> Reply:
         """Release the lock held here; without lock and `identity` (force-unlock), break the state's lock.
 
-        Another identity is refused (409).
+        Another identity is refused (409), except that of the last release, whose answer may have been lost.
         """
         held = self._held
         if held is None and not identity:  # as from force-unlock
             self.state.unlock(self.state.who())
+        elif held is None and identity == self._released:
+            pass
         elif held is None or identity not in (None, held.info.get("ID")):
             message = f"the lock {identity} is not held here: nothing was unlocked"
             return Reply.refusal(HTTPStatus.CONFLICT, "StateConflict", message)
@@ -318,7 +320,7 @@ def _status(error: Exception) -> HTTPStatus:
 def _info(body: bytes) -> dict[str, Any]:
     if not body.strip():
         return {}
-    with undecodable_as(ValueError, "the body is not a LockInfo"):
+    with undecodable_as(InvalidInput, "the body is not a LockInfo"):
         return parse_object(body, most=_LARGEST_INFO)
 
 
@@ -409,8 +411,8 @@ class TfLock:
         ...
         lockprovider.recipes.errors.StateLocked: ...
         """
-        check_text(operation, "operation")
-        check_text(info, "info")
+        check_storable(operation, "operation")
+        check_storable(info, "info")
         self._store_check.require()
         self._store_check.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
         deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0

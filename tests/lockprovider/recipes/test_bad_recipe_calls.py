@@ -17,6 +17,7 @@ from lockprovider import InvalidSettings, NotPicklable, election, queue, state, 
 from lockprovider.recipes.errors import NotElected, TooLarge
 
 INF, NAN = float("inf"), float("nan")
+BYTE = "\udcff"  # how Python decodes a byte of a command line that is not UTF-8
 
 
 @dataclass
@@ -87,6 +88,8 @@ OPENED: list[Case] = [
     (lambda m: state.open(m.at("n"), codec="yaml"), InvalidInput, ["'yaml'"]),
     (lambda m: state.open(m.at("n"), edits="all"), InvalidInput, ["edits='all'", "advisory"]),
     (lambda m: election.open(m.at("n"), name=""), InvalidInput, ["name=''"]),
+    (lambda m: election.open(m.at("n"), name=BYTE), InvalidInput, ["name='\\udcff'", "UTF-8"]),
+    (lambda m: election.open(m.at("n"), value="x" * (4 << 20)), InvalidInput, ["value", "4194306 bytes"]),
     (lambda m: election.open(m.at("n"), value=object()), InvalidInput, ["value", "JSON"]),
     (lambda m: election.open(m.at("n"), validity=-1), InvalidSettings, ["validity=-1"]),
     (lambda m: election.open(m.at("n"), renew=100), InvalidSettings, ["renew=100"]),
@@ -131,6 +134,8 @@ QUEUES: list[Case] = [
     (lambda m: m.queue.put(1, producer=5, seq=1), InvalidInput, ["producer=5"]),
     (lambda m: m.queue.put(1, producer="p", seq=-1), InvalidInput, ["seq=-1"]),
     (lambda m: m.queue.put(1, fence="x"), InvalidInput, ["fence='x'"]),
+    (lambda m: m.queue.put(1, dedupe="d" * 1001), InvalidInput, ["dedupe has 1001 characters", "1000"]),
+    (lambda m: m.queue.put(1, producer="d" * 1001, seq=1), InvalidInput, ["producer has 1001 characters"]),
     (lambda m: m.queue.put_many(None), InvalidInput, ["bodies=None", "list"]),
     (lambda m: m.queue.put_many("abc"), InvalidInput, ["bodies='abc'", "list"]),
     (lambda m: m.queue.put_many({"a": 1}), InvalidInput, ["bodies={'a': 1}"]),
@@ -192,9 +197,22 @@ LOGS: list[Case] = [
     (lambda m: m.log.reader("x" * 500), InvalidInput, ["200 at most"]),
     (lambda m: m.log.drop_reader(5), InvalidInput, ["name=5"]),
     (lambda m: m.log.trim(5), InvalidInput, ["before=5", "Position"]),
+    *(
+        (lambda m, call=call, bad=bad: call(m)(bad), InvalidInput, [part])
+        for call in (lambda m: m.log.read, lambda m: m.log.trim, lambda m: m.reader.commit)
+        for bad, part in [
+            (wal.Position(1.5, 0), ".slot=1.5"),  # type: ignore[arg-type]
+            (wal.Position(-1, 0), ".slot=-1"),
+            (wal.Position(0, "x"), ".offset='x'"),  # type: ignore[arg-type]
+            (wal.Position(0, 1 << 60), ".offset must be"),
+        ]
+    ),
     (lambda m: m.reader.commit(5), InvalidInput, ["position=5", "Position.parse"]),
     (lambda m: m.reader.follow(timeout="x"), InvalidInput, ["timeout='x'"]),
     (lambda m: wal.Position.parse("x"), InvalidInput, ["'x'"]),
+    (lambda m: wal.Position.parse(7), InvalidInput, ["position=7"]),
+    (lambda m: wal.Position.parse("1:" + "9" * 5000), InvalidInput, ["not a position"]),
+    (lambda m: wal.Position.parse("9" * 16 + ":1"), InvalidInput, ["position.slot"]),
     (lambda m: m.log.close(-1), InvalidInput, ["timeout=-1"]),
 ]
 
@@ -209,6 +227,10 @@ STATES: list[Case] = [
     (lambda m: m.state.put({}, expected=True), InvalidInput, ["expected=True"]),
     (lambda m: m.state.put({}, reason=5), InvalidInput, ["reason=5"]),
     (lambda m: m.state.edit(reason=5).__enter__(), InvalidInput, ["reason=5"]),
+    (lambda m: m.state.edit(reason=BYTE).__enter__(), InvalidInput, ["reason=", "UTF-8"]),
+    (lambda m: m.state.update(dict, reason=BYTE), InvalidInput, ["reason=", "UTF-8"]),
+    (lambda m: m.state.put({}, reason="x" * (1 << 17)), InvalidInput, ["reason has 131072 characters"]),
+    (lambda m: m.state.rollback(1, reason=BYTE), InvalidInput, ["reason=", "UTF-8"]),
     (lambda m: m.state.edit(timeout=-1).__enter__(), InvalidSettings, ["timeout=-1"]),
     (lambda m: m.state.read(max_age_s="x"), InvalidInput, ["max_age_s='x'"]),
     (lambda m: m.state.history(-1), InvalidInput, ["limit=-1"]),
@@ -221,6 +243,7 @@ STATES: list[Case] = [
     (lambda m: m.state.close("x"), InvalidInput, ["timeout='x'"]),
     (lambda m: m.tflock.acquire(timeout="x"), InvalidInput, ["timeout='x'"]),
     (lambda m: m.tflock.acquire(operation=5), InvalidInput, ["operation=5"]),
+    (lambda m: m.tflock.acquire(info=BYTE), InvalidInput, ["info=", "UTF-8"]),
     (lambda m: m.tflock.unlock(5), InvalidInput, ["shown=5", "shown()"]),
 ]
 
@@ -243,6 +266,8 @@ ELECTIONS: list[Case] = [
     (lambda m: m.election.transfer(5), InvalidInput, ["to=5"]),
     (lambda m: m.election.transfer("b"), NotElected, ["does not lead"]),
     (lambda m: leading(m, lambda term: term.resign(5)), InvalidInput, ["to=5", "text"]),
+    (lambda m: leading(m, lambda term: term.resign(BYTE)), InvalidInput, ["to=", "UTF-8"]),
+    (lambda m: leading(m, lambda term: term.proclaim("x" * (4 << 20))), InvalidInput, ["value", "4194306 bytes"]),
     (lambda m: leading(m, lambda term: term.proclaim(object())), InvalidInput, ["value", "JSON"]),
     (lambda m: leading(m, lambda term: term.when_lost(5)), InvalidInput, ["call=5", "function"]),
 ]

@@ -122,6 +122,39 @@ def test_lock_taken_outside_of_terraform_is_reported(two) -> None:
         assert (status, json.loads(body)["ID"] != "") == (423, True)
 
 
+@pytest.mark.parametrize("method", ["LOCK", "POST", "DELETE"])
+def test_failure_to_read_the_lock_holder_is_a_reply(method) -> None:
+    clock = ManualClock()
+    faulty = Faulty(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), {}, world=clock)
+    store = Store(faulty, f"/{uuid.uuid4().hex}", world=clock)
+    one, run = (Run(store, timeout=5, world=clock, lock_settings=LockSettings(validity=3600)) for _ in range(2))
+    assert one.ask("LOCK", INFO)[0] == 200
+    faulty._plan["head"] = deque([LoseRequest()] * 10_000)
+    body = state(1) if method == "POST" else json.dumps(OTHER).encode()
+    status, answer = run.ask(method, body)
+    assert (status, json.loads(answer)["error"]) == (503, "Unavailable")
+    assert ("head", LoseRequest()) in faulty.fired
+
+
+def test_repeated_unlock_whose_answer_was_lost_succeeds(two) -> None:
+    """Terraform sends it again, and reported a lock that it could not release (hashicorp/terraform 29724)."""
+    one, other = two
+    assert one.ask("LOCK", INFO)[0] == 200
+    assert [one.ask("UNLOCK", INFO)[0] for _ in range(2)] == [200, 200]
+    assert other.ask("LOCK", OTHER)[0] == 200
+    assert one.ask("UNLOCK", INFO)[0] == 200  # and the lock of the next run stays
+    assert (one.ask("UNLOCK", OTHER)[0], one.ask("LOCK", INFO)[0]) == (409, 423)
+
+
+@pytest.mark.parametrize("info", [b"", {}, {"ID": ""}, {"ID": 5}, {"ID": None, "Who": "ci"}])
+def test_lock_without_an_id_is_refused(two, info) -> None:
+    """No write could name it."""
+    one, other = two
+    status, body = one.ask("LOCK", info)
+    assert (status, json.loads(body)["error"]) == (400, "InvalidInput")
+    assert other.ask("LOCK", OTHER)[0] == 200
+
+
 @pytest.mark.parametrize("query", ["", "ID=7c2a"])
 def test_state_of_another_lineage_or_a_lower_serial_is_refused(two, query) -> None:
     """The rules of `terraform state push`; without them a stale copy replaced the state of another stack."""

@@ -541,6 +541,22 @@ def test_reader_that_died_during_creation_begins_at_its_start(store) -> None:
         assert [batch.records for batch in Wal(store, PATH).reader(name).read()] == [[b"3"]]
 
 
+def test_reader_dropped_while_it_is_opened_raises_no_key_error(store, monkeypatch) -> None:
+    log, update = made(store), Store.update
+    log.append(b"first")
+    log.reader("billing").commit(log.end())
+
+    def late(self, path, fn, **how):
+        if "/readers/" in path:
+            monkeypatch.undo()
+            assert log.drop_reader("billing")
+        return update(self, path, fn, **how)
+
+    monkeypatch.setattr(Store, "update", late)
+    assert log.reader("billing").position.offset == 1
+    assert log.info().readers == {}
+
+
 def test_oldest_record_is_found_while_the_floor_rises(store) -> None:
     made(store, 2)
     other = Wal(store, PATH)

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fsspec_cas import ObjectNotFound, Version
+from fsspec_cas import CasError, ObjectNotFound, Version
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.lsm import (
+    SCHEMA,
     VERSION_FILE,
     Digest,
     Manifest,
@@ -177,17 +178,29 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
     Raises `Corrupt` if it is missing, no Parquet file, or has more than `_MOST_ROWS` rows.
     """
     path = f"{HISTORY}/{name}"
-    try:
+    with _named_if_damaged(path):
         file, filesystem = table.place.source(path, size)
         parquet = pq.ParquetFile(file, filesystem=filesystem)
-    except (ObjectNotFound, FileNotFoundError) as error:
-        raise Corrupt(f"archive file {path} is missing; restore it from a copy") from error
-    except pa.ArrowInvalid as error:
-        raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
     if parquet.metadata.num_rows > _MOST_ROWS:
         problem = f"archive file {path} states {parquet.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
         raise Corrupt(f"{problem}; restore the file")
     return parquet
+
+
+@contextlib.contextmanager
+def _named_if_damaged(path: str) -> Iterator[None]:
+    """Raise `Corrupt` with the path of an archive file that is missing or that pyarrow cannot read.
+
+    Other errors of the store pass.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Corrupt(f"archive file {path} is missing; restore it from a copy") from error
+    except CasError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
@@ -236,16 +249,27 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Yield rows of an archive file as dicts of the columns `names`; raises `Corrupt` if unreadable or too large.
+    """Yield rows of an archive file as dicts of the columns `names`, which include `_TIMES`.
 
-    `name` and `size` are the file's. Reads `_BATCH_ROWS` rows at a time, since rows can be large.
+    `name` and `size` are the file's. Reads `_BATCH_ROWS` rows at a time, since rows can be large. Raises `Corrupt` if
+    the file is too large or unreadable, a column is missing or of another type, rows are missing, or one has no time
+    or action.
     """
+    path, names = f"{HISTORY}/{name}", list(names)
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
-    try:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):
+    missing = file.metadata.num_rows
+    with _named_if_damaged(path):
+        kinds = {column.name: column.type for column in file.schema_arrow}
+        if wrong := [column for column in names if kinds.get(column) != SCHEMA.field(column).type]:
+            raise Corrupt(f"{path} lacks the columns {wrong} of an archive, or has other types; restore the file")
+        for batch in file.iter_batches(_BATCH_ROWS, columns=names):
             taken += batch.nbytes
             if taken > most:
-                raise Corrupt(f"{HISTORY}/{name} holds more than {most >> 30} GB of metadata; restore the file")
+                raise Corrupt(f"{path} holds more than {most >> 30} GB of metadata; restore the file")
+            if any(batch.column(column).null_count for column in _TIMES):
+                raise Corrupt(f"{path} has an instant without time or action; restore the file")
+            missing -= batch.num_rows
             yield from batch.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise Corrupt(f"{HISTORY}/{name} cannot be read: {error}; restore the file") from error
+        if missing:
+            rows = file.metadata.num_rows
+            raise Corrupt(f"{path} states {rows} instants, and has {rows - missing}; restore the file")

@@ -77,21 +77,24 @@ class Committing:
     def run(self) -> tuple[str, float]:
         """Stage and decide the commit, end transaction and heartbeat; return completion time and seconds waited.
 
-        After an error of `_REFUSED` nothing will be visible, and the staged copy is removed, unless store or lock fail;
-        the heartbeat goes on. After `PublishUnknown` it may be visible.
+        After an error of `_REFUSED` nothing will be visible; after `PublishUnknown` it may be. After any error the
+        heartbeat goes on, and staged copies stay for the transaction's rollback.
         """
-        lock = self._table.lock
-        staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
+        self._staged = self._stage(self._proposal.data)
         self._txn.enter(Step.ASK)
         try:
-            return self._try_until_decided(staged), self._waited_s
+            return self._try_until_decided(), self._waited_s
         except _REFUSED:
             self._txn.enter(Step.REFUSE)
-            with contextlib.suppress(CasError, LockError):
-                lock.unstage(staged)
             raise
 
-    def _try_until_decided(self, staged: Pending) -> str:
+    def _stage(self, data: bytes) -> Pending:
+        """Stage these bytes as the completed file, without its completion time; the transaction's end removes them."""
+        staged = self._table.lock.stage(f"{TIMELINE}/{self._proposal.begin}", data, unshared=True)
+        self._txn.staged.append(staged)
+        return staged
+
+    def _try_until_decided(self) -> str:
         """Try group commits if others can judge, then under the lock, until it is decided; return its completion time.
 
         On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `TRIES` tries or for
@@ -99,14 +102,14 @@ class Committing:
         """
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
-        alone = bool(staged.staged) or self._listing is not None or carries
+        alone = bool(self._staged.staged) or self._listing is not None or carries
         unknown, others_can_judge = None, proposal.others_can_judge and not alone
         for tried in count():
             act = next_try(tried, others_can_judge=others_can_judge, is_unknown=unknown is not None)
             if act is Try.GIVE_UP:
                 break
             try:
-                outcome = self._try_group() if act is Try.GROUP else self._try_held(staged, unknown)
+                outcome = self._try_group() if act is Try.GROUP else self._try_held(unknown)
             except WriteConflict as conflict:
                 if not self._roll_back_dead_clustering(conflict):
                     raise
@@ -153,7 +156,7 @@ class Committing:
             return _Undecided(hold=True)
         done = view.timeline.written_at(begin)
         if done is not None and done.completion is not None:
-            return self._report_and_finish(done.completion, "")  # decided before the log ended
+            return self._report_and_finish(done.completion)  # decided before the log ended
         if view.timeline.pending(Action.RESTORE):
             return _Undecided(restoring=view.timeline)
         if done is None:
@@ -179,41 +182,45 @@ class Committing:
             return self._report_and_finish(name.partition("_")[2].partition(".")[0], outcome.posted)
         return _Undecided(hold=isinstance(outcome, Hold))
 
-    def _report_and_finish(self, completion: str, posted: str) -> str:
+    def _report_and_finish(self, completion: str, posted: str = "") -> str:
         self._table.report("committed", self._proposal.begin, completion=completion)
         return self._finish(completion, posted)
 
-    def _finish(self, completion: str, leftover: str) -> str:
-        """End transaction and heartbeat, remove markers and `leftover` in the background; return `completion`."""
-        self._txn.enter(Step.END)
-        self._started.end(self._table, [*self._txn.markers, *filter(None, [leftover])])
+    def _finish(self, completion: str, posted: str = "") -> str:
+        """End transaction and heartbeat; remove markers, staged copies and the `posted` intent in the background.
+
+        Returns `completion`.
+        """
+        txn = self._txn
+        txn.enter(Step.END)
+        self._started.end(self._table, filter(None, [*txn.markers, posted, *(copy.staged for copy in txn.staged)]))
         return completion
 
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
-    def _try_held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Undecided:
+    def _try_held(self, unknown: PublishUnknown | None) -> str | _Undecided:
         """Acquire the lock and publish as `_commit_under`; if store or lock fails, raise the earlier error `unknown`.
 
         `unknown`: of an earlier try that may still be decided, or None; then the failure passes.
         """
         try:
             if unknown is not None:
-                return self._try_held_after_post(staged)
-            return self._commit_under(self._acquire(), staged)
+                return self._try_held_after_post()
+            return self._commit_under(self._acquire())
         except (CasError, NotAcquired) as error:
             if unknown is not None:
                 raise unknown from error
             raise
 
-    def _try_held_after_post(self, staged: Pending) -> str | _Undecided:
+    def _try_held_after_post(self) -> str | _Undecided:
         """Acquire the lock and publish as `_commit_under`; if refused, repeat once with the log ended.
 
         That ends posted intents, so that no other writer decides the commit later.
         """
         try:
-            return self._commit_under(self._acquire(), staged)
+            return self._commit_under(self._acquire())
         except _REFUSED:
-            return self._commit_under(self._acquire(keeps_log=False), staged)
+            return self._commit_under(self._acquire(keeps_log=False))
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
         """Report the wait, acquire the table lock, and add the time to the seconds waited. `keeps_log`: see `Lock`."""
@@ -224,7 +231,7 @@ class Committing:
         self._waited_s += table.world.monotonic_s() - asked_s
         return lease
 
-    def _commit_under(self, lease: Lease, staged: Pending) -> str | _Undecided:
+    def _commit_under(self, lease: Lease) -> str | _Undecided:
         """Judge and publish under this lease, always release it; if published, finish and return the completion time.
 
         Undecided: the lease was lost, the outcome is unknown, or a restore is pending. Raises as `validate` does.
@@ -235,7 +242,7 @@ class Committing:
             view = self._look(lease.record)
             if view.timeline.pending(Action.RESTORE):
                 return _Undecided(restoring=view.timeline)
-            completion = self._publish(lease, staged, view)
+            completion = self._publish(lease, view)
         except LeaseLost:
             return _Undecided()
         except PublishUnknown as error:
@@ -244,9 +251,9 @@ class Committing:
             with contextlib.suppress(CasError):  # an unreleased lock expires, and the commit stands
                 lease.release()
             table.report("lock_released", begin)
-        return self._finish(completion, staged.staged)
+        return self._finish(completion)
 
-    def _publish(self, lease: Lease, staged: Pending, view: TableView) -> str:
+    def _publish(self, lease: Lease, view: TableView) -> str:
         """Judge the commit, write its listing, publish its completed file, cache, report; return the completion time.
 
         If it was decided before, only returns. Raises as `validate`, `begin_listing` and `Lease.publish` do.
@@ -261,13 +268,10 @@ class Committing:
             self._txn.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, timeline)
         name = proposal.completed(completion).file_name
-        data, leftover = self._with_carried_keys(timeline), ""
-        if data is not proposal.data:
-            staged = table.lock.stage(staged.path, data, unshared=True)
-            leftover = staged.staged
+        data = self._with_carried_keys(timeline)
+        staged = self._staged if data is proposal.data else self._stage(data)
         # `new`: no other writer has this begin time, and the completion time exceeds all listed ones.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
-        table.lock.discard(*filter(None, [leftover]))
         table.knowledge.remember(name, data)
         table.knowledge.committed_s[name] = table.world.monotonic_s()
         table.report("committed", proposal.begin, completion=completion)

@@ -161,13 +161,12 @@ def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started
     return tried
 
 
-def resume(table: TableContext, begin: str) -> Started:
-    """List the table, start the heartbeat of another process's instant of this writer, and return the instant.
+def resume(table: TableContext, begin: str, view: TableView) -> Started:
+    """Start the heartbeat of another process's instant of this writer, and return the instant; `view`: a listed one.
 
     Raises `Aborted` if it is not pending, or its heartbeat file is gone.
     """
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-    view = table.now(listed=True)
     if not view.timeline.is_pending(begin) or not heartbeat.resume():
         raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
     return Started(begin, heartbeat, view)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from fsspec_cas import CasError, InvalidInput
+from lockprovider import LockError, Pending
 from lockprovider.table.convert.columns import with_columns
 from lockprovider.table.errors import InvalidRecords, TableError, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import check_written, index_of
@@ -88,6 +89,7 @@ class Transaction:
         self.announced: set[str] = set()  # paths of the markers' data files
         self._tasks_write = False  # other processes write; only the store lists their markers
         self.is_listed = False  # in the metadata table
+        self.staged: list[Pending] = []  # copies of the completed file, removed at the end
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
@@ -98,12 +100,11 @@ class Transaction:
 
         The snapshot is of now: only for writes that add file groups, or replace all files of now.
         """
-        txn = cls(table)
-        started = resume(table, begin)
-        if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
+        txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
+        if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._tasks_write = True
-        txn._own(started)
+        txn._own(resume(table, begin, view))  # last, since it starts the heartbeat
         txn.enter(Step.RESUME)
         return txn
 
@@ -156,8 +157,10 @@ class Transaction:
     def exactly_once(self, batch_id: BatchId) -> None:
         """Record this stream batch for the commit; raises `AlreadyCommitted` or `WrongCheckpoint`.
 
-        `commit` checks again.
+        `commit` checks again. Raises `InvalidRecords` if another batch was recorded before.
         """
+        if self._batch_id not in (None, batch_id):
+            raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
         done = batch_id.committed_by(batches_newest_first(self.table, self.timeline))
@@ -300,8 +303,9 @@ class Transaction:
             raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
+        replaced = self.snapshot.within(partitions)
         self._action, self.operation = Action.REPLACECOMMIT, operation
-        for slice_ in self.snapshot.within(partitions):
+        for slice_ in replaced:
             self._replaced[slice_.partition] = (*self._replaced.get(slice_.partition, ()), slice_.file_id)
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
@@ -316,14 +320,13 @@ class Transaction:
         Columns that exist with this type stay. Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read,
         `UnsupportedTable`.
         """
-        self._adds_columns = True
         if self.table.current.internal_schema(self.timeline):
             raise UnsupportedTable(
                 f"the table at {self.table.url!r} has hoodie.schema.on.read.enable=true, which gives columns ids: "
                 "add columns with JVM Hudi (ALTER TABLE ... ADD COLUMNS); rows can be written here"
             )
         evolved = with_columns(self.table.schema(self.timeline), columns)
-        self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
+        self._schema_json, self._adds_columns = hudi_schema.to_avro(evolved, self.config.name), True
 
     def add(self, stats: Iterable[WriteStat]) -> None:
         """Record the written data files, and write an overwrite's missing anchors.
@@ -408,6 +411,9 @@ class Transaction:
         elif self.markers:
             with contextlib.suppress(CasError):
                 self.table.store.delete_all(self.markers)
+        for copy in self.staged:
+            with contextlib.suppress(CasError, LockError):  # a commit that was decided may need it
+                self.table.lock.unstage(copy)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
         """Return the commit to propose, and its writer's knowledge; checks keys if set, stores the schema history.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 from table.tables import SETTINGS, SPEC, content, rows, upsert
 
-from fsspec_cas import Machine, Store
+from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, Log, NotAcquired, PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, Intent, Lease, LeaseLost, Lock, Log, NotAcquired, PublishUnknown
 from lockprovider.storage_lock.combine import choose, is_over
 from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
@@ -280,6 +282,28 @@ def test_keys_of_the_last_commit_are_carried_on(table: Table) -> None:
     carrying.append(rows((10, "a", 10)))
     assert last()[key] == "topic,0:200", "also past a commit that has not carried it"
     assert content(table) == {(1, "a", 1), (7, "a", 7), (9, "a", 9), (10, "a", 10)}
+
+
+@pytest.mark.parametrize("failure", [LeaseLost("it has ended"), Unavailable("out of reach")])
+def test_failed_commit_leaves_no_staged_copies(
+    table: Table, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Large metadata is staged as proposed, and under the lock again with the keys carried from the last commit."""
+    key = "streamer.checkpoint"
+    table.append(rows((7, "a", 7)), extra={key: "topic,0:100"})
+    carrying = Table.open(table.url, settings=replace(SETTINGS, carried_keys=("streamer.",)))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise failure
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lease, "publish", fail)
+        with pytest.raises((Aborted, Unavailable)):
+            carrying.upsert(rows((1, "a", 100)), extra={"note": random.Random(1).randbytes(9000).hex()}, retries=0)
+    assert not any(Path(table.url).rglob("staged/*"))
+    carrying.upsert(rows((1, "a", 100)), extra={"note": random.Random(1).randbytes(9000).hex()})
+    until(lambda: not any(Path(table.url).rglob("staged/*")))
+    assert content(table) == {(1, "a", 100), (7, "a", 7)}
 
 
 @pytest.mark.parametrize("keys", [(), ("streamer.",)])  # with keys to carry the lock is held, without it is decided

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 from patience import until
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from fsspec_cas import InvalidInput, Machine
+from fsspec_cas import InvalidInput, Machine, Unavailable
 from lockprovider.table import HeartbeatSettings, Table, TableTransaction
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.writer import start_for_tasks
-from lockprovider.table.errors import Aborted, AlreadyCommitted, WrongCheckpoint
+from lockprovider.table.errors import Aborted, AlreadyCommitted, InvalidRecords, WrongCheckpoint
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream
+from lockprovider.table.state import checkpoint
+from lockprovider.table.state.current import CurrentState
 from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.transaction.transaction import Transaction
@@ -124,6 +127,53 @@ def test_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> Non
     begins.rollback()
     with pytest.raises(Aborted, match=f"instant {begins.begin} is not pending any more"):
         Transaction.resume(table, begins.begin)
+
+
+@pytest.mark.parametrize("is_found_by_log", [False, True])
+def test_overwrite_begun_by_one_process_replaces_all_rows_by_another(
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_found_by_log: bool
+) -> None:
+    monkeypatch.setattr(checkpoint, "EVERY", 4 if is_found_by_log else 1000)
+    for number in range(9):
+        table.append(rows((number, "a", number)))
+    fresh = Table.open(table.url, settings=SETTINGS)
+    until(lambda: not is_found_by_log or any(table.store.list(checkpoint.CHECKPOINTS)))
+    assert fresh.now().listed is not is_found_by_log
+    begins = Transaction(table)
+    begins.end_partitions(["a"], "INSERT_OVERWRITE_TABLE")
+    begins.start()
+    commits = Transaction.resume(fresh, begins.begin)
+    commits.add(())
+    commits.commit()
+    begins.leave()
+    assert content(table) == by_hudi_rs(table.url) == set()
+    assert not table.listed_timeline().pending_writes
+
+
+def test_resume_that_fails_leaves_no_heartbeat(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = Transaction(table)
+    begins.end_partitions(["a"])
+    begins.start()
+    begins.leave()
+
+    def fail(*_: object) -> object:
+        raise Unavailable("the store is out of reach")
+
+    monkeypatch.setattr(CurrentState, "current_files", fail)
+    with pytest.raises(Unavailable):
+        Transaction.resume(table, begins.begin)
+    name = f"writer-heartbeat-{begins.begin}"
+    assert not [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def test_transaction_of_two_batches_is_refused(table: Table) -> None:
+    txn = Transaction(table)
+    txn.exactly_once(BatchId("orders", 1))
+    txn.exactly_once(BatchId("orders", 1))
+    with pytest.raises(InvalidRecords, match="writes batch 1 of stream orders; write batch 2 of stream orders in"):
+        txn.exactly_once(BatchId("orders", 2))
+    with pytest.raises(InvalidRecords, match="write batch 1 of stream payments in another one"):
+        txn.exactly_once(BatchId("payments", 1))
 
 
 def test_process_working_for_an_instant_keeps_it_alive_until_it_leaves(table: Table) -> None:

@@ -74,7 +74,7 @@ NOT_QUICK = (
     ),
     *("fsspec_cas/backends/test_sends_once.py", "fsspec_cas/backends/test_wrong_answers.py"),
     *("table/format/test_hostile_objects.py", "table/timeline/test_retention.py", "table/state/test_checkpoint.py"),
-    *("table/state/test_stale.py", "table/transaction/test_start_early.py"),
+    *("table/state/test_stale.py", "table/transaction/test_begin.py"),
 )
 STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND", "typed"}
 

@@ -22,7 +22,7 @@ from lockprovider.table.engines.changes import (
     rewrite_partition,
 )
 from lockprovider.table.engines.scan import Scan
-from lockprovider.table.engines.writer import WritePlan, plan_write, start_append, start_here
+from lockprovider.table.engines.writer import WritePlan, plan_write, start_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup
 from lockprovider.table.format.metadata import WriteStat
@@ -131,7 +131,7 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
     A repeated key raises InvalidRecords.
     """
     if txn.config.bucket_index is None:
-        writer, parts = start_append(txn, plan)
+        writer, parts = start_here(txn, plan)
         txn.add(_inserted(txn, writer, parts))
         return
     writer, parts = start_here(txn, plan, [*next(iter(plan.changes))] if txn.may_be_blind else None)

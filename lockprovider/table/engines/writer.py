@@ -1,7 +1,7 @@
 """The steps of a write that all engines share.
 
 1. Plan: `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins.
-2. Start: `start_here`, `start_append` or `start_for_tasks` begins the transaction and returns a file writer.
+2. Start: `start_here` or `start_for_tasks` begins the transaction and returns a file writer.
 3. Write: the engine writes the files, in its own process or in tasks.
 4. Add: `Transaction.add` records the files; the engine does not commit.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -78,18 +77,6 @@ def start_here(
         changes = plan.split(planner_for(txn, schema))
     _refuse_unmarked_buckets(txn)
     return _writer(txn, schema, txn.start_here()), changes
-
-
-def start_append(txn: Transaction, plan: WritePlan[Changes]) -> tuple[GroupWriter, Changes]:
-    """Start `txn` for new file groups only; announces them while taking the instant if the transaction allows that.
-
-    Raises:
-        Passed: by this call or the first file's write: the table is not as planned.
-    """
-    if not txn.may_start_early:
-        return start_here(txn, plan)
-    schema = plan.planner.schema
-    return _writer(txn, schema, txn.start_early(schema, partial(_refuse_unmarked_buckets, txn))), plan.changes
 
 
 def _writer(txn: Transaction, schema: pa.Schema, here: WritesHere | None = None) -> GroupWriter:

@@ -5,8 +5,7 @@ The life of a commit, in the order of the calls:
 1. `retry.transact` runs a function with a `Transaction`; `states` has its states.
 2. An engine plans the rows (`engines.writer.plan_write`) and begins (`start_here`). `start.start` chooses a begin time,
    writes the heartbeat and `.requested`, and reads the lock record. If an instant that began later is completed, it
-   tries another. An append may announce its files during this (`start.EarlyStart`); its first data file waits for
-   `confirm()`.
+   tries another.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
 4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `commit.Committing` gets it
    decided, in tries chosen by `states.next_try`.

@@ -23,10 +23,10 @@ from lockprovider.table.settings import Mode, TableSettings, checked_table_setti
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, ignore_event
-from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Face, Transaction
 
 WHOLE_RETRIES = 3  # if all rows are given; a function runs once by default
+_RESTARTS = 10
 
 
 def transact(
@@ -42,24 +42,25 @@ def transact(
     """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a conflict.
 
     A removed file counts as a conflict. Up to `retries` of them are rolled back, reported and repeated after a pause.
-    Changed properties, and an early start that failed, repeat it uncounted, but raise with `face` and no retries. Other
-    errors roll back and pass. `face` wraps the transaction that `fn` gets.
+    Properties changed before the begin repeat it up to `_RESTARTS` times more; with `face` and no retries they raise.
+    Other errors roll back and pass. `face` wraps the transaction that `fn` gets.
     """
     _check_call(table, fn, extra)
-    retries, conflicts = whole(retries, "retries"), 0
+    retries, conflicts, restarts = whole(retries, "retries"), 0, 0
     while True:
         txn = Transaction(table, pinned=pinned)
         handle = txn if face is None else face(txn)
         txn.extra.update(extra or {})
-        txn.replay = retries > 0 and not pinned
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
             fn(handle)
             result = handle.commit(conflicts=conflicts)
-        except (PropertiesChanged, Passed):
+        except PropertiesChanged:
             txn.rollback()  # it has not begun: this is no conflict
-            if face is not None and not retries:  # a caller's function may have used up its input
+            restarts += 1
+            if restarts > _RESTARTS or (face is not None and not retries):  # the function may have used up its input
                 raise
+            table.world.sleep(delay_s(restarts, table.world.random()))
         except Exception as error:
             conflicts += 1
             txn.rollback()

@@ -9,11 +9,10 @@ Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Won
@@ -114,51 +113,23 @@ class Started:
                 self.heartbeat.stop()
 
 
-class Passed(Exception):
-    """The early start failed: roll back, and begin the write again."""
-
-
-class EarlyStart:
-    """An instant that the constructor claims, with a heartbeat, then takes in the background. Thread-safe.
-
-    Meanwhile its append announces files. `accept` raises if the instant does not fit the append; it is called until it
-    has returned once.
-    """
-
-    def __init__(self, table: TableContext, kind: InstantKind, accept: Callable[[Started], object]) -> None:
-        claimed = _claim(table, table.knowledge.latest)
-        self.begin, self.heartbeat = claimed.begin, claimed.heartbeat
-        self._taking = table.store.in_background(partial(_take, table, kind, claimed))
-        self._accept, self._is_accepted = accept, False
-        self._guard = RLock()
-
-    def taken(self) -> Started:
-        """Wait for the instant and return it; raises `Passed` if its begin time is not valid, or the start's error."""
-        outcome = self._taking.result()
-        if not isinstance(outcome, Started):
-            raise Passed
-        return outcome
-
-    def confirm(self) -> None:
-        """Wait until data files may be written: the instant is taken, and `accept` has returned once.
-
-        Raises as `taken` and `accept` do; a later call then tries again.
-        """
-        with self._guard:
-            if not self._is_accepted:
-                self._accept(self.taken())
-                self._is_accepted = True
-
-
 def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started:
     """Take an instant later than all of `timeline`: start its heartbeat thread, create its pending files.
 
     Repeats while the time is invalid. Raises `PropertiesChanged` if `kind` has old properties. The caller gives it to
     its transaction, then calls `announce_and_clean`.
     """
-    while not isinstance(tried := _take(table, kind, _claim(table, timeline)), Started):
+    while True:
+        begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
+        # The heartbeat comes first: a pending instant without one counts as dead.
+        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+        if not heartbeat.start():  # another writer has that time
+            timeline = table.listed_timeline()
+            continue
+        tried = _take(table, kind, begin, heartbeat, chosen_s)
+        if isinstance(tried, Started):
+            return tried
         timeline = tried
-    return tried
 
 
 def resume(table: TableContext, begin: str, view: TableView) -> Started:
@@ -172,40 +143,19 @@ def resume(table: TableContext, begin: str, view: TableView) -> Started:
     return Started(begin, heartbeat, view)
 
 
-@dataclass(frozen=True, slots=True)
-class _Claimed:
-    """A begin time that no other writer has, chosen at `chosen_s`."""
-
-    begin: str
-    heartbeat: WriterHeartbeat
-    chosen_s: float
-
-
-def _claim(table: TableContext, timeline: Timeline) -> _Claimed:
-    """Choose a begin time of now, later than all of `timeline`, and start its heartbeat thread.
-
-    If another writer has that time, lists the timeline and repeats.
-    """
-    while True:
-        begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
-        # The heartbeat comes first: a pending instant without one counts as dead.
-        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-        if heartbeat.start():
-            return _Claimed(begin, heartbeat, chosen_s)
-        timeline = table.listed_timeline()
-
-
-def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
-    """Create the pending files of the claimed instant; if its time is invalid, remove its files, return a new timeline.
+def _take(
+    table: TableContext, kind: InstantKind, begin: str, heartbeat: WriterHeartbeat, chosen_s: float
+) -> Started | Timeline:
+    """Create the instant's pending files; if its time, chosen at `chosen_s`, is invalid, remove them and list anew.
 
     `PropertiesChanged` passes after the removal. Any other error stops the heartbeat, leaves the files to a cleaner,
     and passes.
     """
-    heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
+    requested = Instant(begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:
         # A late instant may begin before writes archived since.
-        is_late = table.world.monotonic_s() - claimed.chosen_s > _FRESH_S
+        is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
             return table.listed_timeline()

@@ -1,7 +1,6 @@
 """The states of a transaction, the steps between them, and the choice of the next try of a commit. Pure.
 
 - OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER: a transaction that commits
-- OPEN -> CLAIMED -> BEGUN: an early start
 - OPEN -> RESUMED -> ASKED: begun by another process
 - ASKED -> REFUSED -> ASKED: tried again after a conflict
 - any state -> OVER: a rollback
@@ -18,7 +17,6 @@ class State(Enum):
     """The progress of a transaction."""
 
     OPEN = auto()  # no instant yet
-    CLAIMED = auto()  # an append announces files while its instant is being taken
     BEGUN = auto()  # data files may be written
     RESUMED = auto()  # begun by another process, which may have asked for the commit
     WRITTEN = auto()  # all files are stored
@@ -35,7 +33,6 @@ class State(Enum):
 class Step(Enum):
     """An event that changes the state."""
 
-    CLAIM = auto()
     RESUME = auto()
     BEGIN = auto()
     WRITE = auto()
@@ -45,14 +42,8 @@ class Step(Enum):
 
 
 _NEXT: dict[Step, dict[State, State]] = {
-    Step.CLAIM: {State.OPEN: State.CLAIMED},
     Step.RESUME: {State.OPEN: State.RESUMED},
-    Step.BEGIN: {
-        State.OPEN: State.BEGUN,
-        State.CLAIMED: State.BEGUN,
-        State.BEGUN: State.BEGUN,
-        State.RESUMED: State.RESUMED,
-    },
+    Step.BEGIN: {State.OPEN: State.BEGUN, State.BEGUN: State.BEGUN, State.RESUMED: State.RESUMED},
     Step.WRITE: {State.BEGUN: State.WRITTEN, State.RESUMED: State.ASKED},
     Step.ASK: {State.WRITTEN: State.ASKED, State.ASKED: State.ASKED, State.REFUSED: State.ASKED},
     Step.REFUSE: {State.ASKED: State.REFUSED},

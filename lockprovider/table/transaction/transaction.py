@@ -14,7 +14,7 @@ import pyarrow as pa
 from fsspec_cas import CasError, InvalidInput
 from lockprovider import LockError, Pending
 from lockprovider.table.convert.columns import with_columns
-from lockprovider.table.errors import InvalidRecords, TableError, UnsupportedTable, WriteConflict
+from lockprovider.table.errors import InvalidRecords, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
@@ -41,7 +41,7 @@ from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.decider import config_digest
 from lockprovider.table.transaction.proposal import Basis, CommitResult, Proposal, operation_name
-from lockprovider.table.transaction.start import EarlyStart, InstantKind, Passed, Started, resume, start
+from lockprovider.table.transaction.start import InstantKind, Started, resume, start
 from lockprovider.table.transaction.states import State, Step, after
 from lockprovider.table.transaction.validate import KeyCheck, columns_digest
 
@@ -78,12 +78,8 @@ class Transaction:
         self._target: Snapshot | None = None  # the slices of a blind write
         self._is_blind = False
         self.state = State.OPEN
-        self.begin = ""
-        self.heartbeat: WriterHeartbeat | None = None
-        self._early: EarlyStart | None = None
         self.started: Started | None = None
         self.view: TableView | None = None  # of the start, until a commit was judged by it
-        self.replay = False  # the input can be read again
         self._stats: tuple[WriteStat, ...] = ()
         self.markers: list[str] = []  # of this process
         self.announced: set[str] = set()  # paths of the markers' data files
@@ -104,7 +100,7 @@ class Transaction:
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._tasks_write = True
-        txn._own(resume(table, begin, view))  # last, since it starts the heartbeat
+        txn.started, txn.view = resume(table, begin, view), view  # last, since it starts the heartbeat
         txn.enter(Step.RESUME)
         return txn
 
@@ -112,18 +108,23 @@ class Transaction:
         state = f"began {self.begin}" if self.begin else "not started"
         return f"<{type(self).__name__} on {self.table.url!r}, {state}>"
 
+    @property
+    def begin(self) -> str:
+        """The begin time; empty before the begin."""
+        return "" if self.started is None else self.started.begin
+
+    @property
+    def heartbeat(self) -> WriterHeartbeat | None:
+        """The heartbeat of the instant; None before the begin."""
+        return None if self.started is None else self.started.heartbeat
+
     def enter(self, step: Step) -> None:
         """Change the state by this step; `states.after` may refuse it."""
         self.state = after(self.state, step)
 
     @property
     def timeline(self) -> Timeline:
-        """The commits completed at the begin, or at the start if nothing was read before.
-
-        The first access reads the table, and may wait for an early start.
-        """
-        if self._timeline is None and self.state is State.CLAIMED:
-            self.ensure_begun()
+        """The commits completed at the begin, or at the start if nothing was read before; the first access reads."""
         if self._timeline is None:
             self._timeline = self.table.now().timeline
         return self._timeline
@@ -181,65 +182,21 @@ class Transaction:
         started = self.ensure_begun()
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_in_flight)
 
-    @property
-    def may_start_early(self) -> bool:
-        """Whether the write can be repeated, and has read only what the process has cached."""
-        return self.replay and self.state is State.OPEN and self._timeline is None and not self._is_blind
-
-    def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
-        """Claim an instant, and begin in the background; files of these columns may be announced during that.
-
-        `check` raises if the write is not possible; it runs before the first file.
-        """
-        partitions = self.table.knowledge.partitions_at(self.table.knowledge.latest)
-
-        def accept(started: Started) -> None:
-            """Own and report the taken instant, run `check`; raise `Passed` if columns or partitions changed."""
-            after(self.state, Step.BEGIN)  # refuses a late thread
-            if self.started is None:
-                self._adopt(started)
-            if not planned.equals(self.table.schema(self.timeline)):
-                raise Passed
-            started.wait_in_flight()
-            check()
-            if self.partitions is not partitions:  # others may have removed some
-                raise Passed
-            self.enter(Step.BEGIN)
-
-        self._early = EarlyStart(self.table, self._kind, accept)
-        self.begin, self.heartbeat = self._early.begin, self._early.heartbeat
-        self.enter(Step.CLAIM)
-        return WritesHere(self.markers, self.announced, partitions, self._early.confirm)
-
     def ensure_begun(self) -> Started:
         """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
 
-        Raises `Passed` if the write must begin again, `PropertiesChanged`, `Aborted` after the end, `InvalidRecords`
-        after a write.
+        Raises `PropertiesChanged`, `Aborted` after the end, `InvalidRecords` after a write.
         """
-        if self.state is State.CLAIMED and self._early is not None:
-            self._early.confirm()
         after(self.state, Step.BEGIN)
         if self.started is not None:
             return self.started
-        started = start(self.table, self._kind, self._timeline or self.table.knowledge.latest)
+        kind = InstantKind(self._action, self.operation, self.config)
+        started = start(self.table, kind, self._timeline or self.table.knowledge.latest)
         self.enter(Step.BEGIN)
-        return self._adopt(started)
-
-    def _adopt(self, started: Started) -> Started:
-        """Own this instant, pin its timeline, report the start, and clean up after dead writers."""
-        self._own(started)
+        self.started, self.view = started, started.view
         self._timeline = self._timeline or started.view.timeline
         started.announce_and_clean(self.table, self._timeline)
         return started
-
-    def _own(self, started: Started) -> None:
-        self.started, self.view = started, started.view
-        self.begin, self.heartbeat = started.begin, started.heartbeat
-
-    @property
-    def _kind(self) -> InstantKind:
-        return InstantKind(self._action, self.operation, self.config)
 
     @property
     def expected_schema(self) -> pa.Schema | None:
@@ -401,16 +358,10 @@ class Transaction:
         state, started = self.state, self.started
         if state is State.OVER:
             return
-        if started is None and self._early is not None:
-            with contextlib.suppress(Passed, TableError, CasError):
-                started = self._early.taken()
         self.enter(Step.END)
         if started is not None:
             by_lock = self._tasks_write or self.is_listed or state.may_be_decided
             started.roll_back(self.table, None if by_lock else [*self.announced, *self.markers])
-        elif self.markers:
-            with contextlib.suppress(CasError):
-                self.table.store.delete_all(self.markers)
         for copy in self.staged:
             with contextlib.suppress(CasError, LockError):  # a commit that was decided may need it
                 self.table.lock.unstage(copy)

@@ -19,11 +19,11 @@ def walk(*steps: Step) -> State:
     ("steps", "state"),
     [
         ((Step.BEGIN, Step.WRITE, Step.ASK, Step.END), State.OVER),
-        ((Step.CLAIM, Step.BEGIN, Step.BEGIN, Step.WRITE), State.WRITTEN),
+        ((Step.BEGIN, Step.BEGIN, Step.WRITE), State.WRITTEN),
         ((Step.RESUME, Step.BEGIN, Step.WRITE), State.ASKED),
         ((Step.BEGIN, Step.WRITE, Step.ASK, Step.REFUSE, Step.ASK), State.ASKED),
     ],
-    ids=["commits", "starts early", "is resumed", "asks again"],
+    ids=["commits", "begins once", "is resumed", "asks again"],
 )
 def test_transaction_goes_from_state_to_state(steps: tuple[Step, ...], state: State) -> None:
     assert walk(*steps) is state
@@ -38,7 +38,7 @@ def test_transaction_that_is_over_takes_no_step_but_its_end(state: State) -> Non
 
 
 def test_files_are_written_only_after_the_begin_and_only_once() -> None:
-    for state in (State.OPEN, State.CLAIMED, State.WRITTEN, State.ASKED, State.REFUSED):
+    for state in (State.OPEN, State.WRITTEN, State.ASKED, State.REFUSED):
         with pytest.raises(InvalidRecords):
             after(state, Step.WRITE)
     for state in (State.WRITTEN, State.ASKED, State.REFUSED):
@@ -47,7 +47,7 @@ def test_files_are_written_only_after_the_begin_and_only_once() -> None:
 
 
 def test_commit_is_asked_for_only_after_a_write() -> None:
-    for state in (State.OPEN, State.CLAIMED, State.BEGUN, State.RESUMED):
+    for state in (State.OPEN, State.BEGUN, State.RESUMED):
         with pytest.raises(InvalidRecords, match="nothing was written"):
             after(state, Step.ASK)
 

@@ -33,6 +33,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import start_for_tasks
+from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction import start
@@ -398,6 +399,24 @@ def test_write_begins_once_by_properties_that_changed_within_a_log(
     getattr(mine, verb)((lambda txn: txn.append(more)) if verb == "transact" else more)
     assert len(takes) == 1
     assert content(table) == {(1, "a", 1), (2, "a", 1)}
+
+
+def test_properties_that_change_before_every_begin_end_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    pauses: list[float] = []
+    monkeypatch.setattr(type(table.world), "sleep", lambda _, seconds: pauses.append(seconds))
+
+    def change(_: object, __: object, ___: str, heartbeat: WriterHeartbeat, ____: float) -> object:
+        assert len(pauses) < 100, "it begins again and again"
+        heartbeat.stop()
+        raise PropertiesChanged("the table's properties were changed")
+
+    monkeypatch.setattr(start, "_take", change)
+    with pytest.raises(PropertiesChanged):
+        table.append(rows((1, "a", 1)))
+    assert len(pauses) == 10
 
 
 def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> None:

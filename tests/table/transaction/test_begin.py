@@ -1,4 +1,4 @@
-"""An append goes on while its instant is being taken: whatever comes of that, its rows are there once or not at all."""
+"""What others do while a write takes its instant: its rows are there once or not at all."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from table.tables import SETTINGS, SPEC, content, orphans, rows
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
-from lockprovider.table import Aborted, Table, TableEvent, UnsupportedTable
+from lockprovider.table import Table, TableEvent, UnsupportedTable
 from lockprovider.table.engines import writer
-from lockprovider.table.transaction.states import State
-from lockprovider.table.transaction.transaction import Transaction
 
 
 class Meanwhile(LocalBackend):
@@ -74,14 +72,6 @@ def left(table: Table) -> list[str]:
     files = [path for part in (".temp", ".heartbeat") for path in (folder / part).rglob("*") if path.is_file()]
     pending = sorted(table.listed_timeline().pending_writes)
     return [path.name for path in files] + [*map(str, orphans(Path(table.url)))] + pending
-
-
-def test_data_file_waits_for_the_instant_and_its_marker_does_not(table: Table, backend: Meanwhile) -> None:
-    backend.once = lambda: until(lambda: any(".marker." in name for name in backend.put_there))
-    table.append(rows((3, "a", 3)))
-    wanted = [name for name in backend.put_there if name.endswith((".requested", ".inflight", ".parquet"))]
-    assert [name.rpartition(".")[2] for name in wanted] == ["requested", "inflight", "parquet"]
-    assert content(table) == {(1, "a", 1), (2, "a", 2), (3, "a", 3)}
 
 
 def test_append_begins_again_after_a_later_completed_write(table: Table, backend: Meanwhile) -> None:
@@ -167,17 +157,6 @@ def test_upsert_waits_for_its_instant_before_it_announces_a_file(table: Table, b
     names = [name for name in backend.put_there if ".marker." in name or name.endswith(".requested")]
     assert all(".marker." in name for name in names[2:])
     assert content(other(table)) == {(1, "a", 1), (2, "a", 20), (9, "b", 9), (3, "a", 3)}
-    until(lambda: left(table) == [])
-
-
-def test_append_abandoned_before_its_instant_leaves_nothing(table: Table, backend: Meanwhile) -> None:
-    txn = Transaction(table, pinned=False)
-    txn.replay = True
-    here = txn.start_early(table.schema(), lambda: None)
-    assert (txn.state, txn.begin != "") == (State.CLAIMED, True)
-    txn.rollback()
-    with pytest.raises(Aborted, match="begin another one"):
-        here.wait_in_flight()  # of a thread that is late
     until(lambda: left(table) == [])
 
 

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from statistics import median, quantiles
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -49,7 +50,7 @@ from lockprovider.table import Table, TableSpec
 
 sys.path.insert(0, str(ROOT / "tests"))
 from simulate.histories import Clock
-from simulate.scheduler import Crew, Process, Scheduler
+from simulate.scheduler import Crew, Process, Scheduler, inside
 
 ORDERED, UNORDERED = "ordered", "unordered"
 _NOISE = 0.15
@@ -264,25 +265,20 @@ class Answer(Future[Any]):
         return super().result(0)
 
 
-class Behind:
-    """Calls that go on while nobody waits for them."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def begin(self, call: Callable[[], Any]) -> Answer:
-        """The answer of the call, which is under way."""
-        return Pool(1, scheduler=self._scheduler).submit(call)
-
-
 @contextlib.contextmanager
 def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
-    """Threads and pools of the library are the scheduler's."""
+    """Threads, pools and background calls of the library are the scheduler's, but for threads left by others."""
+
+    def begin(call: Callable[[], Any]) -> Answer:
+        return Pool(1, scheduler=scheduler).submit(call)
+
     named = [module for name, module in sys.modules.items() if name.partition(".")[0] in {"fsspec_cas", "lockprovider"}]
     pooled = [(module, module.ThreadPoolExecutor) for module in named if hasattr(module, "ThreadPoolExecutor")]
     for module, _ in pooled:
-        module.ThreadPoolExecutor = partial(Pool, scheduler=scheduler)  # type: ignore[attr-defined]
-    background, store.BACKGROUND = store.BACKGROUND, Behind(scheduler)  # type: ignore[assignment]
+        simulated = inside(partial(Pool, scheduler=scheduler), module.ThreadPoolExecutor)
+        module.ThreadPoolExecutor = simulated  # type: ignore[attr-defined]
+    background = store.BACKGROUND
+    store.BACKGROUND = SimpleNamespace(begin=inside(begin, background.begin))  # type: ignore[assignment]
     try:
         with scheduler.in_place_of_threads():
             yield

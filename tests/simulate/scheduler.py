@@ -33,6 +33,19 @@ class Crashed(BaseException):
     """Raised in the tasks of a process that was killed; nothing they do after that reaches anybody."""
 
 
+def inside(fake: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `fake` in this thread and in simulated ones, and `real` in all other threads.
+
+    A thread that an earlier test left running would change the order of the story, or end it.
+    """
+    entered, here = threading.current_thread(), threading.current_thread
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (fake if here() is entered or here().name == _SIMULATED else real)(*args, **kwargs)
+
+    return call
+
+
 class Process:
     """Tasks that are stopped, and die, together."""
 
@@ -236,16 +249,9 @@ class Scheduler:
     def in_place_of_threads(self, package: str = "lockprovider") -> Iterator[None]:
         """All modules of the package that use threads use these; nothing is left for the interpreter's exit.
 
-        But for threads that others have left running, as a heartbeat of an earlier test: those go on with real ones.
+        Threads that earlier tests have left running, as a heartbeat, go on with real ones: see `inside`.
         """
-        entered, here = threading.current_thread(), threading.current_thread
-
-        def inside(fake: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return (fake if here() is entered or here().name == _SIMULATED else real)(*args, **kwargs)
-
-            return call
-
+        here = threading.current_thread
         threads = SimpleNamespace(
             Event=inside(self.event, threading.Event),
             Lock=inside(lambda: Lock(self), threading.Lock),

@@ -1,8 +1,13 @@
 """Writers of one table on a store that takes one write a second of an object (GCS), in simulated time."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from benchmarks.simulated_commits import ORDERED, STORES, UNORDERED, run
+from benchmarks.simulated_commits import ORDERED, STORES, UNORDERED, in_simulated_time, run
+from fsspec_cas import store
+from lockprovider.table.state import parallel
+from simulate.scheduler import Crew, Scheduler
 
 GCS_LIKE = next(name for name in STORES if name.startswith("GCS"))
 
@@ -13,3 +18,14 @@ def test_throttled_writer_finds_a_batch_leader_that_decides_for_all(visibility: 
     assert came.per_s > 6  # 8, were all in each write
     assert came.p99_ms < 4000  # not one that tries on while others write
     assert came.throttled < 0.2
+
+
+def test_thread_of_an_earlier_test_works_outside_of_a_simulation() -> None:
+    def work() -> tuple[object, object]:
+        with parallel.ThreadPoolExecutor(1) as pool:
+            return store.BACKGROUND.begin(lambda: 1).result(10), pool.submit(lambda: 2).result(10)
+
+    with ThreadPoolExecutor(1) as earlier:
+        earlier.submit(int).result()
+        with in_simulated_time(Scheduler(1, Crew())):
+            assert earlier.submit(work).result(60) == (1, 2)

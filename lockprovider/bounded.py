@@ -92,12 +92,14 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
             end = -1
         if end != len(text):  # blanks around it, or no JSON
             value = _DECODER.decode(text)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()
     except Undecodable:
         raise
+    except UnicodeEncodeError as error:
+        raise Undecodable("its text has a lone surrogate, which UTF-8 cannot store") from error
     except (ValueError, RecursionError) as error:  # RecursionError: unclosed brackets
         raise Undecodable(f"it is no JSON ({_short(str(error))})") from error
-    if b"\\u" in data:
-        _check_storable(value)
     return value
 
 
@@ -229,10 +231,6 @@ def _shown(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
-
-
-def _check_storable(value: Any) -> None:
-    json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded again
 
 
 def _finite(text: str) -> float:

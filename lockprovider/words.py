@@ -8,6 +8,11 @@ from datetime import datetime, timezone
 _MINUTE_S, _HOUR_S = 60, 3600
 
 
+def storable(text: str) -> str:
+    """Return the text with escapes for characters that UTF-8 cannot encode."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def moment(at_ms: int) -> str:
     """Format epoch ms as a UTC time, or as a number outside the calendar."""
     try:

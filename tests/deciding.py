@@ -20,6 +20,7 @@ ANEW = b"judge anew"
 NOT_HERE = b"not here"
 ELSEWHERE = b"elsewhere"
 FAILS = b"fails"
+AT = b"at "
 DEAD = Me("dead", SETTINGS, "host", 1)
 
 
@@ -54,6 +55,8 @@ class Rules:
         del now_ms
         if intent.body == FAILS:
             raise OverflowError(intent.stem)
+        if intent.body.startswith(AT):
+            return Pending.of_bytes(intent.stem + intent.body[len(AT) :].decode(errors="surrogatepass"), b"-")
         stem = "elsewhere." if intent.body == ELSEWHERE else intent.stem
         return None if intent.body == NOT_HERE else Pending.of_bytes(f"{stem}{log.next}", intent.body)
 

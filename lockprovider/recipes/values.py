@@ -10,6 +10,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import LARGEST_NUMBER, check_text
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, MOST_ITEMS, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject
+from lockprovider.words import storable
 
 UNNAMED = "~"  # prefix of producer names that the library makes
 _LONGEST_NAME = 1000  # characters of a producer's name, which each write stores again
@@ -81,11 +82,6 @@ def check_fence(fence: Any) -> int:
 def epoch_of(fence: Any) -> int:
     """Return the epoch of a fence, or 0 without a fence; may raise InvalidInput."""
     return 0 if fence is None else check_fence(fence)
-
-
-def storable(text: str) -> str:
-    """Return the text with escapes for characters that UTF-8 cannot encode."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _check_keys(value: Any, argument: str, levels: int) -> None:

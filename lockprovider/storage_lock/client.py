@@ -41,6 +41,7 @@ from lockprovider.storage_lock.states import (
     TakeLock,
 )
 from lockprovider.storage_lock.status import detailed_errors
+from lockprovider.words import storable
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.audit_log import AuditLog
@@ -94,7 +95,8 @@ class Client:
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()
         self.pulse = Pulse()
-        self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name, user(), command())
+        host, name, program = map(storable, (socket.gethostname(), user(), command()))
+        self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
         self._ends: Signal | None = None  # `lost` of that lease
         self._store = store

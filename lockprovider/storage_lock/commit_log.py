@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from fsspec_cas import check_path
 from lockprovider.bounded import Undecodable, as_text, as_whole, inflate, parse_json, undecodable_as
 from lockprovider.errors import MalformedRecord
 
@@ -22,7 +23,8 @@ class Pending:
     """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
     `unshared`: nothing else is ever written to the path, so any object there is this publish. `first`: an `unshared`
-    publish with its bytes, and no `first`, that is applied before it.
+    publish with its bytes, and no `first`, that is applied before it. Raises `InvalidInput` for a path or staged copy
+    that no store can have: decided, it would stop all later holders.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared
@@ -35,6 +37,10 @@ class Pending:
     data: bytes | None = None
     unshared: bool = False
     first: Pending | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", check_path(self.path))
+        object.__setattr__(self, "staged", self.staged and check_path(self.staged))
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> Pending:

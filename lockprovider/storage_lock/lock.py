@@ -306,10 +306,10 @@ class Lock:
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.
             InvalidSettings: `timeout` is not a number of seconds.
-            NotBytes: the intent's body is not bytes.
+            InvalidInput: the intent's stem, or the decider's path, names no object, or its body is not bytes.
         """
         timeout_s = wait_s(timeout, self.settings.timeout)
-        check_bytes(intent.stem, intent.body)
+        check_bytes(check_path(intent.stem), intent.body)
         client = self._of_this_process()
         self.require_safe_store(timeout_s)
         with client.detailed_errors(), client.metrics.acquisition():

@@ -123,8 +123,9 @@ class Member:
             requests.settle(known.record.log, {pending.path for pending in writer.all_pending(known.record)})
         for request in requests.late():
             self._give_up(request, self._not_in_time(request))
-        if known is None:
-            return self._all_hold() if requests else None
+        if known is None:  # all requests are void
+            self._leading = None
+            return None
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
@@ -374,7 +375,11 @@ class Member:
         for request in self._requests.undecided(record.log):
             if any(pending.path.startswith(request.intent.stem) for pending in batch):
                 continue
-            pending = decider.pending(request.intent, record.log, now_ms)
+            try:
+                pending = decider.pending(request.intent, record.log, now_ms)
+            except InvalidInput as error:  # a path that no store can have
+                self._give_up(request, error)
+                continue
             if pending is None:
                 # Its writer must read anew. A posted intent's name is used up.
                 self._give_up(request, Hold() if request.posted else Void())

@@ -26,7 +26,6 @@ from fsspec_cas import (
     Unknown,
     Won,
     check_bytes,
-    check_path,
 )
 from lockprovider.errors import LockError, Unappliable
 from lockprovider.storage_lock.commit_log import Pending, digest
@@ -46,18 +45,16 @@ def ample() -> float:
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, unshared: bool = False) -> Pending:
     """Write `data` to a new object in the folder `staged`, and return the publish that names it.
 
-    An error, even an unknown outcome, passes.
+    `InvalidInput` comes before the write. An error of the store, even an unknown outcome, passes.
     """
-    path = check_path(path)
     data = check_bytes(path, data)
-    staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
-    store.put_if_absent(staged, data, create_once=True).unwrap()
-    return Pending(path, staged, digest(data), unshared=unshared)
+    pending = Pending(path, f"{folder}/staged/{write_id}".removeprefix("/"), digest(data), unshared=unshared)
+    store.put_if_absent(pending.staged, data, create_once=True).unwrap()
+    return pending
 
 
 def enclose(path: str, data: bytes, *, unshared: bool = False) -> Pending | None:
     """Return a publish whose data travels in the record; None for too much data."""
-    path = check_path(path)
     data = check_bytes(path, data)
     fits = len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED
     return Pending(path, "", digest(data), data, unshared) if fits else None

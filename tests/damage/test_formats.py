@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from damage.formats import FORMATS, Format, bombs
+from lockprovider.bounded import Undecodable, parse_json
 
 OTHERS = (None, True, False, -1, 0, 1.5, "", "x", "\x00", "../up", [], {}, [[]], [None], {"a": 1}, [1, 2, 3])
 NUMBERS = ("1e999", "-1e999", "NaN", "Infinity", "-Infinity", "9" * 30, "-" + "9" * 30, "9" * 5000, "1e308", "-0.0")
@@ -159,6 +160,11 @@ def test_values_that_cannot_be_written_back_are_refused(name, said) -> None:
         pytest.skip("it has no fields that are not known")
     text = json.dumps({**json_of(format_), "a field of later": _HERE})
     refused(name, wrapped(format_, text.replace(json.dumps(_HERE), said)))
+
+
+def test_parser_refuses_text_that_no_writer_could_store() -> None:
+    with pytest.raises(Undecodable, match="lone surrogate"):
+        parse_json(b'{"a": "\\ud800"}', most=100)
 
 
 def test_other_version_is_refused(name) -> None:

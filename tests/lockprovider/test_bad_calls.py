@@ -142,6 +142,10 @@ def holding(folder: Path, call: Callable[[lockprovider.Lease], object]) -> objec
         return call(lease)
 
 
+def new(path: str) -> lockprovider.Pending:
+    return lockprovider.Pending.of_bytes(path, b"")
+
+
 BASE = "hoodie.base.path"
 Bad = InvalidSettings
 LOCKS: list[tuple[str, Call, type[Exception], list[str]]] = [
@@ -168,6 +172,13 @@ LOCKS: list[tuple[str, Call, type[Exception], list[str]]] = [
     ("Lock: stage", lambda p: Lock(store(p)).stage(None, b""), InvalidInput, ["None"]),
     ("Lock: stage: dots", lambda p: Lock(store(p)).stage("../a", b""), InvalidInput, ["'../a'"]),
     ("lease: publish", lambda p: holding(p, lambda lease: lease.publish(5, b"")), InvalidInput, ["5", "not text"]),
+    (
+        "lease: surrogate",
+        lambda p: holding(p, lambda it: it.publish(new("a\ud800"), new=True)),
+        InvalidInput,
+        ["surro"],
+    ),
+    ("lease: two names", lambda p: holding(p, lambda it: it.publish(new("a//b"), new=True)), InvalidInput, ["'a/b'"]),
     ("settings: text", lambda _: LockSettings(validity="60"), Bad, ["validity='60'", "numbers"]),
     ("settings: none", lambda _: LockSettings(timeout=None), Bad, ["timeout=None"]),
     ("settings: true", lambda _: LockSettings(renew=True), Bad, ["renew=True"]),

@@ -17,7 +17,8 @@ from lockprovider.recipes.base import ProcessBound
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
 from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
-from lockprovider.recipes.values import check_storable, json_copy, storable
+from lockprovider.recipes.values import check_storable, json_copy
+from lockprovider.words import storable
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deciding import ELSEWHERE, begin, commit, decide, posted, started, there, told, wanted
+from deciding import AT, ELSEWHERE, RULES, begin, commit, decide, posted, started, there, told, wanted
 from noting import SETTINGS, Noting, record
 from patience import PATIENCE_S, until
 
@@ -15,7 +16,8 @@ from fsspec_cas import InvalidInput, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
-from lockprovider import Decided, Hold, Lock, LockSettings
+from lockprovider import HUDI_LOCK_PATH, Decided, Hold, Intent, Lock, LockSettings, Void
+from lockprovider.storage_lock.member import _Leading
 
 PATIENT = LockSettings(timeout=PATIENCE_S, poll=0.05)
 
@@ -84,9 +86,26 @@ def test_intent_of_unknown_outcome_is_posted_again(store: Store, lock: Lock, bac
     assert publishing.result(PATIENCE_S).path == "second.2"
 
 
+def test_leader_of_a_removed_record_leads_no_more(store: Store, lock: Lock) -> None:
+    intent, member = Intent("another log", 0, "second.", b"-"), lock._client.committer._member
+    member._leading = _Leading(round_s=0.1, began_s=0.0)
+    store.delete(HUDI_LOCK_PATH)
+    assert lock.commit(intent, RULES) == Void()
+    until(lambda: member._leading is None)
+
+
 def test_publish_without_a_body_asks_to_hold_the_lock(store: Store, lock: Lock) -> None:
     assert commit(lock, "second", b"") == Hold()
     assert there(store) == {"first"}
+
+
+@pytest.mark.parametrize("name", ["a\ud800b", "a//b"])
+def test_publish_at_a_path_that_no_store_can_have_is_refused_at_once(store: Store, lock: Lock, name: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(repr(name)[1:-1])):
+        commit(lock, name)
+    with pytest.raises(InvalidInput, match=re.escape(repr(name)[1:-1])):
+        commit(lock, "second", AT + name.encode(errors="surrogatepass"))
+    assert told(store) == ["first"]
 
 
 def test_publish_under_another_name_than_its_intent_is_refused(store: Store, lock: Lock) -> None:

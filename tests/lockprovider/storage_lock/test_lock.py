@@ -218,6 +218,18 @@ def test_successor_first_finishes_the_decided_publish(store: Store) -> None:
         assert store.read("log/1").data == LARGE
 
 
+def test_program_with_an_undecodable_name_leaves_a_readable_record(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/jobs/nightly-\udcff.py"])
+    with Lock(store) as lease:
+        holder = lease.record.holder
+    assert holder is not None
+    assert holder.command == r"nightly-\udcff.py"
+    with Lock(store):
+        pass
+
+
 def test_undecided_publish_never_appears(store: Store) -> None:
     dead = client(store)
     dead.acquire()

@@ -14,6 +14,7 @@ from lockprovider import Holder, LockRecord, Log, MalformedRecord, Pending
 from lockprovider.settings import GRACE_MS
 
 text = st.text(max_size=20)
+paths = st.text("az09 ._-%é🙂", max_size=20).map("state/-{}/7".format)
 numbers = st.integers(min_value=0, max_value=(1 << 63) - 1)
 records = st.builds(
     LockRecord,
@@ -22,7 +23,7 @@ records = st.builds(
     expired=st.booleans(),
     epoch=st.integers(min_value=0, max_value=2**53 - 1),
     nonce=text,
-    pending=st.none() | st.builds(Pending, text, text, text),
+    pending=st.none() | st.builds(Pending, paths, st.just("") | paths, text),
     holder=st.none() | st.builds(Holder, text, st.integers(min_value=0, max_value=2**53 - 1), numbers),
     waiters=st.lists(text, max_size=4).map(tuple),
     turn_ms=st.integers(min_value=0, max_value=2**31),
@@ -47,8 +48,8 @@ def test_jvm_reader_finds_its_three_fields_and_jvm_writer_drops_the_rest(record:
     assert (read.waiters, read.turn_ms, read.freed_ms) == ((), 0, 0)
 
 
-firsts = st.none() | st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.just(value=True))
-small = st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.booleans(), firsts)
+firsts = st.none() | st.builds(Pending, paths, st.just(""), text, st.binary(max_size=50), st.just(value=True))
+small = st.builds(Pending, paths, st.just(""), text, st.binary(max_size=50), st.booleans(), firsts)
 
 
 @given(st.lists(small, min_size=1, max_size=5), st.integers(min_value=0, max_value=5), st.booleans())

@@ -384,16 +384,12 @@ class AsyncLease:
         await self._call(partial(self._inner.publish, path, data, new=new))
 
     async def renew(self) -> bool:
-        """Prolong the lease now; False if the outcome is unknown or the lease is lost.
-
-        Raises:
-            LeaseLost: the lease was released.
-            CasError: the store failed.
+        """Prolong the lease now; see `Lease.renew`.
 
         >>> await lease.renew()
         True
         """
-        return await self._call(self._inner.renew)
+        return not self.released and await self._call(self._inner.renew)
 
     async def release(self) -> None:
         """Release the lock and end its thread; an inner release only counts down, a repeated one does nothing.

@@ -19,7 +19,7 @@ from lockprovider.errors import LockError
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, RecordRead, Wish
 from lockprovider.storage_lock.committer import Committer
-from lockprovider.storage_lock.driver import REQUEST_S, Answer, Driver, KnownRecord, RecordFile, final
+from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile, final
 from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
@@ -317,8 +317,11 @@ class Client:
             elif isinstance(driver.state, (Held, Rolling)):
                 answer = driver.feed(Renew(driver.moment()))
         if self.publisher.publish_guard.acquire(blocking=False):
+            until_s = self.world.monotonic_s() + self.settings.renew  # the next renewal must not wait longer
             try:
-                self.publisher.apply_left(lambda: min(self.publisher.left_s(), self.settings.renew))
+                self.publisher.apply_left(
+                    lambda: min(self.publisher.left_s(), max(LEAST_S, until_s - self.world.monotonic_s()))
+                )
             finally:
                 self.publisher.publish_guard.release()
         return final(answer)

@@ -103,7 +103,7 @@ class RecordFile:
 
 REQUEST_S = 20.0  # with the store's retries
 LAST_S = 5.0  # past a deadline
-_LEAST_S = 0.5
+LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
 Answer = Busy | Done | Ended | Apply | None  # result of an event and its requests
@@ -216,7 +216,7 @@ class Driver:
         """Return the next request's timeout; a hanging renewal must not outlast the lease."""
         state = self.state.write if isinstance(self.state, Checking) else self.state
         if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
-            return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), _LEAST_S))
+            return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), LEAST_S))
         left_s = state.before.deadline_s - self.world.monotonic_s()
         return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
 

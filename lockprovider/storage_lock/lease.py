@@ -186,6 +186,8 @@ class Lease:
         >>> lease.publish(staged)
         """
         publisher = self._client.publisher
+        if self._closed:
+            self.check()  # raises; nothing is staged
         if isinstance(path, Pending):
             at_hand = path.data if data is None else data
             pending, checked = path, None if at_hand is None else must_match(path, at_hand)
@@ -220,8 +222,6 @@ class Lease:
         If the lease ends first, note that, and read whether it is committed; if not, raise `LeaseLost` or
         `PublishUnknown`.
         """
-        if self._closed:
-            self.check()
         publisher = self._client.publisher
         ended = publisher.commit(pending, data, new=new, over=self._over)
         if ended is None:

@@ -207,6 +207,15 @@ def test_released_or_lapsed_lease_says_so(store: Store) -> None:
     assert loss.value.reason is LossReason.LAPSED
 
 
+def test_publish_under_a_released_lease_stages_nothing(store: Store) -> None:
+    lease = Lock(store).acquire()
+    lease.release()
+    before = store.list("")
+    with pytest.raises(LeaseLost, match="released"):
+        lease.publish("state/8", random.Random(1).randbytes(20_000))
+    assert store.list("") == before
+
+
 def test_successor_first_finishes_the_decided_publish(store: Store) -> None:
     """The holder passed the commit point and died before it applied the publish."""
     dead = client(store)

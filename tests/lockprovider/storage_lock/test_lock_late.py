@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from noting import RECORD, SETTINGS, Noting, record, rewritten
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockSettings
+from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockSettings, PublishUnknown
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 
@@ -186,3 +187,39 @@ def test_lease_is_not_valid_during_its_release(store: Store, backend: Noting) ->
     backend.put = held_up  # type: ignore[method-assign]
     lease.release()
     assert checked
+
+
+class Slow(Noting):
+    """Answers just before the timeout of a request, unless that is of the lock record."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock, self.is_slow = clock, False
+
+    async def get(self, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Any:
+        self._wait(path, timeout_s)
+        return await super().get(path, *args, timeout_s=timeout_s, **kwargs)
+
+    async def put(self, write: Write, *args: Any, timeout_s: float, **kwargs: Any) -> Any:
+        self._wait(write.path, timeout_s)
+        return await super().put(write, *args, timeout_s=timeout_s, **kwargs)
+
+    def _wait(self, path: str, timeout_s: float) -> None:
+        if self.is_slow and not path.endswith(RECORD):
+            self.clock.advance(0.9 * timeout_s)
+
+
+def test_renewal_spends_at_most_its_interval_on_a_publish_that_is_left(tmp_path: Path) -> None:
+    clock = ManualClock(time.time())
+    backend = Slow(clock)
+    lock = Lock(Store(backend, str(tmp_path), world=clock), settings=SETTINGS, world=clock)
+    with lock.acquire() as lease:
+        staged = lock.stage("second", os.urandom(20_000))
+        backend.down = True
+        with pytest.raises(PublishUnknown):
+            lease.publish(staged, new=True)
+        backend.down, backend.is_slow, began_s = False, True, clock.monotonic_s()
+        assert lease.renew()
+        assert clock.monotonic_s() - began_s <= SETTINGS.renew
+        assert there(store := Store(backend, str(tmp_path))) == {"second"}
+        assert record(store).pending is not None  # the next renewal clears it

@@ -258,7 +258,7 @@ def test_documented_constants_of_the_lock_equal_the_code() -> None:
         f"`validUntil = now + min(validity, {HAND_OVER_S:g} s)`",
         f"After {HAND_OVER_S / 2:g} s the rest is left",
         f"returns {HAND_OVER_S / 2 + GRACE_MS / 1000:g} s after its take",
-        f"At most {combine.MOST_PENDING} are unapplied at once",
+        f"At most {combine.MOST_PENDING} are pending at once",
         f"After {record.LONGEST_S:g} s a free lock belongs to any client",
         f"{record._YIELD_MS / 1000:g} s: every {record._YIELD_EVERY_MS // 1000} s",
         f"every {record._YIELD_UNSEEN_MS // 1000} s of a group commit",

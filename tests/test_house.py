@@ -108,7 +108,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.errors": set(),
     "lockprovider.hudi_keys": set(),
     "lockprovider.settings": set(),
-    "lockprovider.storage_lock.commit_log": set(),
+    "lockprovider.storage_lock.commit_log": {"fsspec_cas"},
     "lockprovider.storage_lock.record": set(),
     "lockprovider.storage_lock.states": {"fsspec_cas"},
     "lockprovider.storage_lock.machine": {"fsspec_cas"},

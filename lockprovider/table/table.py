@@ -384,7 +384,8 @@ class Table(TableContext):
     ) -> CommitResult:
         """Replace all rows of the table, or of `partitions` (paths, as folders are named), by `rows`.
 
-        Rows that other writers add in new file groups after the snapshot stay. `retries`, `extra`: see `append`.
+        Rows that other writers append after the snapshot stay; another overwrite of a partition since then is a
+        conflict. `retries`, `extra`: see `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.

@@ -41,6 +41,7 @@ from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import batches_newest_first, fences_in, refuse_repeated_or_fenced
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
+    Overlap,
     Resolution,
     archived_since,
     by_bucket,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 
 LOOKED_AT_MS = 1000
+_OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 
 _Done = tuple[Instant, CommitMetadata]  # a completed write
 
@@ -256,10 +258,26 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
     refuse_repeated_or_fenced(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
     _refuse_columns(proposal, since.latest_first())
-    operation = ConcurrentOperation.of(proposal.inflight, proposal.metadata)
-    overlap = (by_bucket(rule) if proposal.buckets else rule)(operation, since.others())
+    operation, others = ConcurrentOperation.of(proposal.inflight, proposal.metadata), since.others()
+    overlap = (by_bucket(rule) if proposal.buckets else rule)(operation, others) or _second_overwrite(operation, others)
     if overlap is not None:
         raise WriteConflict(proposal.begin, overlap.lost_to.file_name, overlap.file_groups)
+
+
+def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
+    """Return the first overwrite in `others` of what an overwrite replaces, too; None for other operations.
+
+    Two overwrites of an empty partition replace no file group in common, and would both leave their rows.
+    """
+    if operation.name not in _OVERWRITES:
+        return None
+    partitions = {partition for partition, _ in operation.file_groups}
+    for other in others:
+        is_whole = operation.name == other.name == _OVERWRITES[0]
+        shared = {group for group in other.file_groups if is_whole or group[0] in partitions}
+        if shared and other.name in _OVERWRITES:
+            return Overlap(other.instant, tuple(sorted(shared)))
+    return None
 
 
 def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:

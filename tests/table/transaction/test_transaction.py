@@ -371,6 +371,31 @@ def test_handle_that_saw_an_unwritable_table_writes_it_once_it_is_writable(tmp_p
     assert content(table) == {(1, "a", 1)}
 
 
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, buckets=2)], ids=["plain", "buckets"])
+@pytest.mark.parametrize("first", [None, ["a"]], ids=["first of all", "first of a"])
+@pytest.mark.parametrize("later", [None, ["a"], ["c"]], ids=["later of all", "later of a", "later of c"])
+def test_later_of_two_overwrites_of_an_empty_partition_gives_way(
+    tmp_path: Path, spec: TableSpec, first: list[str] | None, later: list[str] | None
+) -> None:
+    """Neither replaces a file group, and both would leave their rows."""
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    table.append(rows((9, "b", 9)))
+    mine, other = (Table.open(table.url, settings=SETTINGS).transaction() for _ in range(2))
+    part = "c" if later == ["c"] else "a"
+    mine.overwrite(rows((1, "a", 1)), first)
+    other.overwrite(rows((2, part, 2)), later)
+    mine.commit()
+    if later == ["c"]:
+        other.commit()
+        assert {(1, "a", 1), (2, "c", 2)} <= content(table)
+        return
+    with pytest.raises(WriteConflict, match="replacecommit"):
+        other.commit()
+    other.rollback()
+    table.overwrite(rows((2, "a", 2)), later)
+    assert content(table) == {(2, "a", 2)} | ({(9, "b", 9)} if first and later else set())
+
+
 @pytest.mark.parametrize("verb", ["append", "upsert", "transact"])
 def test_write_begins_once_by_properties_that_changed_within_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str

@@ -34,7 +34,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import plan_write, start_here
+from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
 from lockprovider.table.files import group_writer
 from lockprovider.table.format.bucket import fixed_file_id
 from lockprovider.table.format.properties import pairs
@@ -465,6 +465,29 @@ def test_m10_bucket_whose_group_ends_has_another_by_the_same_commit(table: Table
             assert found[0] == fixed_file_id(0, number)
         as_non_blocking_jvm_writers_do(table, (IN_BUCKET_0, "a", "theirs", 8 + number))
         assert seen(table) == [(IN_BUCKET_0, "a", "theirs", 8 + number)]
+
+
+@pytest.mark.parametrize("task_files", [0, 1])
+def test_m10_anchors_of_an_overwrite_by_tasks_are_not_listed_one_by_one(tmp_path: Path, task_files: int) -> None:
+    made = Table.create(str(tmp_path / "t"), replace(SPEC, buckets=6), settings=BLIND)
+    made.upsert(rows(*((n, "a", "x", 1) for n in range(50))))
+    table, asked = counted(made, SETTINGS)
+    txn = Transaction(table)
+    txn.end_partitions(["a"])
+    plain = rows((1, "a", "over", 1))
+    writer = start_for_tasks(txn, table.schema())
+    ids = ["00000001-0000-4000-8000-000000000000-0"] * task_files
+    stats = [writer.insert("a", plain, pa.array(["1"]), "0-0-0", file_id) for file_id in ids]
+    asked.names.clear()
+    txn.add(stats)
+    assert asked.names.count("list_page markers") == 1
+    assert "list_page timeline" not in asked.names
+    assert asked.names.count("put metafile") == 1
+    assert asked.names.count("put data") == 6 - task_files
+    kinds = {"MARKERS" in path.name for path in (tmp_path / "t/.hoodie/.temp" / txn.begin).iterdir()}
+    assert len(kinds) == 1, "a JVM rollback reads one kind of markers"
+    txn.commit()
+    assert len(table.snapshot().slices) == 6
 
 
 def test_m10_mutant_without_it_hides_writes_into_the_bucket(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,9 +312,9 @@ class Transaction:
         index, written = index_of(self.config), [stat.group for stat in stats]
         if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
             return ()
-        here = None if self._tasks_write else self.start_here()
+        self._note_markers()  # anchors get the kind of markers that the tasks' files have
         schema = self.table.schema(self.timeline)
-        writer = GroupWriter(self.table.place, self.begin, self.config, schema, here)
+        writer = GroupWriter(self.table.place, self.begin, self.config, schema, self.start_here())
         replaced = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
         return tuple(anchors.write_anchors(writer, bare, ended | replaced))
 
@@ -414,18 +414,16 @@ class Transaction:
         return None
 
     def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
-        """Delete announced data files that are not in `stats`: those of failed task attempts.
+        """Delete announced data files that are not in `stats`: those of failed task attempts."""
+        self._note_markers()
+        for path in self.announced - {stat.path for stat in stats}:
+            self.table.store.delete(path)
 
-        If other processes write, first lists their markers, and records them here.
-        """
-        store, committed = self.table.store, {stat.path for stat in stats}
+    def _note_markers(self) -> None:
+        """If other processes write, list their markers, and record them here."""
         if self._tasks_write:
-            self.markers = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]
-            markers = filter(None, map(parse_marker, self.markers))
-            self.announced.update(marker.data_path for marker in markers)
-        for path in self.announced:
-            if path not in committed:
-                store.delete(path)
+            self.markers = [entry.path for entry in self.table.store.list(f"{markers_dir(self.begin)}/")]
+            self.announced.update(marker.data_path for marker in filter(None, map(parse_marker, self.markers)))
 
 
 # The handle hides how engines write from users.

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
 from fsspec_cas.waiting import Worker
+from lockprovider.table.errors import Aborted
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
 from lockprovider.table.state.knowledge import TableKnowledge
 from lockprovider.table.state.parallel import files_below
@@ -88,6 +89,11 @@ class WriterHeartbeat:
     def alive(self) -> bool:
         """Whether no other writer may judge this one dead yet."""
         return not self._removed and self._world.monotonic_s() - self._last_s < self._settings.tolerance_s
+
+    def require_alive(self) -> None:
+        """Raise `Aborted` if another writer may judge this one dead."""
+        if not self.alive:
+            raise Aborted(f"the heartbeat of instant {self._begin} expired; others may roll it back; begin again")
 
     @property
     def is_started(self) -> bool:

@@ -67,6 +67,11 @@ class Started:
         if self.creating is not None:
             self.creating.result()
 
+    def wait_to_write(self) -> None:
+        """Wait until data files may be written; raise `Aborted` if other writers may have removed this instant."""
+        self.wait_in_flight()
+        self.heartbeat.require_alive()
+
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, read the properties in the background, and clean up after dead writers if due.
 

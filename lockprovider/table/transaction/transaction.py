@@ -180,7 +180,7 @@ class Transaction:
     def start_here(self) -> WritesHere:
         """Begin if not begun, for data files that only this process writes."""
         started = self.ensure_begun()
-        return WritesHere(self.markers, self.announced, self.partitions, started.wait_in_flight)
+        return WritesHere(self.markers, self.announced, self.partitions, started.wait_to_write)
 
     def ensure_begun(self) -> Started:
         """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.

@@ -112,8 +112,7 @@ def _check_alive(
     begin, timeline = proposal.begin, view.timeline
     if not (timeline.is_pending(begin) if view.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
-    if not heartbeat.alive:
-        raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
+    heartbeat.require_alive()
     if rollback.pending_rollback_of(table, timeline, begin, since=begin) is not None:
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
     if view.config != basis.config:

@@ -319,6 +319,16 @@ def test_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert content(table) == by_hudi_rs(str(tmp_path / "t")) == {(1, "a", 1)}
 
 
+def test_writer_whose_heartbeat_expired_writes_no_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    txn = Transaction(table)
+    txn.start_here()
+    monkeypatch.setattr(WriterHeartbeat, "alive", False)
+    with pytest.raises(Aborted, match=f"heartbeat of instant {txn.begin} expired"):
+        engine.write(txn, upserts=rows((1, "a", 1)))
+    assert data_files(tmp_path / "t") == set()
+
+
 def test_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> None:
     upsert(table, (1, "a", 1))
     slow = Transaction(table)

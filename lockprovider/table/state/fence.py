@@ -64,7 +64,9 @@ class Fence:
         if self.epoch < newest:
             named = f"of {self.name!r} " if self.name else ""
             raise Fenced(
-                f"epoch {self.epoch} {named}is over: {newest} has written since; stop what goes on under it", newest
+                f"epoch {self.epoch} {named}is over, because epoch {newest} has written since: stop the work under the "
+                "old epoch",
+                newest,
             )
 
 

@@ -25,12 +25,12 @@ def test_dask_writes_and_services_are_fenced_as_their_table_is(tmp_path: Path) -
         lambda: engine.delete(table.under(6), more),
         lambda: engine.cluster(table.under(6)),
     ):
-        with pytest.raises(Fenced, match="epoch 6 is over: 7"):
+        with pytest.raises(Fenced, match="epoch 6 is over, because epoch 7"):
             refused()
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a", 1)}
     engine.upsert(table.under(7), more)
     assert engine.cluster(table.under(8))
-    with pytest.raises(Fenced, match="epoch 7 is over: 8"):
+    with pytest.raises(Fenced, match="epoch 7 is over, because epoch 8"):
         table.under(7).append(rows((4, "d", 4)))
 
 

@@ -71,7 +71,7 @@ def done(table: Table) -> tuple[set[str], set[Any]]:
 def test_service_of_an_older_epoch_is_refused_and_changes_nothing(request, name: str) -> None:
     table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
     before = done(table)
-    with pytest.raises(Fenced, match="epoch 6 is over: 7 has written since") as caught:
+    with pytest.raises(Fenced, match="epoch 6 is over, because epoch 7 has written since") as caught:
         SERVICES[name](table, 6)
     assert caught.value.epoch == 7
     assert done(table) == before
@@ -90,7 +90,7 @@ def test_service_of_the_newest_epoch_completes(request, name: str) -> None:
 def test_service_that_commits_records_its_epoch(request, name: str) -> None:
     table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
     SERVICES[name](table, 8)
-    with pytest.raises(Fenced, match="epoch 7 is over: 8"):
+    with pytest.raises(Fenced, match="epoch 7 is over, because epoch 8"):
         Table.open(table.url).under(7).append(rows((9, "a", 9)))
 
 
@@ -105,7 +105,7 @@ def test_leader_deposed_while_it_writes_files_completes_nothing(request, kind: s
 
     before = content(table) | {(5, "b", 5)}
     rewrite = compaction.compact_table if kind == "compact" else partial(clustering.cluster_table, rule=RULE)
-    with pytest.raises(Fenced, match="epoch 7 is over: 8"):
+    with pytest.raises(Fenced, match="epoch 7 is over, because epoch 8"):
         rewrite(table.under(7), run=overtaken)
     assert content(table) == before
     (result, *_) = SERVICES[kind](Table.open(table.url), 8)

@@ -47,7 +47,7 @@ WRITES = {
 def test_each_write_of_an_older_epoch_is_refused_and_leaves_nothing(table: Table, name: str) -> None:
     table.under(7).upsert(rows((1, "a", 1)))
     upsert(table, (2, "b", 2))  # without a fence
-    with pytest.raises(Fenced, match="epoch 6 is over: 7 has written since; stop") as caught:
+    with pytest.raises(Fenced, match="epoch 6 is over, because epoch 7 has written since: stop") as caught:
         WRITES[name](table.under(6))
     assert caught.value.epoch == 7
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 2)}
@@ -95,7 +95,7 @@ def test_epochs_of_different_names_are_not_compared(table: Table) -> None:
     table.under(("compactor", 9)).upsert(rows((1, "a", 1)))
     table.under(("loader", 1)).upsert(rows((2, "b", 2)))
     table.under(1).upsert(rows((3, "c", 3)))
-    with pytest.raises(Fenced, match="epoch 8 of 'compactor' is over: 9"):
+    with pytest.raises(Fenced, match="epoch 8 of 'compactor' is over, because epoch 9"):
         table.under(("compactor", 8)).upsert(rows((4, "d", 4)))
     assert len(content(table)) == 3
 

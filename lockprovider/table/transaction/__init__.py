@@ -8,7 +8,7 @@ The life of a commit, in the order of the calls:
    tries another.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
 4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `commit.Committing` gets it
-   decided, in tries chosen by `states.next_try`.
+   decided, in up to eight tries.
 5. By default the writer validates the proposal and posts it as an intent; the writer that decides it validates it again
    (`decider.TableDecider`). Both use `validate.decide`. The lock record decides; readers see the commit once its
    completed file is stored.

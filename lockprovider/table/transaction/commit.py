@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
@@ -40,12 +39,14 @@ from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.decider import TableDecider, encode, sample_of
 from lockprovider.table.transaction.proposal import Basis, Proposal
 from lockprovider.table.transaction.start import Started
-from lockprovider.table.transaction.states import TRIES, Step, Try, next_try
+from lockprovider.table.transaction.states import Step
 
 if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
     from lockprovider.table.transaction.transaction import Transaction
 
+_TRIES = 8  # of a commit that loses its lease, or whose log ends
+_LOGS = 4  # group commits among these tries
 _LOOKED_AT = 5  # commits, since those of services carry no keys
 _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
@@ -97,19 +98,16 @@ class Committing:
     def _try_until_decided(self) -> str:
         """Try group commits if others can judge, then under the lock, until it is decided; return its completion time.
 
-        On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `TRIES` tries or for
+        On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `_TRIES` tries or for
         a restore that goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
         """
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
         alone = bool(self._staged.staged) or self._listing is not None or carries
         unknown, others_can_judge = None, proposal.others_can_judge and not alone
-        for tried in count():
-            act = next_try(tried, others_can_judge=others_can_judge, is_unknown=unknown is not None)
-            if act is Try.GIVE_UP:
-                break
+        for tried in range(_TRIES):
             try:
-                outcome = self._try_group() if act is Try.GROUP else self._try_held(unknown)
+                outcome = self._try_group() if others_can_judge and tried < _LOGS else self._try_held(unknown)
             except WriteConflict as conflict:
                 if not self._roll_back_dead_clustering(conflict):
                     raise
@@ -123,7 +121,7 @@ class Committing:
                 )
         if unknown is not None:
             raise unknown
-        raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")
+        raise Aborted(f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again")
 
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
         """Remove the planned clustering that caused this conflict, under the lock, if its maker is dead.

@@ -1,4 +1,4 @@
-"""The states of a transaction, the steps between them, and the choice of the next try of a commit. Pure.
+"""The states of a transaction, and the steps between them. Pure.
 
 - OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER: a transaction that commits
 - OPEN -> RESUMED -> ASKED: begun by another process
@@ -65,28 +65,3 @@ def _refusal(state: State, step: Step) -> TableError:
     if step is Step.ASK:
         return InvalidRecords("nothing was written in this transaction; write first, or do not commit")
     return InvalidRecords("a transaction takes one write; put upserts and deletes into the same one")
-
-
-class Try(Enum):
-    """The way in which a commit is tried."""
-
-    GROUP = auto()  # decided by any writer of the table
-    HOLD = auto()  # by this writer, under the lock
-    HOLD_WHERE_POSTED = auto()  # under the lock, while an earlier try may still be decided
-    GIVE_UP = auto()
-
-
-TRIES = 8  # of a commit that loses its lease, or whose log ends
-_LOGS = 4  # group commits among these tries
-
-
-def next_try(tried: int, *, others_can_judge: bool, is_unknown: bool) -> Try:
-    """Choose how to try a commit that was tried `tried` times before.
-
-    `others_can_judge`: other writers can judge it. `is_unknown`: an earlier try may still be decided.
-    """
-    if tried >= TRIES:
-        return Try.GIVE_UP
-    if others_can_judge and tried < _LOGS:
-        return Try.GROUP
-    return Try.HOLD_WHERE_POSTED if is_unknown else Try.HOLD

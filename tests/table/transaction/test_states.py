@@ -1,11 +1,11 @@
-"""Which step of a transaction may follow which, and how its commit is tried: the whole table, without a store."""
+"""Which step of a transaction may follow which: the whole table, without a store."""
 
 from __future__ import annotations
 
 import pytest
 
 from lockprovider.table.errors import Aborted, InvalidRecords
-from lockprovider.table.transaction.states import TRIES, State, Step, Try, after, next_try
+from lockprovider.table.transaction.states import State, Step, after
 
 
 def walk(*steps: Step) -> State:
@@ -54,14 +54,3 @@ def test_commit_is_asked_for_only_after_a_write() -> None:
 
 def test_only_requested_or_resumed_commits_are_decided_by_other_writers() -> None:
     assert {state for state in State if state.may_be_decided} == {State.ASKED, State.RESUMED}
-
-
-def test_commit_is_grouped_until_its_writer_has_to_hold_the_lock() -> None:
-    grouped = [next_try(tried, others_can_judge=True, is_unknown=False) for tried in range(TRIES + 1)]
-    assert grouped == [Try.GROUP] * 4 + [Try.HOLD] * 4 + [Try.GIVE_UP]
-    assert next_try(0, others_can_judge=False, is_unknown=False) is Try.HOLD
-
-
-def test_commit_of_unknown_outcome_is_held_where_its_intent_may_be_posted() -> None:
-    assert next_try(1, others_can_judge=False, is_unknown=True) is Try.HOLD_WHERE_POSTED
-    assert next_try(TRIES, others_can_judge=False, is_unknown=True) is Try.GIVE_UP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fsspec_cas.errors import InvalidInput, NotBytes
@@ -11,6 +11,7 @@ from fsspec_cas.errors import InvalidInput, NotBytes
 LARGEST_NUMBER = (1 << 53) - 1
 """The largest whole number that every JSON reader keeps exactly."""
 _LONGEST_S = 100 * 365.25 * 86_400
+_SHOWN = 200  # characters of a value in an error text
 
 
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
@@ -21,7 +22,7 @@ def seconds(value: object, name: str = "timeout", *, finite: bool = False, above
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
         least = "above 0" if above else "0 or more"
-        raise InvalidInput(f"{name}={value!r} must be a number of seconds, {least}, e.g. {name}=30")
+        raise InvalidInput(f"{name}={shown(value)} must be a number of seconds, {least}, e.g. {name}=30")
     return float(number)
 
 
@@ -30,29 +31,51 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidInput(f"{name}={value!r} must be a whole number, {least} or more, e.g. {name}={max(least, 5)}")
+        raise InvalidInput(f"{name}={shown(value)} must be a whole number, {least} or more, e.g. {name}={max(least, 5)}")
     return value
 
 
 def check_text(value: object, name: str) -> str:
     """Return the text, which may be empty; raise InvalidInput for other values."""
     if not isinstance(value, str):
-        raise InvalidInput(f"{name}={value!r} must be text, e.g. {name}='nightly'")
+        raise InvalidInput(f"{name}={shown(value)} must be text, e.g. {name}='nightly'")
     return value
 
 
 def function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
     """Return the function; raise InvalidInput for a value that is not callable. `purpose` ends the message."""
     if not callable(value):
-        raise InvalidInput(f"{name}={value!r} must be a function {purpose}")
+        raise InvalidInput(f"{name}={shown(value)} must be a function {purpose}")
     return value  # type: ignore[no-any-return] # callable() says no more
 
 
-def several(value: Any, name: str, items: str) -> Iterable[Any]:
-    """Return the iterable unchanged; raise InvalidInput for other values, a single text or bytes, or a dict."""
-    if isinstance(value, (str, bytes, bytearray, dict)) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{name}={value!r} must be a list of {items}")
-    return value
+def several(value: Any, name: str, items: str) -> Iterator[Any]:
+    """Iterate over the value; raise InvalidInput at once for a single text or bytes, a dict, or what has no items."""
+    if not isinstance(value, (str, bytes, bytearray, dict)):
+        try:
+            return iter(value)
+        except TypeError:  # NumPy's array of no dimension says that it can be iterated.
+            pass
+    example = f": give [{shown(value)}]" if isinstance(value, (str, bytes)) else ""
+    raise InvalidInput(f"{name}={shown(value)} must be a list of {items}{example}")
+
+
+def texts(value: Any, name: str, items: str) -> tuple[str, ...]:
+    """Return the texts of an iterable; raise InvalidInput as `several`, and for an item that is no text."""
+    result = tuple(several(value, name, items))
+    strange = [item for item in result if not isinstance(item, str)]
+    if strange:
+        raise InvalidInput(f"{name} must be a list of {items}, and has {shown(strange[0])}, which is no text")
+    return result
+
+
+def shown(value: object) -> str:
+    """Return the value for an error text, shortened; a value that cannot be printed is named by its type."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr may raise anything: Python's does for numbers of 4,301 digits
+        text = f"this {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 Bytes = bytes | bytearray | memoryview

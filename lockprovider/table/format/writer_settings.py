@@ -142,7 +142,7 @@ def is_unordered(config: TableConfig) -> bool:
 
 def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
     """Return the configuration with this visibility; raise `InvalidInput` for an unknown one."""
-    if wanted not in VISIBILITIES:
+    if not isinstance(wanted, str) or wanted not in VISIBILITIES:
         raise InvalidInput(f"visibility={wanted!r} is not valid: use {' or '.join(map(repr, VISIBILITIES))}")
     others = {key: value for key, value in config.raw.items() if key != VISIBILITY_KEY}
     setting = {} if wanted == ORDERED else {VISIBILITY_KEY: wanted}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import shown
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
@@ -29,6 +30,7 @@ from lockprovider.table.timeline.versions import (
     Window,
     changed_rows,
     checkpoint_of,
+    is_empty,
     latest_checkpoint,
     touched,
     window,
@@ -143,7 +145,9 @@ def changes_since(
 
 
 def _checkpoint_time(table: TableContext, timeline: Timeline, version: TableVersion | None, order: Order) -> str:
-    return "" if version is None or version == "" else checkpoint_of(timeline, version, order, reached(table))
+    if version is None or is_empty(version):
+        return ""
+    return checkpoint_of(timeline, version, order, reached(table))
 
 
 def is_instant(text: str) -> bool:
@@ -152,10 +156,10 @@ def is_instant(text: str) -> bool:
 
 
 def _order(value: Order | str) -> Order:
-    try:
-        return Order(value)
-    except ValueError:
-        raise InvalidInput(f"order={value!r} is unknown: use {', '.join(order.value for order in Order)}") from None
+    known = {order.value: order for order in Order}
+    if not isinstance(value, str) or value not in known:
+        raise InvalidInput(f"order={shown(value)} is unknown: use {', '.join(known)}")
+    return known[value]
 
 
 def _changes(
@@ -234,7 +238,7 @@ def _result_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
     names = schema.names if columns is None else list(columns)
     missing = hudi_schema.absent(names, full.names)
     if missing or OPERATION in full.names:
-        raise InvalidInput(f"columns {missing or [OPERATION]!r} cannot be read; name some of {schema.names}")
+        raise InvalidInput(f"columns {shown(missing or [OPERATION])} cannot be read; name some of {schema.names}")
     return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
 
 

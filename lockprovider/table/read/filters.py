@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.read.literals import LiteralMisfit, Place, placed
+from fsspec_cas.given import several, shown
+from lockprovider.table.read.literals import LiteralMisfit, Place, literal_of, placed
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
@@ -110,6 +112,8 @@ class OneOf:
     def _is_in(self, column: pa.ChunkedArray) -> Any:
         """Return whether each value is in the list; null for null. Zero has no sign. Caches a long list as a set."""
         array = self.array
+        if len(array) == 0:  # Also of types that cannot be compared.
+            return pc.if_else(pc.is_valid(column), False, pa.scalar(None, pa.bool_()))
         if len(array) == 1:
             return pc.equal(column, array[0])
         if types.is_floating(self.kind):
@@ -453,7 +457,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 def _alternatives(tuples: Any) -> list[list[Any]]:
     """Return a filter's tuples as lists, of which one must be true; wrap a flat list.
 
-    Other values raise `InvalidInput`.
+    Other values, and tuples that are not (text, text, value), raise `InvalidInput`.
     """
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
@@ -462,8 +466,16 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
         alternatives = [alternatives]
     if not alternatives or not all(isinstance(terms, (list, tuple)) and terms for terms in alternatives):
         raise InvalidInput(
-            f"filter {_shown(tuples)} is no filter: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
+            f"filter {shown(tuples)} is no filter: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
         )
+    for term in chain.from_iterable(alternatives):
+        if not (
+            isinstance(term, (list, tuple))
+            and len(term) == 3  # noqa: PLR2004 - column, sign, value
+            and isinstance(term[0], str)
+            and isinstance(term[1], str)
+        ):
+            raise InvalidInput(f"filter {shown(term)} is not a tuple (column, sign, value), such as ('fare', '>', 3)")
     return alternatives
 
 
@@ -472,44 +484,36 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
 
     Unknown columns or signs, None, and values that do not fit raise `InvalidInput`.
     """
-    if not isinstance(term, (list, tuple)) or len(term) != 3:  # noqa: PLR2004 - column, sign, value
-        raise InvalidInput(f"filter {_shown(term)} is not a tuple (column, sign, value), such as ('fare', '>', 3)")
     column, sign, value = term
     if column not in schema.names:
         raise InvalidInput(
-            f"filter {_shown(term)} does not fit the table: {column!r} is not a column; the columns are {schema.names}"
+            f"filter {shown(term)} does not fit the table: {shown(column)} is not a column; the columns are {schema.names}"
         )
-    if value is None:
-        raise InvalidInput(f"filter {_shown(term)} is never true; to find nulls use ({column!r}, 'in', [None])")
     kind, sign = schema.field(column).type, "=" if sign == "==" else sign
     try:
         if sign in {"in", "not in"}:
             return (_listed(column, kind, value, negated=sign == "not in"),)
         if sign in {"=", "!="} or sign in _COMPARE:
-            return (compared(column, kind, sign, placed(value, kind)),)
+            literal = literal_of(value)
+            if literal is None:
+                raise InvalidInput(f"filter {shown(term)} is never true; to find nulls use ({column!r}, 'in', [None])")
+            return (compared(column, kind, sign, placed(literal, kind)),)
     except LiteralMisfit as error:
-        raise InvalidInput(f"filter {_shown(term)} does not fit the table: {error}; {column!r} is {kind}") from error
+        raise InvalidInput(f"filter {shown(term)} does not fit the table: {error}; {column!r} is {kind}") from error
     signs = "=, !=, <, <=, >, >=, in, not in"
-    raise InvalidInput(f"filter {_shown(term)} does not fit the table: {sign!r} is none of {signs}")
+    raise InvalidInput(f"filter {shown(term)} does not fit the table: {shown(sign)} is none of {signs}")
 
 
 def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:
     """Return the question `column in value`, without values that the type lacks; null is ordinary.
 
-    No list, or uncomparable values, raise `LiteralMisfit`.
+    No list raises `InvalidInput`; values that do not fit raise `LiteralMisfit`.
     """
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise LiteralMisfit(f"`in` takes a list of values: [{value!r}]")
-    values = value.to_pylist() if isinstance(value, (pa.Array, pa.ChunkedArray)) else list(value)
-    places = (placed(item, kind) for item in values if item is not None)
-    has_null = any(item is None for item in values)
+    literals = [literal_of(item) for item in several(value, f"filter on {column!r}: in", "values")]
+    places = (placed(literal, kind) for literal in literals if literal is not None)
     exact = [floor for floor, exact in places if exact]
+    has_null = any(literal is None for literal in literals)
     return OneOf(column, kind, exact, negated=negated, has_null=has_null, matches_null=True)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, (list, tuple)) or len(value) < 10 else repr(value[:10])  # noqa: PLR2004
-    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 - a few lines
 
 
 def _plain(values: pa.Array) -> pa.Array:

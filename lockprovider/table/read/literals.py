@@ -14,12 +14,15 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types
+
+from fsspec_cas.given import shown
 
 _DAY = r"(\d{4})-(\d\d)-(\d\d)"
 _TIME = re.compile(
@@ -70,17 +73,22 @@ def time_of(text: str) -> TimeLiteral:
             return _moment(match)
     except (ValueError, OverflowError):
         pass
-    raise LiteralMisfit(f"{text!r} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
+    raise LiteralMisfit(f"{shown(text)} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
 
 
-def day_of(text: str) -> date:
+def day_of(text: str) -> TimeLiteral:
     """Parse ISO text as a day; a time of day, or other text, raises `LiteralMisfit`."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
-            return date.fromisoformat(text)
+            return _midnight(date.fromisoformat(text).toordinal() - _EPOCH)
     except ValueError:
         pass
-    raise LiteralMisfit(f"{text!r} is no day; write it as 2026-01-02")
+    raise LiteralMisfit(f"{shown(text)} is no day; write it as 2026-01-02")
+
+
+def _midnight(days: int) -> TimeLiteral:
+    """Return the moment at which the day begins that is `days` after 1970-01-01; it fits all columns."""
+    return TimeLiteral(days * _SECONDS_OF_DAY, 1, None)
 
 
 def _moment(match: re.Match[str]) -> TimeLiteral:
@@ -105,35 +113,41 @@ def _offset(zone: str | None) -> int:
     return (hours * 60 + minutes) * 60 * (-1 if zone[0] == "-" else 1)
 
 
-def placed(value: Any, kind: pa.DataType) -> Place:
-    """Locate a literal among the values of a column's type; raises `LiteralMisfit` if they do not compare.
+def placed(literal: Any, kind: pa.DataType) -> Place:
+    """Locate a literal, as `literal_of` returns it, among the values of a column's type.
 
-    `value`: a plain Python value, `TimeLiteral`, or scalar.
+    Raises `LiteralMisfit` if they do not compare.
     """
     family, find = _family(kind)
-    place = find(_plain(value), kind)
+    place = find(literal, kind)
     if place is None:
-        raise LiteralMisfit(f"{_shown(value)} is no {family}")
+        raise LiteralMisfit(f"{shown(literal)} is no {family}")
     return place
 
 
-def _plain(value: Any) -> Any:
-    """Convert a scalar to a plain Python value or a `TimeLiteral`; return values unknown to Arrow unchanged."""
-    if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)) and not hasattr(value, "dtype"):
+def literal_of(value: Any) -> Any:
+    """Convert a value of Python, NumPy, pandas or Arrow to a plain Python value or a `TimeLiteral`.
+
+    Return None for the null of any library, and values unknown to Arrow unchanged.
+    """
+    if isinstance(value, np.generic) and (not isinstance(value, (np.datetime64, np.timedelta64)) or np.isnat(value)):
+        value = value.item()  # NaN of NumPy becomes Python's, NaT becomes None.
+    if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)):
         return value
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
-        zoned = value.tzinfo is not None
-        passed = (value.astimezone(timezone.utc).replace(tzinfo=None) if zoned else value) - _EPOCH_TIME
-        return TimeLiteral(passed // timedelta(microseconds=1), 10**6, zoned)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return value
+        passed = value.replace(tzinfo=None) - _EPOCH_TIME - (value.utcoffset() or timedelta())
+        return TimeLiteral(passed // timedelta(microseconds=1), 10**6, value.tzinfo is not None)
     try:
-        scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+        scalar = value if isinstance(value, pa.Scalar) else pa.array([value], from_pandas=True)[0]
+        if not scalar.is_valid:
+            return None
+        if types.is_timestamp(scalar.type):
+            return TimeLiteral(scalar.value, _PARTS[scalar.type.unit], scalar.type.tz is not None)
+        if types.is_date(scalar.type):
+            return _midnight(scalar.cast(pa.date32()).value)
+        return scalar.as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return value
-    if types.is_timestamp(scalar.type):
-        return TimeLiteral(scalar.value, _PARTS[scalar.type.unit], scalar.type.tz is not None)
-    return scalar.as_py()
 
 
 def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
@@ -209,6 +223,17 @@ def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
     return lambda value, _: Place(value, exact=True) if isinstance(value, kind) else None
 
 
+def _in_texts(value: Any, _: pa.DataType) -> Place | None:
+    """Locate a text among texts; None for other values. A lone surrogate raises `LiteralMisfit`."""
+    if not isinstance(value, str):
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise LiteralMisfit(f"{shown(value)} has a lone surrogate, which no stored text has: {error.reason}") from None
+    return Place(value, exact=True)
+
+
 def _in_days(value: Any, _: pa.DataType) -> Place | None:
     """Locate a day or time among days; None for other values.
 
@@ -216,12 +241,11 @@ def _in_days(value: Any, _: pa.DataType) -> Place | None:
     """
     if isinstance(value, str):
         value = day_of(value)
-    if isinstance(value, TimeLiteral):
-        if value.zoned:
-            raise LiteralMisfit("a moment with a time zone is no day; leave the zone out, or write date '2026-01-02'")
-        days, rest = divmod(value.units, value.per_second * _SECONDS_OF_DAY)
-        return Place(days, not rest)
-    return Place(value.toordinal() - _EPOCH, exact=True) if isinstance(value, date) else None
+    if not isinstance(value, TimeLiteral):
+        return None
+    if value.zoned:
+        raise LiteralMisfit("a moment with a time zone is no day; leave the zone out, or write date '2026-01-02'")
+    return _of_units(value, 1, _SECONDS_OF_DAY, 31)
 
 
 def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
@@ -231,31 +255,27 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
     """
     if isinstance(value, str):
         value = time_of(value)
-    elif isinstance(value, date):
-        value = TimeLiteral((value.toordinal() - _EPOCH) * _SECONDS_OF_DAY, 1, None)
     if not isinstance(value, TimeLiteral):
         return None
     if value.zoned is not None and value.zoned != (kind.tz is not None):
         had, expected = ("has a", "none") if value.zoned else ("has no", "one")
         raise LiteralMisfit(f"it {had} time zone, and times of type {kind} have {expected}")
-    units, rest = divmod(value.units * _PARTS[kind.unit], value.per_second)
-    place = _within(units, -(1 << 63) + 1, (1 << 63) - 1)
+    return _of_units(value, _PARTS[kind.unit], 1, 63)
+
+
+def _of_units(value: TimeLiteral, parts: int, seconds: int, bits: int) -> Place:
+    """Locate a moment among the signed numbers of this many bits, which count `parts` of so many `seconds`."""
+    units, rest = divmod(value.units * parts, value.per_second * seconds)
+    place = _within(units, -(1 << bits), (1 << bits) - 1)
     return place if not rest else Place(place.floor, exact=False)
 
 
 def _is_number(value: Any) -> bool:
     """Return whether the value is a number and no boolean; NaN raises `LiteralMisfit`."""
-    if isinstance(value, (float, Decimal)) and math.isnan(value):
+    is_nan = value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
+    if is_nan:
         raise LiteralMisfit("NaN does not equal any number; use an expression, pc.field(...).is_nan()")
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python refuses to print numbers of thousands of digits.
-        text = "this number"
-    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line
 
 
 _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], Place | None]], ...] = (
@@ -263,7 +283,7 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.Dat
     (types.is_integer, "number", _in_integers),
     (types.is_decimal, "number", _in_decimals),
     (types.is_floating, "number", _in_floats),
-    (types.is_string, "text (in '')", _among(str)),
+    (types.is_string, "text (in '')", _in_texts),
     (types.is_binary, "bytes", _among(bytes)),
     (types.is_date32, "day (date '2026-01-02')", _in_days),
     (types.is_timestamp, "time (timestamp '2026-01-02 12:30:00')", _in_moments),

@@ -22,7 +22,7 @@ from pyarrow import fs as arrow_fs
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import several
+from fsspec_cas.given import shown, texts
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
@@ -72,9 +72,9 @@ class ScanPlan:
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     """Return a caller's column names as a tuple; None means all columns.
 
-    A single text, a dict, or a value that cannot be iterated raises `InvalidInput`.
+    A single text, a dict, an item that is no text, or a value that cannot be iterated raises `InvalidInput`.
     """
-    return None if columns is None else tuple(several(columns, "columns", "names of columns"))
+    return None if columns is None else texts(columns, "columns", "names of columns")
 
 
 def plan_scan(
@@ -168,7 +168,7 @@ def _result_schema(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | 
         return schema
     missing = hudi_schema.absent(columns, full.names)
     if missing:
-        raise InvalidInput(f"columns {missing!r} are not in the table; name some of {schema.names}")
+        raise InvalidInput(f"columns {shown(missing)} are not in the table; name some of {schema.names}")
     return pa.schema([full.field(name) for name in columns])
 
 

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import shown
 from lockprovider.table.read.filters import (
     AND,
     OR,
@@ -80,6 +81,10 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
     Raises:
         InvalidInput: the text cannot be parsed, or a column or value does not fit; the message has the position.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"filter {shown(text)} has a lone surrogate at character {error.start + 1}") from None
     return _Parser(text, schema).parsed()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fsspec_cas.given import shown
 from lockprovider import InvalidSettings, Lease
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
@@ -91,7 +92,7 @@ def _checked_keep(table: TableContext, keep: KeepActive | None) -> KeepActive:
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
-        raise InvalidSettings(f"keep={keep!r} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
+        raise InvalidSettings(f"keep={shown(keep)} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
     if keep.fault:
         raise InvalidSettings(keep.fault)
     return keep

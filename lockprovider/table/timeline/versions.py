@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import shown
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.metadata import CommitMetadata
@@ -78,10 +79,16 @@ def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, reach
     return _of_done(timeline, version, order, reached)
 
 
+def is_empty(version: TableVersion) -> bool:
+    """Return whether this is the version of a table without commits."""
+    return isinstance(version, str) and not version
+
+
 def refuse_none(version: TableVersion | None) -> None:
-    """Raise `InvalidInput` for an empty version, where it does not mean the last commit."""
-    if version is None or version == "":
+    """Raise `InvalidInput` for what cannot name a version, where None does not mean the last commit."""
+    if version is None or is_empty(version):
         raise InvalidInput(f"{version!r} is no version; give a commit's result, or a Table.version from before")
+    check_version(version)
 
 
 def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached) -> Instant:
@@ -134,8 +141,8 @@ def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, reached: Reac
 
     Raises `InvalidInput` if it has none, `HistoryGone` if it is neither on the timeline nor possibly archived.
     """
-    if not commit.instant or not commit.completion:
-        raise InvalidInput(f"{commit!r} has made no commit; give Table.version for the table as it is")
+    if not all(isinstance(time, str) and time for time in (commit.instant, commit.completion)):
+        raise InvalidInput(f"{shown(commit)} has made no commit; give Table.version for the table as it is")
     is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
     if not is_known and commit.completion > reached():
         raise HistoryGone(

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Literal
+from typing import Literal, get_args
 
 from fsspec_cas import Entry, InvalidInput
+from fsspec_cas.given import shown, texts
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, data_files_in
@@ -40,6 +41,11 @@ class AsOf:
     time: str
     by: By = "completion"
 
+    def __post_init__(self) -> None:
+        """Raise `InvalidInput` for an unknown `by`."""
+        if not isinstance(self.by, str) or self.by not in get_args(By):
+            raise InvalidInput(f"by={shown(self.by)} is unknown: use {' or '.join(get_args(By))}")
+
     @classmethod
     def of(cls, when: str | datetime | AsOf) -> AsOf:
         """Parse 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
@@ -63,16 +69,15 @@ class AsOf:
 
 def time_text(when: str | datetime) -> str:
     """Return a time as on the timeline, 17 digits; raises `InvalidInput` if `when` is no time."""
-    match when:
-        case datetime() if when.tzinfo is not None:
-            return format_ms((when - _EPOCH) // timedelta(milliseconds=1))
-        case str():
-            try:
-                return format_ms(to_ms(when)) if when.isdigit() else time_text(_of_iso(when))
-            except (Corrupt, ValueError) as error:
-                raise InvalidInput(f"{when!r} is not a time: {_TIMES}") from error
-        case _:
-            raise InvalidInput(f"{when!r} is not a time: {_TIMES}")
+    try:
+        if isinstance(when, str) and when.isdigit():
+            return format_ms(to_ms(when))
+        moment = _of_iso(when) if isinstance(when, str) else when
+        if isinstance(moment, datetime) and moment.tzinfo is not None:
+            return format_ms((moment - _EPOCH) // timedelta(milliseconds=1))
+    except (Corrupt, ValueError, OverflowError) as error:  # An offset may move a time out of Python's years.
+        raise InvalidInput(f"{shown(when)} is not a time: {_TIMES}") from error
+    raise InvalidInput(f"{shown(when)} is not a time: {_TIMES}")
 
 
 def _of_iso(text: str) -> datetime:
@@ -165,11 +170,13 @@ def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the paths of a caller's partitions, or None; raises `InvalidInput` for one text or no list."""
-    if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable | None):
-        example = f"[{str(partitions)!r}]"
-        raise InvalidInput(f"partitions={partitions!r} must be a list of paths of partitions: give {example}")
-    return None if partitions is None else tuple(partitions)
+    """Return the paths of a caller's partitions, or None; raises `InvalidInput` for one text or no list of texts.
+
+    Of a dict it returns the keys.
+    """
+    if partitions is None:
+        return None
+    return texts(partitions.keys() if isinstance(partitions, dict) else partitions, "partitions", "paths of partitions")
 
 
 @dataclass(frozen=True, slots=True)

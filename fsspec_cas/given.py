@@ -31,7 +31,9 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidInput(f"{name}={shown(value)} must be a whole number, {least} or more, e.g. {name}={max(least, 5)}")
+        raise InvalidInput(
+            f"{name}={shown(value)} must be a whole number, {least} or more, e.g. {name}={max(least, 5)}"
+        )
     return value
 
 

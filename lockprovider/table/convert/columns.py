@@ -38,22 +38,31 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
 
 def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
     """Return nullable fields of stored types; UnsupportedSchema for a bad name or type, which it places in `path`."""
-    _check_names([column.name for column in fields])
+    _check_names([column.name for column in fields], path)
     return [
         pa.field(column.name, stored_type(column.type, f"{path}.{column.name}" if path else column.name))
         for column in fields
     ]
 
 
-def _check_names(names: Sequence[str]) -> None:
-    """Raise UnsupportedSchema for meta columns, names that `_NAME` does not match, and names equal but for case."""
+def _check_names(names: Sequence[str], path: str) -> None:
+    """Raise UnsupportedSchema for meta columns, names that `_NAME` does not match, and names equal but for case.
+
+    `path`: the column that has these fields; empty for the columns themselves.
+    """
     spellings: dict[str, str] = {}
+    owner = f" in {path!r}" if path else ""
     for name in names:
-        if name in META_COLUMNS or not _NAME.fullmatch(name):
-            raise UnsupportedSchema(f"column name {name!r} cannot be used: rename it, with letters, digits and _ only")
+        if not _NAME.fullmatch(name):
+            raise UnsupportedSchema(
+                f"column name {name!r}{owner} cannot be used: rename it, with letters, digits and _ only, "
+                "and no digit first"
+            )
+        if name in META_COLUMNS:
+            raise UnsupportedSchema(f"column name {name!r}{owner} is one of Hudi's meta columns: rename it")
         if name.lower() in spellings:
             raise UnsupportedSchema(
-                f"columns {spellings[name.lower()]!r} and {name!r} are one to SQL engines: rename one"
+                f"columns {spellings[name.lower()]!r} and {name!r}{owner} are one to SQL engines: rename one"
             )
         spellings[name.lower()] = name
 
@@ -137,7 +146,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
             continue
         inner = _merged_type(fields[number].type, field.type, f"{path}.{field.name}" if path else field.name)
         fields[number] = fields[number].with_type(inner)
-    _check_names([field.name for field in fields])
+    _check_names([field.name for field in fields], path)
     return fields
 
 

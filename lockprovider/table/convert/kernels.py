@@ -184,7 +184,7 @@ def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
     """Write floats as Java does: plain from 0.001 to 10,000,000, otherwise with an exponent."""
     encoded = values.cast(pa.string()).dictionary_encode()
     words = [_java_number(word) for word in encoded.dictionary.to_pylist()]
-    return pa.array(words, column).take(encoded.indices)
+    return repeated(pa.array(words, column), encoded.indices)
 
 
 def _java_number(word: str) -> str:
@@ -231,10 +231,10 @@ def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
     pyarrow's cast fails beyond 2 GiB of the buffer.
     """
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, dtype="<i8", count=values.offset + len(values) + 1)[values.offset :]
     if len(values) == 0:
         return pa.array([], column)
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, dtype="<i8", count=values.offset + len(values) + 1)[values.offset :]
     if ends[-1] - ends[0] > ARRAY_BYTES:
         raise TooLong
     starts = pa.py_buffer((ends - ends[0]).astype("<i4"))
@@ -342,6 +342,26 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
         return elements.take(pa.array(places))
     except pa.ArrowNotImplementedError:  # pyarrow cannot take from run-end encoded elements.
         return lists.flatten()
+
+
+# -- repeated values ---------------------------------------------------------------------------------------------------
+
+
+def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
+    """Return the values at these places, maybe several times; raises TooLong if 32-bit offsets may not suffice.
+
+    pyarrow 18 then returns damaged arrays, pyarrow 26 raises.
+    """
+    if types.is_string(values.type) or types.is_binary(values.type):
+        lengths = pc.binary_length(values)
+        size = (pc.max(lengths).as_py() or 0) * len(places)
+        if size > ARRAY_BYTES:
+            size = pc.sum(lengths.take(places)).as_py() or 0
+    else:
+        size = values.nbytes * len(places) if values.type.num_fields and len(places) > 1 else 0
+    if size > ARRAY_BYTES:
+        raise TooLong
+    return values.take(places)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

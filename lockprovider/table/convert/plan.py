@@ -26,6 +26,7 @@ from lockprovider.table.convert.kernels import (
     equal_keys,
     kernel_for,
     lengths_of,
+    repeated,
     runs_of,
     without_hidden,
 )
@@ -95,8 +96,15 @@ class _Unfit(Exception):
         """Return the misfit with this row number and the first refused value; runs the kernel again to find it."""
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
-        position = _first(self.kernel, self.values)
-        return self.misfit.at(row, self.values[position].as_py())
+        return self.misfit.at(row, _shown(self.values[_first(self.kernel, self.values)]))
+
+
+def _shown(value: pa.Scalar) -> Any:
+    """Return a value for an error, as text if Python has no such value, like a time in the year 20000."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return str(value.cast(pa.string()))
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
@@ -189,7 +197,7 @@ class _Compiler:
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
         """Return the step between two types; if they do not fit, append to `misfits`, and the step is useless."""
         if types.is_dictionary(source) and not types.is_dictionary(target):
-            return _decoded(self._of_type(source.value_type, target, path), target)
+            return _decoded(self._of_type(source.value_type, target, path))
         if types.is_run_end_encoded(source):
             return _expanded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
@@ -283,11 +291,8 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
     return run
 
 
-def _decoded(step: ColumnStep, target: pa.DataType) -> ColumnStep:
-    """Return the step that converts a dictionary's values, then repeats them; ignores misfits that no row uses.
-
-    The step raises TooLong if the text exceeds `ARRAY_BYTES`.
-    """
+def _decoded(step: ColumnStep) -> ColumnStep:
+    """Return the step that converts a dictionary's values, then repeats them; ignores misfits that no row uses."""
 
     def run(values: pa.Array) -> pa.Array:
         """Convert one dictionary array; may raise TooLong."""
@@ -297,15 +302,8 @@ def _decoded(step: ColumnStep, target: pa.DataType) -> ColumnStep:
         except _Unfit:
             used = pc.unique(values.indices.drop_null())
             places = pc.index_in(values.indices, value_set=used)
-            return step(words.take(used)).take(places)
-        if types.is_string(target) or types.is_binary(target):
-            most = pc.max(pc.binary_length(converted)).as_py() or 0
-            if (
-                most * len(values) > ARRAY_BYTES
-                and pc.sum(pc.binary_length(converted).take(values.indices)).as_py() > ARRAY_BYTES
-            ):
-                raise TooLong
-        return converted.take(values.indices)
+            return repeated(step(words.take(used)), places)
+        return repeated(converted, values.indices)
 
     return ColumnStep(run, renames=False)
 
@@ -317,7 +315,7 @@ def _expanded(step: ColumnStep) -> ColumnStep:
         if not types.is_run_end_encoded(values.type):
             return step(values)  # `without_hidden` has expanded the runs.
         runs, places = runs_of(values)
-        return step(runs).take(places)
+        return repeated(step(runs), places)
 
     return ColumnStep(run, renames=False)
 

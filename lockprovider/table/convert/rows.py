@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from fsspec_cas.given import shown
 from lockprovider.table.convert.kernels import TooLong, ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 
@@ -151,39 +151,37 @@ def _has_map(kind: pa.DataType) -> bool:
     return bool(types.is_map(kind)) or any(map(_has_map, inner))
 
 
-def _of_objects(values: Sequence[Any], column_type: pa.DataType | None) -> pa.Array:
+def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
     """Convert Python objects by their own types, NaN to null; raises TooLong, and pyarrow's and Python's errors.
 
     `column_type` only tells maps from structs.
     """
-    mask = np.array([_is_null(value) for value in values], dtype=np.bool_)
-    present = [value for value, is_null in zip(values, mask, strict=True) if not is_null]
-    if column_type is not None and types.is_map(column_type):
-        entries = [list(value.items() if isinstance(value, dict) else value) for value in present]
-        keys, items = ([pair[index] for pair in chain.from_iterable(entries)] for index in (0, 1))
-        lengths = map(len, entries)
-        ends = ends_of([0 if is_null else next(lengths) for is_null in mask])
-        inner = _of_objects(keys, None), _of_objects(items, column_type.item_type)
-        return pa.MapArray.from_arrays(ends, *inner, mask=pa.array(mask))
-    if (
-        column_type is not None
-        and types.is_struct(column_type)
-        and present
-        and all(isinstance(value, dict) for value in present)
-    ):
+    values = [None if _is_null(value) else value for value in values]
+    present = [value for value in values if value is not None]
+    mask = pa.array([value is None for value in values], pa.bool_())
+    if types.is_map(column_type):
+        maps = [_pairs(value) for value in values]
+        keys, items = ([pair[index] for pair in chain.from_iterable(maps)] for index in (0, 1))
+        inner = _of_objects(keys, pa.null()), _of_objects(items, column_type.item_type)
+        return pa.MapArray.from_arrays(ends_of(list(map(len, maps))), *inner, mask=mask)
+    if types.is_struct(column_type) and present and all(isinstance(value, dict) for value in present):
         names = list(dict.fromkeys(chain.from_iterable(present)))
-        field_types = {
-            field.name: field.type for field in (column_type.field(index) for index in range(column_type.num_fields))
-        }
-        parts = [_of_objects([(value or {}).get(name) for value in values], field_types.get(name)) for name in names]
-        return pa.StructArray.from_arrays(parts, names, mask=pa.array(mask))
-    if (
-        column_type is not None
-        and types.is_list(column_type)
-        and all(isinstance(value, (list, tuple)) for value in present)
-    ):
-        inside = _of_objects(list(chain.from_iterable(present)), column_type.value_type)
-        lengths = map(len, present)
-        ends = ends_of([0 if is_null else next(lengths) for is_null in mask])
-        return pa.ListArray.from_arrays(ends, inside, mask=pa.array(mask))
-    return pa.array(list(values), from_pandas=True)
+        field_types = {field.name: field.type for field in map(column_type.field, range(column_type.num_fields))}
+        parts = [
+            _of_objects([(value or {}).get(name) for value in values], field_types.get(name, pa.null()))
+            for name in names
+        ]
+        return pa.StructArray.from_arrays(parts, names, mask=mask)
+    if types.is_list(column_type) and all(isinstance(value, (list, tuple)) for value in present):
+        lists = [value or () for value in values]
+        inside = _of_objects(list(chain.from_iterable(lists)), column_type.value_type)
+        return pa.ListArray.from_arrays(ends_of(list(map(len, lists))), inside, mask=mask)
+    return pa.array(values, from_pandas=True)
+
+
+def _pairs(value: Any) -> list[Any]:
+    """Return a map's pairs of key and value, none for None; raises ValueError for what is no map."""
+    pairs = [] if value is None else list(value.items() if isinstance(value, dict) else value)
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004 - key and value
+        raise ValueError(f"{shown(value)} is no map: give a dict, or a list of pairs (key, value)")
+    return pairs

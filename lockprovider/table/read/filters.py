@@ -6,7 +6,7 @@ A filter is a postfix program run by a loop: a pyarrow expression of some thousa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain
@@ -485,10 +485,9 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
     Unknown columns or signs, None, and values that do not fit raise `InvalidInput`.
     """
     column, sign, value = term
+    misfit = f"filter {shown(term)} does not fit the table"
     if column not in schema.names:
-        raise InvalidInput(
-            f"filter {shown(term)} does not fit the table: {shown(column)} is not a column; the columns are {schema.names}"
-        )
+        raise InvalidInput(f"{misfit}: {shown(column)} is not a column; the columns are {schema.names}")
     kind, sign = schema.field(column).type, "=" if sign == "==" else sign
     try:
         if sign in {"in", "not in"}:
@@ -499,9 +498,8 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
                 raise InvalidInput(f"filter {shown(term)} is never true; to find nulls use ({column!r}, 'in', [None])")
             return (compared(column, kind, sign, placed(literal, kind)),)
     except LiteralMisfit as error:
-        raise InvalidInput(f"filter {shown(term)} does not fit the table: {error}; {column!r} is {kind}") from error
-    signs = "=, !=, <, <=, >, >=, in, not in"
-    raise InvalidInput(f"filter {shown(term)} does not fit the table: {shown(sign)} is none of {signs}")
+        raise InvalidInput(f"{misfit}: {error}; {column!r} is {kind}") from error
+    raise InvalidInput(f"{misfit}: {shown(sign)} is none of =, !=, <, <=, >, >=, in, not in")
 
 
 def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:

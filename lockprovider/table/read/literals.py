@@ -73,7 +73,9 @@ def time_of(text: str) -> TimeLiteral:
             return _moment(match)
     except (ValueError, OverflowError):
         pass
-    raise LiteralMisfit(f"{shown(text)} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
+    raise LiteralMisfit(
+        f"{shown(text)} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z"
+    )
 
 
 def day_of(text: str) -> TimeLiteral:
@@ -137,13 +139,16 @@ def literal_of(value: Any) -> Any:
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
         passed = value.replace(tzinfo=None) - _EPOCH_TIME - (value.utcoffset() or timedelta())
         return TimeLiteral(passed // timedelta(microseconds=1), 10**6, value.tzinfo is not None)
+    return _of_arrow(value)
+
+
+def _of_arrow(value: Any) -> Any:
+    """Convert a value by pyarrow, as `literal_of` does."""
     try:
         scalar = value if isinstance(value, pa.Scalar) else pa.array([value], from_pandas=True)[0]
-        if not scalar.is_valid:
-            return None
-        if types.is_timestamp(scalar.type):
+        if scalar.is_valid and types.is_timestamp(scalar.type):
             return TimeLiteral(scalar.value, _PARTS[scalar.type.unit], scalar.type.tz is not None)
-        if types.is_date(scalar.type):
+        if scalar.is_valid and types.is_date(scalar.type):
             return _midnight(scalar.cast(pa.date32()).value)
         return scalar.as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

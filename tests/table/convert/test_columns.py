@@ -8,6 +8,7 @@ import pytest
 from fsspec_cas import InvalidInput
 from lockprovider.table.convert.columns import leaf_types, new_fields, new_table_schema, with_columns
 from lockprovider.table.errors import UnsupportedSchema
+from lockprovider.table.format.schema import META_COLUMNS
 
 UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
@@ -100,8 +101,8 @@ def test_wider_struct_adds_what_is_new_at_the_end() -> None:
     ("added", "error", "text"),
     [
         ([("st", pa.struct([("x", pa.string())]))], UnsupportedSchema, "'st.x' is int64 in the table, not string"),
-        ([("st.X", pa.string())], UnsupportedSchema, "'x' and 'X' are one"),
-        ([("st.a b", pa.string())], UnsupportedSchema, "'a b' cannot be used"),
+        ([("st.X", pa.string())], UnsupportedSchema, "'x' and 'X' in 'st' are one"),
+        ([("st.a b", pa.string())], UnsupportedSchema, "'a b' in 'st' cannot be used"),
         ([("st.d", pa.duration("s"))], UnsupportedSchema, "'st.d' has type duration"),
         ([("st", pa.list_(pa.int64()))], UnsupportedSchema, "'st' is struct<x: int64> in the table"),
         ([("id", pa.string())], UnsupportedSchema, "'id' is int64 in the table, not string"),
@@ -132,3 +133,16 @@ def test_new_fields_of_rows_are_found_at_every_depth() -> None:
     more = new_fields(DEEP, given)
     assert more.names == ["st.y", "l.element.y", "m.value.x.element.a", "n"]
     assert new_fields(with_columns(DEEP, more), given).names == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (pa.schema([("1a", pa.int64())]), "column name '1a' cannot be used: .* and no digit first"),
+        (pa.schema([("st", pa.struct([("1a", pa.int64())]))]), "column name '1a' in 'st' cannot be used"),
+        (pa.schema([("st", pa.struct([(META_COLUMNS[0], pa.string())]))]), "in 'st' is one of Hudi's meta columns"),
+    ],
+)
+def test_column_name_that_cannot_be_used_is_refused_with_its_place(schema: pa.Schema, text: str) -> None:
+    with pytest.raises(UnsupportedSchema, match=text):
+        new_table_schema(schema)

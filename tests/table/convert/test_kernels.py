@@ -169,3 +169,42 @@ def test_old_floats_become_the_texts_of_java() -> None:
 def test_old_files_that_no_promotion_explains_are_corrupt(values: pa.Array, column: pa.DataType) -> None:
     with pytest.raises(Corrupt, match="an old file does not fit the table: c: "):
         convert(values, column, rules=READ)
+
+
+@pytest.mark.parametrize("word", [MIB * "x", [MIB * "x"], {"a": MIB * "x"}], ids=["text", "list", "struct"])
+@pytest.mark.parametrize("encoding", ["dictionary", "runs"])
+def test_repeated_value_of_more_than_2_gib_in_all_becomes_several_arrays(word: Any, encoding: str) -> None:
+    words, count = pa.array([word]), 2100
+    if encoding == "dictionary":
+        values = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), words)
+    else:
+        values = pa.RunEndEncodedArray.from_arrays(pa.array([count], pa.int32()), words)
+    column = convert(values, words.type if pa.types.is_struct(words.type) else pa.array([word]).type)
+    assert column.num_chunks > 1
+    assert len(column) == count
+    assert column[-1].as_py() == word
+
+
+def test_repeated_value_beside_a_misfit_that_no_row_uses_becomes_several_arrays() -> None:
+    values = pa.DictionaryArray.from_arrays(np.zeros(2100, np.int32), pa.array([MIB * b"x", b"\xff"]))
+    assert len(convert(values, pa.string(), rules=READ)) == 2100
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()], ids=str)
+def test_empty_array_may_have_no_offsets(kind: pa.DataType) -> None:
+    empty = pa.Array.from_buffers(kind, 0, [None, pa.py_buffer(b""), pa.py_buffer(b"")])
+    assert len(convert(empty, pa.string() if kind == pa.large_string() else pa.binary())) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        (pa.array([0, 2**62], pa.timestamp("s", "UTC")), pa.timestamp("us", "UTC")),
+        (pa.array([0, 2**62], pa.timestamp("s")), pa.timestamp("us")),
+        (pa.array([0, 2**62 // 86_400_000 * 86_400_000], pa.date64()), pa.date32()),
+    ],
+    ids=["moment", "time", "day"],
+)
+def test_misfit_that_python_cannot_hold_is_refused_with_its_row(values: pa.Array, column: pa.DataType) -> None:
+    with pytest.raises(DoesNotFit, match=r"does not fit .* in row 1"):
+        convert(values, column)

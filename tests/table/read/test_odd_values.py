@@ -62,7 +62,7 @@ class Mute:
 NULLS = (None, pd.NaT, pd.NA, np.datetime64("NaT"), pa.scalar(None), pa.scalar(None, pa.timestamp("us")))
 ODD: tuple[Any, ...] = (
     *NULLS, float("nan"), float("inf"), -0.0, 10**400, 10**5000, 2**63, 2**64, True, 1.5, 1 + 2j,
-    np.int8(1), np.uint64(2**64 - 1), np.float16(1.5), np.float32("nan"), np.bool_(True), np.str_("ulm"),  # noqa: FBT003
+    np.int8(1), np.uint64(2**64 - 1), np.float16(1.5), np.float32("nan"), np.bool_(True), np.str_("ulm"),
     np.bytes_(b"ulm"), np.datetime64("2026-01-02"), np.datetime64("2026-01-02T03:04:05.123456789"),
     np.timedelta64(1, "ns"), np.longdouble(1), np.array([1, 2]), np.array(1), np.array(["ulm"]),
     pd.Timestamp("2026-01-02"), pd.Timestamp("2026-01-02", tz="UTC"), pd.Timestamp.max, pd.Timedelta("1s"),
@@ -92,10 +92,12 @@ def kept(row_filter: Filter) -> list[Any]:
 
 
 def rows_or_refused(read: Callable[[], Any], *refusals: type[Exception]) -> None:
+    refusal = ""
     try:
         read()
     except (InvalidInput, *refusals) as error:
-        assert len(str(error)) < 2000
+        refusal = str(error)
+    assert len(refusal) < 2000
 
 
 @pytest.mark.parametrize("value", ODD, ids=name)
@@ -161,7 +163,7 @@ def test_null_of_any_library_finds_nulls_in_a_list_and_is_refused_alone(null: An
         ("ts", ">=", date.max, [3]),
         ("ts", "=", pa.scalar(2**63 - 1, pa.timestamp("us")), [3]),
         ("ts", "<=", pa.scalar(-(2**63), pa.timestamp("us")), [-2]),
-        ("ts", ">", datetime.min, [1, 3]),
+        ("ts", ">", datetime(1, 1, 1), [1, 3]),  # noqa: DTZ001
         ("tz", "<", datetime.min.replace(tzinfo=EAST), [-2]),
         ("tz", ">", datetime.max.replace(tzinfo=timezone(-timedelta(hours=5))), [3]),
         ("tz", "<=", datetime(1970, 1, 1, 5, 0, 0, 1, tzinfo=EAST), [1, -2]),

@@ -1,0 +1,59 @@
+"""Rows of pandas with maps: what a map may be is converted, and everything else is refused with its column's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from lockprovider.table.convert.rows import as_table
+from lockprovider.table.errors import UnsupportedSchema
+
+MAP = pa.map_(pa.string(), pa.int64())
+COLUMNS = pa.schema(
+    [
+        ("m", MAP),
+        ("l", pa.list_(MAP)),
+        ("st", pa.struct([("m", MAP), ("x", pa.int64())])),
+        ("deep", pa.map_(pa.string(), MAP)),
+    ]
+)
+
+
+def converted(column: str, *values: Any) -> list[Any]:
+    series = pd.Series([None] * len(values), dtype=object)
+    for row, value in enumerate(values):
+        series.iat[row] = value  # noqa: PD009 - `iloc` would spread a dict
+    found: list[Any] = as_table(pd.DataFrame({column: series}), lambda: COLUMNS)[column].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("null", [None, pd.NaT, pd.NA, float("nan")], ids=repr)
+@pytest.mark.parametrize(
+    ("column", "value", "stored"),
+    [
+        ("m", {"a": 1}, [("a", 1)]),
+        ("m", (("a", 1), ["b", None]), [("a", 1), ("b", None)]),
+        ("m", {}, []),
+        ("l", [{"a": 1}, {}, None], [[("a", 1)], [], None]),
+        ("st", {"m": {"a": 1}, "x": 2}, {"m": [("a", 1)], "x": 2}),
+        ("deep", {"k": {"a": 1}}, [("k", [("a", 1)])]),
+    ],
+)
+def test_map_of_pandas_is_stored_beside_a_null(column: str, value: Any, stored: Any, null: Any) -> None:
+    assert converted(column, value, null, value) == [stored, None, stored]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["a"], ["ab"], [["a"]], [["a", 1, 2]], [{"a": 1}], [{0: "a", 1: 5}], [{0: "a"}], [1], [None], [()], ({"a": 1},)],
+    ids=repr,
+)
+def test_value_that_is_no_map_is_refused_with_its_column(value: Any) -> None:
+    for column, inner in (("m", value), ("l", [value]), ("st", {"m": value}), ("deep", {"k": value})):
+        with pytest.raises(
+            UnsupportedSchema, match=rf"column '{column}' of dtype object cannot be stored: .* is no map"
+        ):
+            converted(column, {"a": 1} if column == "m" else inner, inner)

@@ -6,6 +6,7 @@ Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, reduce
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fsspec_cas import CasError, ObjectNotFound, Version
+from fsspec_cas import CasError, Version
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HISTORY
@@ -62,16 +63,16 @@ def _look(table: TableKnowledge) -> History:
 
 
 def _number(table: TableKnowledge) -> tuple[int, Version | None]:
-    """Read the manifest number and its file's version; without a valid file, list manifests (version None).
+    """Read the manifest number, and its file's version (None without the file); without a valid number list manifests.
 
     The number 0 means that nothing was archived.
     """
-    with contextlib.suppress(ObjectNotFound, ValueError):
-        content = table.place.store.read(VERSION_FILE)
+    content = table.place.store.read_or_none(VERSION_FILE)
+    if content is not None and re.fullmatch(rb"\s*[0-9]{1,18}\s*", content.data):
         return int(content.data), content.version
     names = (entry.path.rpartition("/")[2] for entry in table.place.store.list(f"{HISTORY}/manifest_"))
     numbers = (number for name in names if (number := parse_manifest_name(name)) is not None)
-    return max(numbers, default=0), None
+    return max(numbers, default=0), None if content is None else content.version
 
 
 def _manifest(table: TableKnowledge, number: int) -> Manifest:

@@ -76,7 +76,7 @@ class Answer:
             body = f"<Error><Code>{_CODE[self.status]}</Code></Error>".encode()
         length = self.headers.pop("length", str(len(body)))
         head = [f"HTTP/1.1 {self.status} {_REASON[self.status]}", f"Content-Length: {length}"]
-        head += [f"{name}: {value}" for name, value in self.headers.items()]
+        head += [f"{name}: {value}" for name, value in {"x-amz-request-id": "0", **self.headers}.items()]
         return "\r\n".join([*head, "", ""]).encode() + (b"" if verb == "HEAD" or self.status == 304 else body)
 
 

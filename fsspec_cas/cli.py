@@ -216,7 +216,7 @@ def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -
     try:
         outcome.unwrap()
     except CasError as error:
-        complain("fsspec-cas", str(error).replace("; call resolve(), or read it and decide", "; read it and decide"))
+        complain("fsspec-cas", str(error).removesuffix(", or settle it by Store.resolve"))
     return code
 
 

@@ -72,32 +72,33 @@ def log_to_stderr(program: str, verbose: int) -> None:
 def storage_options(arguments: Any) -> dict[str, Any]:
     """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins.
 
-    Raises InvalidInput for bad `KEY=VALUE` or JSON.
+    Raises InvalidInput for bad `KEY=VALUE` or JSON, or if one -o contradicts another.
     """
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
+    values: dict[str, Any] = {}
     for number, pair in enumerate(arguments.options, 1):
         key, equals, text = pair.partition("=")
         if not key or not equals:
             raise InvalidInput(
                 f"option {number} of -o must be KEY=VALUE (its text is not shown, as it may hold a secret)"
             )
-        _set(options, key.split("."), _value(key, text), key)
+        value = _value(key, text)
+        for other, before in values.items():
+            overlap = f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+            if overlap and (key, value) != (other, before):
+                raise InvalidInput(f"-o {key}=... contradicts -o {other}=...: give only one of them")
+        values[key] = value
+        _set(options, key.split("."), value)
     return options
 
 
-def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) -> None:
-    """Set `options` along `steps`, creating nested dicts and replacing the last step's value; `key` is for the message.
-
-    Raises InvalidInput if an earlier step holds no dict.
-    """
-    nested = options
+def _set(options: dict[str, Any], steps: Sequence[str], value: Any) -> None:
+    """Set `options` along `steps`, creating or replacing what is no dict on the way, and the last step's value."""
     for step in steps[:-1]:
-        nested = nested.setdefault(step, {})
-        if not isinstance(nested, dict):
-            raise InvalidInput(
-                f"-o {key}=... sets an option below {step!r}, which has a value itself: give only one of them"
-            )
-    nested[steps[-1]] = value
+        if not isinstance(options.get(step), dict):
+            options[step] = {}
+        options = options[step]
+    options[steps[-1]] = value
 
 
 def _json_object(text: str) -> dict[str, Any]:

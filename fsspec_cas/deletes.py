@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fsspec_cas.answer import Applied, Missing, NoAnswer, WriteAnswer
 from fsspec_cas.backends import Backend
 from fsspec_cas.backends.s3 import is_amazon
-from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
+from fsspec_cas.errors import NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.outcome import ABSENT, Version, Write
 from fsspec_cas.sender import Sender
 
@@ -78,12 +78,8 @@ async def delete_behavior_of(
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> DeleteBehavior:
     """Create an object at `path`, test conditional deletes on it, and return the behavior.
 
-    Raises Unavailable without clear answers; the object may then remain.
+    Raises Unavailable without clear answers, or the store's refusal; the object may then remain.
     """
-    try:
-        version_made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
-    except OutcomeUnknown as error:
-        raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
 
     async def remove(version: Version | None) -> bool:
         """Delete the object, with retries; return whether it was removed.
@@ -106,12 +102,13 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         return removed
 
     try:
+        version_made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
         keeps_condition = not await remove(Version(version_made.backend, _NEVER))
         if keeps_condition and await remove(version_made):
             return DeleteBehavior(success_is_proof=not await remove(version_made))
     except NotSupported:
         keeps_condition = True  # the object is still in place
-    except StoreError as error:
+    except (OutcomeUnknown, Unavailable) as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
     if keeps_condition:
         await remove(None)

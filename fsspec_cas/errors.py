@@ -4,7 +4,7 @@
         Refused              read again, decide again
             AlreadyExists        (a FileExistsError)
             VersionMismatch
-        OutcomeUnknown       `resolve()`, or read and decide
+        OutcomeUnknown       `Store.resolve`, or read and decide
         StoreError           nothing was written (an OSError)
             ObjectNotFound       (a FileNotFoundError)
             BucketNotFound       (a FileNotFoundError)

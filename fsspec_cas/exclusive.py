@@ -66,6 +66,7 @@ class AsyncExclusive:
 
         Raises:
             NotBytes: `data` has no buffer; nothing was appended.
+            OutcomeUnknown: the store made an object of the parts so far.
             StoreError: a part could not be sent; no object will appear.
         """
         self._check_open()
@@ -228,7 +229,7 @@ class Exclusive:
     def __del__(self) -> None:
         """Drop the parts of an unclosed writer; do nothing while the interpreter ends.
 
-        On fsspec's loop this only starts it; a blocking backend (local files, memory, obstore) drops them here.
+        Over a network this only starts it; local files and memory drop them here.
         """
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():

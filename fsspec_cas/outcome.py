@@ -231,7 +231,7 @@ class Unknown(_ThreeWay):
         """
         done = "removed" if self.write.removes else "written"
         raise OutcomeUnknown(
-            f"{self.write.path!r} may have been {done}: {self.why}; call resolve(), or read it and decide",
+            f"{self.write.path!r} may have been {done}: {self.why}; read it and decide, or settle it by Store.resolve",
             path=self.write.path,
             outcome=self,
         )

@@ -198,7 +198,9 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
     contradictions = progress.contradictions + 1
     if contradictions > _CONTRADICTIONS:
         refusals = f"the store refused a true condition {contradictions} times"
-        return progress, Inconclusive(f"{progress.why}; then {refusals}") if progress.doubt else Contradicts(refusals)
+        if progress.doubt:
+            return progress, Inconclusive(f"{progress.why}; then {refusals}")
+        return progress, Contradicts(refusals)
     return replace(progress, contradictions=contradictions), Adapt(contradictions - 1, progress.dialect)
 
 

@@ -264,8 +264,10 @@ class Sender:
                 strangers += _is_strange(answer)
                 progress, step = _after(progress, step, answer)
         except (StoreError, NotSupported) as error:
-            if progress.unsure:  # an unreadable store does not mean "lost"
-                return Unknown(progress.write, f"{progress.why}; then: {error}", data, progress.resent)
+            checking = progress.refused and isinstance(step, ReadHead)
+            if progress.unsure or checking:  # an unreadable store does not mean "lost"
+                why = progress.why or "it was refused, perhaps as a proxy's second copy"
+                return Unknown(progress.write, f"{why}; then: {error}", data, progress.resent)
             raise
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
             raise stop from _interrupted(progress, data)

@@ -50,7 +50,7 @@ class Store:
     ) -> None:
         check_backend(backend, "Store")
         self._world = world or Machine()
-        self._drive = drive_of(self._world, blocking=backend.blocking)
+        self._drive = drive_of(self._world, backend)
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
         self._on_throttled = on_throttled
         self._isolated: Store | None = None

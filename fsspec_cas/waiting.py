@@ -146,10 +146,13 @@ class _Starter:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
-        """Body of the starting thread: mark it as alive, and run queued calls forever."""
+        """Body of the starting thread: mark it as alive until its end, and run queued calls forever."""
         self._lives = True
-        while True:
-            self._make(*self._asked.get())
+        try:
+            while True:
+                self._make(*self._asked.get())
+        finally:  # an exception sent to this thread
+            self._lives = False
 
     def _help(self) -> None:
         """Run the queued calls in this extra thread, then end."""

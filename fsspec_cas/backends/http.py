@@ -230,21 +230,19 @@ def patience_s(timeout_s: float, request: StoreRequest) -> float:
 
 
 def unreached(
-    error: BaseException, hint: str, path: str, *, proven: bool, unsent: tuple[type[BaseException], ...] = ()
+    error: BaseException, hint: str, path: str, *, proven: bool, unsent: tuple[type[Exception], ...]
 ) -> str | None:
-    """Return why the request was certainly not sent (`unsent`: such errors of the client), else None.
+    """Return why the request was certainly not sent; None unless an error of `unsent` caused this one.
 
     Unless this server has answered before (`proven`), a wrong address or certificate raises Unavailable.
     """
     causes = list(_causes(error))
+    if not any(isinstance(cause, unsent) for cause in causes):
+        return None  # a connection that broke later can show the same TLS error
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
     if wrong is not None and not proven:
         raise Unavailable(f"{path!r} cannot be reached, and nothing was sent: {wrong}", path=path) from error
-    if wrong is not None or any(
-        isinstance(exception, (*unsent, socket.gaierror, ConnectionRefusedError)) for exception in causes
-    ):
-        return f"could not connect: {error}"
-    return None
+    return f"could not connect: {error}"
 
 
 def _misconfigured(cause: BaseException, hint: str) -> str | None:

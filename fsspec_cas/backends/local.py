@@ -116,7 +116,8 @@ class LocalBackend(Backend):
         """
         with _as_store_error(path):
             if condition is None:
-                Path(path).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    Path(path).unlink()
                 return Applied(None)
             return _delete(Path(path), condition, timeout_s)
 
@@ -155,18 +156,18 @@ class LocalBackend(Backend):
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Append the tail, sync the temporary file, and link it into place if the name is free.
 
-        Removes the temporary file, unless appending the tail fails. `UploadGone`: it was removed before.
+        Removes the temporary file. `UploadGone`: it was removed before.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return UploadGone("its temporary file was removed")
-            await self.add(upload, tail, timeout_s=timeout_s)
             try:
+                await self.add(upload, tail, timeout_s=timeout_s)
                 with Path(upload.token).open("r+b") as file:
                     _sync_file(file.fileno(), time_ns())
                 return _publish(Path(upload.token), resolved(upload.write.path))
             finally:
-                Path(upload.token).unlink(missing_ok=True)
+                _remove_temporary(Path(upload.token))
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Remove the temporary file."""
@@ -187,6 +188,9 @@ def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) ->
         return _publish(temporary, target)
 
 
+_NO_LINK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # we may link our own file, so EPERM is the file system's
+
+
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
     """Link the file to `target` and sync the folder; `ConditionFailed` if the name is taken. `temporary` stays."""
     if object_stat(target) is not None:
@@ -196,6 +200,11 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
         os.link(temporary, target)
     except FileExistsError:
         return ConditionFailed()
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        problem = f"the file system of {str(target)!r} has no hard links ({error.strerror}), which creates need"
+        raise NotSupported(f"{problem}: use a local file system") from error
     return _sync_new_file(target, version)
 
 
@@ -277,7 +286,13 @@ def _temporary(
             copy_mode(replaces, path)
         yield path
     finally:
-        path.unlink(missing_ok=True)
+        _remove_temporary(path)
+
+
+def _remove_temporary(path: Path) -> None:
+    """Remove the file, if it can be removed: a failure must not hide the outcome of the write."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _temporary_name(target: Path, write_id: str) -> Path:

@@ -19,7 +19,7 @@ from fsspec_cas.answer import (
     UploadGone,
 )
 from fsspec_cas.backends.reply import Refusals, StatementKind, StoreRequest, StoreStatement, Verb, http_date_ms
-from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, NotSupported, StoreError
+from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, NotSupported, OutcomeUnknown, StoreError
 
 Heeded = (
     Applied | ConditionFailed | UploadGone | Missing | Unchanged | Page | ObjectState | Upload | NotApplied | NoAnswer
@@ -29,12 +29,27 @@ Meaning = Callable[[StoreRequest, StoreStatement], Heeded]
 _PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "Busy"})
 
 
+_OF_OBJECTS = (
+    StatementKind.ABSENT,
+    StatementKind.UNCHANGED,
+    StatementKind.FALSE,
+    StatementKind.EXISTS,
+    StatementKind.GONE,
+)
+
+
 def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
     return Applied(statement.version if request.verb.writes else None)
 
 
 def _carried(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the statement's document as the answer; raise StoreError without one."""
+    """Return the statement's document as the answer; raise StoreError without one.
+
+    Raises OutcomeUnknown if a part has made the object.
+    """
+    if request.verb is Verb.PART and statement.version is not None and statement.document is None:
+        summary = f"{request.path!r} was created from the parts so far ({statement.version}), before the last one"
+        raise OutcomeUnknown(f"{summary}; read it and decide", path=request.path)
     if not isinstance(statement.document, (ObjectState, Page, Upload)):
         raise StoreError(
             f"the answer to the {request.verb.value} of {request.path!r} brought nothing", path=request.path
@@ -99,6 +114,8 @@ def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: 
     `now` is this machine's time, for a message about clocks.
     """
     to_answer = ANSWERS.get((request.verb, statement.kind))
+    if to_answer is None and request.verb.conditional and statement.kind in _OF_OBJECTS:
+        to_answer = _later  # such a write cannot be refused so; MinIO has answered stored objects with NoSuchKey
     if to_answer is not None:
         return to_answer(request, statement)
     raise refusal(request, statement, vendor, now)

@@ -111,9 +111,11 @@ class MemoryBackend(Backend):
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Store the part after those of `upload`, dropping later ones; return the upload with it.
 
-        Raises KeyError for a finished upload.
+        Raises StoreError for a finished upload.
         """
         del timeout_s
+        if upload.token not in self._parts:
+            raise StoreError(f"the upload of {upload.write.path!r} is gone; write it again", path=upload.write.path)
         self._parts[upload.token][len(upload.tags) :] = [data]
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 

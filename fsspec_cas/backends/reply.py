@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import Literal, Protocol, TypeVar, final
+from typing import ClassVar, Literal, TypeVar, final
 
 from fsspec_cas.answer import ObjectState, Page, Upload
 from fsspec_cas.outcome import Condition, Version, Write
@@ -41,6 +41,11 @@ class Verb(Enum):
     def writes(self) -> bool:
         """True if the request stores an object's bytes."""
         return self in (Verb.CREATE, Verb.MATCH, Verb.FINISH)
+
+    @property
+    def conditional(self) -> bool:
+        """True if the request changes an object under a condition."""
+        return self.writes or self is Verb.DELETE_MATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +114,10 @@ class HttpReply:
 
     def unproven(self, why: str = "") -> Unproven:
         """Return the reply as unproven; `why` names the missing proof."""
-        status, later = self._status, self._headers.get("retry-after", [""])[0]
+        status = self._status
         proxy = "the proxy wants credentials: put them into its URL" if status == 407 else ""
         text = f"{self.brief()}: {why}" if why else self.brief()
-        return Unproven(text, status == 429, float(later) if later.isdigit() else None, proxy)
+        return Unproven(text, status == 429, later_s(self._headers), proxy)
 
     def brief(self) -> str:
         """Return status, content type and the body's beginning for messages; no object's bytes."""
@@ -206,15 +211,26 @@ class Confirm:
 ReplyMeaning = StoreStatement | Unproven | Confirm
 
 
-class Dialect(Protocol):
-    """Interpretation of one vendor's replies. No I/O."""
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 
-    @property
-    def vendor(self) -> str:
-        """The vendor's name, for messages."""
+
+class Dialect:
+    """Interpretation of one vendor's replies. No I/O. `vendor` is its name, for messages."""
+
+    vendor: ClassVar[str]
 
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Interpret a reply; `gives_request_ids` is None if unknown."""
+        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`.
+
+        `gives_request_ids` is None if unknown. A damaged reply is `Unproven`.
+        """
+        try:
+            return self._interpret(request, reply, gives_request_ids=gives_request_ids)
+        except _DAMAGED as error:
+            return reply.unproven(f"it cannot be read: {type(error).__name__}: {error}")
+
+    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
+        raise NotImplementedError
 
 
 Headers = Mapping[str, Sequence[str]]  # names in lower case
@@ -242,7 +258,7 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 
 
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> ObjectState:
-    """Return an object's state from the headers of its read or head; a bad length raises ValueError.
+    """Return an object's state from the headers of its read or head; bad numbers and times raise ValueError.
 
     `prefix` marks metadata headers, `identity` the write's id.
     """
@@ -262,7 +278,7 @@ def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str,
 def later_s(headers: Headers) -> float | None:
     """Return the seconds of `Retry-After`; None if missing or a date."""
     text = one(headers, "retry-after")
-    return float(text) if text and text.isdigit() else None
+    return float(text) if text and text.isascii() and text.isdecimal() else None
 
 
 def epoch_ms(moment: datetime) -> int:
@@ -274,7 +290,7 @@ def http_date_ms(text: str | None) -> int | None:
     """Return the epoch ms of a `Date` header; None if missing or invalid."""
     try:
         return epoch_ms(parsedate_to_datetime(text)) if text else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

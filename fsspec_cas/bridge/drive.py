@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from fsspec_cas.bridge.background import run_here
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError, NotSupported
-from fsspec_cas.waiting import Signal, WaitStopped
+from fsspec_cas.waiting import Signal, WaitStopped, Worker
 
 T = TypeVar("T")
 
@@ -36,10 +36,11 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Runs coroutines that never suspend (local files, memory) in the calling thread."""
+    """Runs coroutines that never suspend in the calling thread; `remote`: they wait for a network (obstore)."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, remote: bool = False) -> None:
         self._world = world
+        self._remote = remote
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine here in a single step; return its result or raise its error.
@@ -54,8 +55,11 @@ class Inline:
         raise RuntimeError("a blocking backend suspended")
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine to its end in the calling thread, and raise its error."""
-        self.run(coroutine)
+        """Run the coroutine to its end in the calling thread, and raise its error; if remote, start a thread for it."""
+        if self._remote:
+            Worker(partial(self.run, coroutine), "fsspec_cas-cleanup").start(wait=False)
+        else:
+            self.run(coroutine)
 
     async def sleep(self, seconds: float) -> None:
         """Block the calling thread."""
@@ -99,9 +103,9 @@ class OnLoop:
         await asyncio.sleep(seconds)
 
 
-def drive_of(world: World, *, blocking: bool) -> Inline | OnLoop:
+def drive_of(world: World, backend: Any) -> Inline | OnLoop:
     """Return the drive that runs a backend's calls for sync callers."""
-    return Inline(world) if blocking else OnLoop()
+    return Inline(world, remote=getattr(backend, "remote", False)) if backend.blocking else OnLoop()
 
 
 class _Call(Generic[T]):

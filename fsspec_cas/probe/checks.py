@@ -37,7 +37,7 @@ Use = Literal["create", "locks", "streams"]
 CheckResult = tuple[CheckState, str]
 
 BROKEN = ("no", "failed", "skipped")
-_PATIENCE = 12  # "not now" answers in a row
+_PATIENCE = 13  # "not now" answers in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +158,13 @@ class Bench:
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
     """Call `ask` until its answer is not `NotApplied`, with pauses, and return that answer.
 
-    After 12 such answers ask once more, ignore the answer, and raise Unavailable.
+    Raises Unavailable after `_PATIENCE` such answers.
     """
-    answer = await ask()
     for n in range(_PATIENCE):
+        answer = await ask()
         if not isinstance(answer, NotApplied):
             return answer
         await asyncio.sleep(min(1.1, 0.1 * (n + 1)))
-        answer = await ask()
     raise Unavailable(f"the store kept answering 'not now': {answer}")
 
 

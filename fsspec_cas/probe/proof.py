@@ -51,9 +51,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """
     if store.kind != "s3":
         return
-    key = drive_of(Machine(), blocking=store.backend.blocking).run(
-        undocumented_endpoint(store.backend, store.root, seconds(timeout))
-    )
+    key = drive_of(Machine(), store.backend).run(undocumented_endpoint(store.backend, store.root, seconds(timeout)))
     if key is None or key in _PROVED:
         return
     racing = AsyncStore(off_thread(store.backend), store.root)

@@ -29,7 +29,16 @@ def test_dotted_options_are_nested_and_override_json():
 
 
 @pytest.mark.parametrize(
-    "words", [["-o", "key"], ["-o", "=value"], ["-o", ""], ["-o", "a=1", "-o", "a.b=2"], ["--storage-options", "[1]"]]
+    "words",
+    [
+        ["-o", "key"],
+        ["-o", "=value"],
+        ["-o", ""],
+        ["-o", "a=1", "-o", "a.b=2"],
+        ["-o", "a.b=2", "-o", "a=1"],
+        ["-o", "a=1", "-o", "a=2"],
+        ["--storage-options", "[1]"],
+    ],
 )
 def test_malformed_options_are_refused(words):
     with pytest.raises(InvalidInput):
@@ -43,6 +52,7 @@ def test_malformed_options_are_refused(words):
         ["-o", "=hush"],
         ["-o", "secret={hush"],
         ["-o", "a=1", "-o", "a.secret=hush"],
+        ["-o", "secret=hush", "-o", "secret=hush!"],
         ["--storage-options", '{"secret": "hush"'],
         ["--storage-options", '["hush"]'],
     ],

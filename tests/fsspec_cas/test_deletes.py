@@ -9,6 +9,7 @@ import pytest
 
 import lockprovider
 from fsspec_cas import (
+    AccessDenied,
     AsyncStore,
     Lost,
     NotSupported,
@@ -138,6 +139,19 @@ def test_amazon_is_trusted_without_a_check_for_conditional_deletes():
     version = store.put_if_absent("a", b"1").unwrap()
     assert store.delete_if_match("a", version) == Won(version)
     assert not [path for _, path in backend.asked if "cas-probe" in path]
+
+
+class ForbidsDeletes(Undocumented):
+    async def delete(self, path, condition, *, timeout_s):
+        raise AccessDenied("403 AccessDenied", path=path)
+
+
+def test_check_for_conditional_deletes_without_permission_is_access_denied():
+    store = store_of(ForbidsDeletes())
+    version = store.put_if_absent("a", b"1").unwrap()
+    with pytest.raises(AccessDenied):
+        store.delete_if_match("a", version)
+    assert store.read("a").data == b"1"
 
 
 def test_silent_store_is_checked_again_at_the_next_delete():

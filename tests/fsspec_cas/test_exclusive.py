@@ -15,11 +15,14 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fsspec
 import pytest
 from conformance.facade import Facade
-from patience import until
+from patience import PATIENCE_S, until
 
 from fsspec_cas import ABSENT, AlreadyExists, AsyncStore, InvalidInput, Lost, ObjectNotFound, Store, Won
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.waiting import Signal
 
 MIB = 1 << 20
 STORES = ("memory", "local", "seaweedfs", "ministack", "gcs_double", "azurite")
@@ -213,6 +216,25 @@ def test_stream_that_is_never_closed_leaves_nothing(at):
     gc.collect()
     assert store.list("") == []
     until(lambda: parts_left(at) == [])
+
+
+def test_collected_stream_of_a_blocking_client_is_aborted_on_another_thread():
+    """The abort waits for a network, and garbage collection runs on any thread."""
+    aborted, over = [], Signal()
+
+    class Remote(MemoryBackend):
+        remote = True
+
+        async def abort(self, upload, *, timeout_s):
+            aborted.append(threading.get_ident())
+            over.set()
+
+    writer = Store(Remote(fsspec.filesystem("memory")), f"/{uuid.uuid4().hex}").open_exclusive("a", part_size=1)
+    writer.write(b"123")
+    del writer
+    gc.collect()
+    assert over.wait(PATIENCE_S)
+    assert aborted != [threading.get_ident()]
 
 
 def test_leftover_parts_do_not_stop_a_create(at):

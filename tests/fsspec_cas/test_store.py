@@ -203,6 +203,22 @@ def test_store_error_in_doubt_is_unknown_with_both_reasons():
     assert outcome.data == b"data"
 
 
+def test_refusal_whose_check_is_forbidden_is_unknown():
+    """A proxy's second copy may be the refused one, so the store's word alone does not say who won."""
+    store, _, _ = scripted(ConditionFailed(), AccessDenied("no permission to read"))
+    outcome = store.put_if_absent("a", b"data")
+    assert isinstance(outcome, Unknown)
+    assert "no permission to read" in outcome.why
+
+
+def test_unknown_outcome_names_the_call_that_settles_it():
+    store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
+    with pytest.raises(OutcomeUnknown, match=r"settle it by Store\.resolve") as caught:
+        store.put_if_match("a", b"data", V1).unwrap()
+    with pytest.raises(OutcomeUnknown):
+        caught.value.resolve()  # this error has no store
+
+
 def test_unknown_outcome_can_be_pickled_and_resolved_by_another_store():
     store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
     unknown = store.put_if_match("a", b"data", V1)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 import threading
+import time
 import weakref
 
 import pytest
 from patience import PATIENCE_S
 
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.waiting import SLICE_S, Signal, Worker, _Starter
 
 SENT = 200
 
@@ -90,6 +92,20 @@ def test_worker_started_by_garbage_collection_on_unbegun_thread_starts(monkeypat
     monkeypatch.setattr(threading.Thread, "_bootstrap_inner", collect_first)
     Worker(lambda: None, "collects").start()
     assert over.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_worker_starts_after_the_starting_thread_was_killed(wait) -> None:
+    starter, idents = _Starter(), []
+    starter.start(lambda: idents.append(threading.get_ident()), wait=True)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(idents[0]), ctypes.py_object(SystemExit))
+    starter.start(lambda: None, wait=False)  # wakes the thread, which ends then
+    while any(frame == idents[0] for frame in sys._current_frames()):
+        time.sleep(0.001)
+    over, began_s = Signal(), time.monotonic()
+    starter.start(over.set, wait=wait)
+    assert over.wait(PATIENCE_S)
+    assert time.monotonic() - began_s < SLICE_S  # not by the helper of a thread that hangs
 
 
 def test_worker_starts_in_a_forked_child() -> None:

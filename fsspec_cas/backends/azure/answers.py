@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 from fsspec_cas.answer import Entry, Page, Upload
 from fsspec_cas.backends.reply import (
     Confirm,
+    Dialect,
     HttpReply,
     ReplyMeaning,
     StatementKind,
@@ -64,13 +65,12 @@ _ADVICE = MappingProxyType(
 )
 
 
-class AzureDialect:
+class AzureDialect(Dialect):
     """Interpretation of the Blob API's replies."""
 
     vendor = "Azure"
 
-    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`."""
+    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         del gives_request_ids
         status, headers = reply._status, reply._headers
         if wrong := header_flaw(headers, reading=request.verb in (Verb.HEAD, Verb.GET) and status == 200):
@@ -90,7 +90,7 @@ class AzureDialect:
 
 
 def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's `StoreStatement`; `Unproven` for a read or write without an ETag, or an unreadable listing."""
+    """Return a success's `StoreStatement`; `Unproven` for a read or write without an ETag."""
     headers = reply._headers
     upload = request.upload
     if request.verb is Verb.LIST:
@@ -142,17 +142,14 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page, without entries up to `start_after`, which Azure lacks; `Unproven` if unreadable."""
+    """Return a listing's page, without entries up to `start_after`, which Azure lacks."""
     container = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
-    try:
-        root = ET.fromstring(reply._body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - expat limits expansion
-        marker = root.find("NextMarker")
-        if root.tag != "EnumerationResults" or marker is None:
-            return reply.unproven("no EnumerationResults with a NextMarker")
-        entries = tuple(entry for entry in _entries(container, root) if entry.path.partition("/")[2] > after)
-    except (ET.ParseError, ValueError, TypeError) as error:
-        return reply.unproven(f"a listing that cannot be read: {type(error).__name__}: {error}")
+    root = ET.fromstring(reply._body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - expat limits expansion
+    marker = root.find("NextMarker")
+    if root.tag != "EnumerationResults" or marker is None:
+        return reply.unproven("no EnumerationResults with a NextMarker")
+    entries = tuple(entry for entry in _entries(container, root) if entry.path.partition("/")[2] > after)
     return replace(statement, document=Page(entries, marker.text or None))
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from fsspec_cas.answer import Entry, ObjectState, Page, Upload
 from fsspec_cas.backends.reply import (
     Confirm,
+    Dialect,
     Headers,
     HttpReply,
     ReplyMeaning,
@@ -64,23 +65,23 @@ KINDS = MappingProxyType(
         Verb.MATCH: "storage#object",
         Verb.HEAD: "storage#object",
         Verb.LIST: "storage#objects",
+        Verb.PART: "storage#object",  # the session has ended early; else a part is answered with 308
         Verb.FINISH: "storage#object",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class GcsDialect:
+class GcsDialect(Dialect):
     """Interpretation of the JSON API's replies.
 
     An upload session on a host other than `host` needs the id as proof.
     """
 
+    vendor = "GCS"
     host: str = ""
-    vendor: str = "GCS"
 
-    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`."""
+    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         del gives_request_ids
         status, headers, body = reply._status, reply._headers, reply._body
         reading = request.verb is Verb.GET and status == 200
@@ -103,9 +104,6 @@ class GcsDialect:
             return self._begun(request, reply, statement, has_request_id=has_request_id)
         if request.verb in (Verb.PART, Verb.FINISH) and status == 308:
             return _kept(request, reply, statement, has_request_id=has_request_id)
-        if request.verb is Verb.PART and status in (200, 201) and _json(body).get("kind") == "storage#object":
-            early = "the store ended the upload before its last byte"
-            return replace(statement, kind=StatementKind.OTHER, advice=early)
         if request.verb is Verb.GET and status == 304 and request.version is not None:
             same = one(headers, "x-goog-generation") in (None, request.version.token)
             return (
@@ -144,19 +142,16 @@ def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
 
 
 def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's `StoreStatement` from its JSON resource; `Unproven` for another kind or bad fields."""
+    """Return a success's `StoreStatement` from its JSON resource; `Unproven` for another kind."""
     resource = _json(reply._body)
     if resource.get("kind") != KINDS[request.verb]:
         return reply.unproven(f"no {KINDS[request.verb]}")
-    try:
-        if request.verb is Verb.LIST:
-            return replace(statement, document=_page(request, resource))
-        version = Version("gcs", str(int(resource["generation"])))
-        if request.verb is not Verb.HEAD:
-            return replace(statement, version=version)
-        return replace(statement, document=_seen(version, resource, reply._headers))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return reply.unproven(f"a {KINDS[request.verb]} that cannot be read: {type(error).__name__}: {error}")
+    if request.verb is Verb.LIST:
+        return replace(statement, document=_page(request, resource))
+    version = Version("gcs", str(int(resource["generation"])))
+    if request.verb is not Verb.HEAD:
+        return replace(statement, version=version)
+    return replace(statement, document=_seen(version, resource, reply._headers))
 
 
 def _page(request: StoreRequest, listing: dict[str, Any]) -> Page:

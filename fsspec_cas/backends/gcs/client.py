@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -61,7 +62,7 @@ class GcsBackend(AioBackend):
     attribute_rules = GCS_RULES
     part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
 
-    failures = (*_NOT_READY, aiohttp.ClientError, OSError)
+    failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)  # the last three: bad gzip
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs

@@ -149,8 +149,8 @@ class LeanS3Backend(S3Api):
             return self._to(site, origin).exchange(signed.method, target, headers, signed.data, times)
         except NeverSent as error:
             cause = error.__cause__ or error
-            why = unreached(cause, _HINT, request.path, proven=self._http_sender.proven)
-            return NotApplied(why or f"could not connect: {type(cause).__name__}: {cause}")
+            unreached(error, _HINT, request.path, proven=self._http_sender.proven, unsent=(NeverSent,))
+            return NotApplied(f"could not connect: {type(cause).__name__}: {cause}")
         except TimeoutError:
             return NoAnswer(f"no answer within {silent_s:.3g} s")
         except (OSError, http.client.HTTPException) as error:

@@ -23,6 +23,7 @@ from fsspec_cas.answer import Entry, Page, Upload
 from fsspec_cas.backends.reply import (
     Carried,
     Confirm,
+    Dialect,
     Headers,
     HttpReply,
     Refusals,
@@ -73,7 +74,6 @@ S3_CODES = MappingProxyType(
         "NotImplemented": StatementKind.UNSUPPORTED,
     }
 )
-_CONDITIONAL = (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.FINISH)
 # Newer SDKs send checksums that some servers reject.
 _NO_CHECKSUM = (
     "if it is the checksum of the body, s3fs leaves it out with "
@@ -117,13 +117,12 @@ FORMS = MappingProxyType(
 )
 
 
-class S3Dialect:
+class S3Dialect(Dialect):
     """Interpretation of the S3 API's replies."""
 
     vendor = "S3"
 
-    def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        """Return the store's proven statement, the request that would confirm the reply, or `Unproven`."""
+    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         status, headers, body = reply._status, reply._headers, reply._body
         later = later_s(headers)
         if wrong := header_flaw(headers, reading=request.verb in (Verb.GET, Verb.HEAD) and status == 200):
@@ -302,7 +301,7 @@ def _with_document(request: StoreRequest, root: ET.Element, status: int, stateme
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page; `Unproven` unless it repeats the prefix, gives IsTruncated, and can be read.
+    """Return a listing's page; `Unproven` unless it repeats the prefix and gives IsTruncated.
 
     Truncated without a token, it is a `StoreStatement` of kind OTHER.
     """
@@ -317,10 +316,7 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
     if cut == "true" and token is None:
         advice = "this server has no ListObjectsV2: it truncates a listing and returns no continuation token"
         return replace(statement, kind=StatementKind.OTHER, code="IsTruncated", advice=advice)
-    try:
-        entries = tuple(_entries(bucket, root, encoded=encoded))
-    except (ValueError, KeyError) as error:
-        return Unproven(f"a listing that cannot be read: {type(error).__name__}: {error}")
+    entries = tuple(_entries(bucket, root, encoded=encoded))
     return replace(statement, document=Page(entries, token if cut == "true" else None))
 
 
@@ -356,7 +352,7 @@ def _bodiless(
         if (has_request_id and (same or etag is None)) or (gives_request_ids is False and same):
             return replace(statement, kind=StatementKind.UNCHANGED)
         return Confirm("get", why)
-    if status == 304 and request.verb in _CONDITIONAL and has_request_id:
+    if status == 304 and request.verb.conditional and has_request_id:
         return replace(statement, kind=StatementKind.FALSE)  # old MinIO answers so
     return reply.unproven()
 
@@ -370,11 +366,12 @@ def _sent_part(request: StoreRequest, etag: str) -> Carried | None:
 
 
 def _document(body: bytes) -> ET.Element | None:
-    """Return the root of an XML body; None for other or broken bodies."""
-    if body.lstrip()[:1] != b"<":
+    """Return the root of an XML body, which blanks may precede while a store works; None for other bodies."""
+    text = body.lstrip()
+    if text[:1] != b"<":
         return None
     try:
-        return ET.fromstring(body)  # noqa: S314 - as botocore does; expat limits expansion
+        return ET.fromstring(text)  # noqa: S314 - as botocore does; expat limits expansion
     except (ET.ParseError, ValueError):
         return None
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from fsspec_cas import Lost, Store, Won
+from fsspec_cas import ABSENT, Lost, Store, StoreError, Won
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.bridge.drive import Inline
+from fsspec_cas.clock import Machine
+from fsspec_cas.outcome import Write
 
 
 @pytest.fixture
@@ -64,3 +67,11 @@ def test_versions_are_not_reused_after_a_removal(store):
     first = store.put_if_absent("a", b"same").unwrap()
     store.delete("a")
     assert store.put_if_absent("a", b"same").unwrap() != first
+
+
+def test_part_of_a_finished_upload_is_a_store_error(fs, root):
+    backend, run = MemoryBackend(fs), Inline(Machine()).run
+    upload = run(backend.begin(Write(f"{root}/a", ABSENT, "id"), timeout_s=1))
+    run(backend.finish(upload, b"1", timeout_s=1))
+    with pytest.raises(StoreError, match="gone; write it again"):
+        run(backend.add(upload, b"2", timeout_s=1))

@@ -7,24 +7,39 @@ import contextlib
 import errno
 import fcntl
 import gzip
+import os
 import socket
 import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from servers.wire import Wire, http, said
 
-from fsspec_cas import AccessDenied, NotSupported, Store, StoreError, Unavailable, Unknown, Version
+from fsspec_cas import (
+    ABSENT,
+    AccessDenied,
+    NotSupported,
+    OutcomeUnknown,
+    Store,
+    StoreError,
+    Unavailable,
+    Unknown,
+    Version,
+)
 from fsspec_cas.answer import NoAnswer, NotApplied, Unchanged
 from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.backends.azure.answers import AzureDialect
+from fsspec_cas.backends.gcs.answers import GcsDialect
 from fsspec_cas.backends.http import patience_s
 from fsspec_cas.backends.meaning import meaning
-from fsspec_cas.backends.reply import HttpReply, StoreRequest, StoreStatement, Verb
+from fsspec_cas.backends.reply import HttpReply, StoreRequest, StoreStatement, Unproven, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
+from fsspec_cas.outcome import Write
+from fsspec_cas.testing import Gateway, Rule
 
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
 
@@ -79,6 +94,87 @@ def test_clock_skew_error_names_both_times_and_their_difference(now, said):
     """K5."""
     with pytest.raises(AccessDenied, match=f"clock says {now}, the store's {DATE} \\({said}\\): set the clock"):
         heard(StoreRequest(Verb.GET, "b/k"), 403, "RequestTimeTooSkewed", now=now, date=DATE)
+
+
+@pytest.mark.parametrize("verb", [Verb.CREATE, Verb.FINISH])
+def test_no_such_key_as_answer_to_a_create_does_not_say_that_it_was_not_applied(verb):
+    """MinIO has answered so after it had stored the object (its issues 4727 and 7605)."""
+    assert isinstance(heard(StoreRequest(verb, "b/k"), 404, "NoSuchKey"), NoAnswer)
+
+
+def test_create_answered_with_no_such_key_is_won_if_it_is_stored(ministack):
+    answer = http(404, b"<Error><Code>NoSuchKey</Code></Error>", x_amz_request_id=1)
+    with Gateway("127.0.0.1", ministack.port) as gateway:
+        options = {**ministack.storage_options, "endpoint_url": gateway.endpoint}
+        store = Store.from_url(ministack.new_prefix(), options)
+        gateway.rules.append(Rule(answer, "after", match=lambda method, _: method == "PUT"))
+        assert store.put_if_absent("a", b"1").unwrap() == store.head("a").version
+        assert gateway.rules[0].fired == 1
+
+
+def test_gcs_part_that_made_the_object_is_unknown_and_not_refused(gcs_double):
+    part = 256 << 10
+    made = b'{"kind": "storage#object", "generation": "7"}'
+    with Gateway("127.0.0.1", gcs_double.port) as gateway:
+        options = {**gcs_double.storage_options, "endpoint_url": gateway.endpoint}
+        store = Store.from_url(gcs_double.new_prefix(), options)
+        gateway.rules.append(Rule(http(200, made), match=lambda method, _: method == "PUT"))
+        writer = store.open_exclusive("a", part_size=part)
+        with pytest.raises(OutcomeUnknown, match="created from the parts so far"):
+            writer.write(b"x" * (2 * part))
+        assert (gateway.rules[0].fired, writer.closed) == (1, True)
+
+
+def test_blanks_before_a_document_are_skipped():
+    """Stores send them while they complete an upload, MinIO before the XML declaration (its change 7198)."""
+    body = b'  \n<?xml version="1.0"?><CompleteMultipartUploadResult><ETag>"1"</ETag></CompleteMultipartUploadResult>'
+    spoken = S3Dialect().interpret(StoreRequest(Verb.FINISH, "b/k"), HttpReply(200, [], body), gives_request_ids=None)
+    assert isinstance(spoken, StoreStatement)
+    assert spoken.version == Version("s3", '"1"')
+
+
+@pytest.mark.parametrize(
+    ("dialect", "verb", "body", "headers"),
+    [
+        (S3Dialect(), Verb.HEAD, b"", {"etag": '"1"', "x-amz-request-id": "1", "content-length": "many"}),
+        (S3Dialect(), Verb.HEAD, b"", {"etag": '"1"', "x-amz-request-id": "1", "content-length": "\xb2"}),
+        (S3Dialect(), Verb.HEAD, b"", {"etag": '"1"', "x-amz-request-id": "1", "content-length": "7" * 5000}),
+        (AzureDialect(), Verb.HEAD, b"", {"etag": '"1"', "x-ms-request-id": "1", "content-length": "many"}),
+        (AzureDialect(), Verb.LIST, b"<EnumerationResults", {"x-ms-request-id": "1"}),
+        (GcsDialect(), Verb.HEAD, b'{"kind": "storage#object", "generation": "1", "size": "many"}', {}),
+        (GcsDialect(), Verb.LIST, b"[" * 200_000, {}),
+        (GcsDialect(), Verb.CREATE, b"[" * 200_000, {}),
+    ],
+)
+def test_damaged_answer_of_a_store_is_unproven_and_no_other_error(dialect, verb, body, headers):
+    reply = HttpReply(200, headers.items(), body)
+    assert isinstance(dialect.interpret(StoreRequest(verb, "b/k"), reply, gives_request_ids=None), Unproven)
+
+
+@pytest.mark.parametrize(
+    "date", ["Sat, 99999999999999 Nov 2026 04:00:00 GMT", "Sat, 21 Nov 2026 04:00:00 +" + "9" * 20]
+)
+def test_damaged_date_of_an_answer_is_no_date(date):
+    headers = {"etag": '"1"', "x-amz-request-id": "1", "content-length": "1", "date": date, "last-modified": date}
+    spoken = S3Dialect().interpret(
+        StoreRequest(Verb.HEAD, "b/k"), HttpReply(200, headers.items(), b""), gives_request_ids=None
+    )
+    assert isinstance(spoken, StoreStatement)
+    assert (spoken.document.modified_ms, spoken.document.answered_ms) == (None, None)
+
+
+@pytest.mark.parametrize("later", ["\xb2", "soon", "9" * 5000])
+def test_damaged_retry_after_is_no_error(later):
+    reply = HttpReply(503, [("retry-after", later)], b"")
+    assert isinstance(S3Dialect().interpret(StoreRequest(Verb.GET, "b/k"), reply, gives_request_ids=None), Unproven)
+
+
+def test_damaged_gzip_of_a_gcs_listing_is_unavailable():
+    cut = gzip.compress(b'{"kind": "storage#objects"}')[:-9]
+    with Wire(http(200, cut, Content_Type="application/json", Content_Encoding="gzip")) as wire:
+        store = Store.from_url("gs://bucket/x", {"token": "anon", "endpoint_url": wire.endpoint})
+        with pytest.raises(Unavailable, match="did not answer|not an object store"):
+            store.list("", timeout=1.0)
 
 
 def test_archived_object_error_says_to_restore_it():
@@ -169,13 +265,24 @@ def test_nonexistent_host_ends_first_call_at_once(options):
     assert time.monotonic() - began_s < 60
 
 
+def certificate(folder: Path) -> Path:
+    names = ("-keyout", str(folder / "key"), "-out", str(folder / "cert"), "-addext", "subjectAltName=DNS:localhost")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", *names]
+    subprocess.run(made, check=True, capture_output=True)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory) -> object:
     """A server with a certificate that nobody trusts."""
-    folder = tmp_path_factory.mktemp("tls")
-    names = ("-keyout", str(folder / "key"), "-out", str(folder / "cert"))
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", *names]
-    subprocess.run(made, check=True, capture_output=True)
+    folder = certificate(tmp_path_factory.mktemp("tls"))
+    with tls_server(folder, b"") as endpoint:
+        yield endpoint
+
+
+@contextlib.contextmanager
+def tls_server(folder: Path, plain_answer: bytes) -> Iterator[str]:
+    """A server that reads a request over TLS, then answers it without."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert", folder / "key")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -187,13 +294,28 @@ def tls(tmp_path_factory) -> object:
             except OSError:
                 return
             try:
-                context.wrap_socket(connection, server_side=True).close()
+                with context.wrap_socket(connection, server_side=True) as wrapped:
+                    wrapped.recv(1 << 16)
+                    os.write(wrapped.fileno(), plain_answer)
+                    wrapped.recv(1 << 16)
             except OSError:
                 connection.close()
 
     threading.Thread(target=serve, daemon=True).start()
-    yield f"https://127.0.0.1:{listening.getsockname()[1]}"
+    yield f"https://localhost:{listening.getsockname()[1]}"
     listening.close()
+
+
+@CLIENTS
+def test_tls_that_breaks_after_a_write_was_sent_makes_it_unknown(options, monkeypatch, tmp_path):
+    """The error is the one of a server without TLS, which got nothing."""
+    certificate(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "cert"))
+    with tls_server(tmp_path, http(502)) as endpoint:
+        backend = backend_for(split_url("s3://bucket/x", options(endpoint))[0])
+        write = Write("bucket/x", ABSENT, "id")
+        answer = Store(backend)._drive.run(backend.put(write, b"data", timeout_s=5.0))
+        assert isinstance(answer, NoAnswer)
 
 
 @CLIENTS

@@ -21,11 +21,11 @@ from fsspec_cas import (
     Store,
     Unavailable,
 )
-from fsspec_cas.answer import Applied, ConditionFailed
+from fsspec_cas.answer import Applied, ConditionFailed, NotApplied
 from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.bridge.drive import OnLoop
-from fsspec_cas.probe.checks import CHECKS, THOROUGH
+from fsspec_cas.probe.checks import CHECKS, THOROUGH, retry_while_not_applied
 from fsspec_cas.probe.probe import async_probe, probe
 from fsspec_cas.probe.proof import require_conditions
 
@@ -372,6 +372,17 @@ def test_t28_store_that_fails_only_under_concurrency_is_caught_by_races():
     assert report["create refused"].state == "yes"
     assert report["create race"].state == "no"
     assert not report.verdict.create_once
+
+
+def test_every_answer_of_a_busy_store_is_heard():
+    """The thirteenth was asked for, and not looked at."""
+    answers = [NotApplied("429")] * 12 + [Applied(None)]
+
+    async def ask():
+        return answers.pop(0)
+
+    assert OnLoop().run(retry_while_not_applied(ask)) == Applied(None)
+    assert not answers
 
 
 def require_safe(store: Store) -> None:

@@ -311,7 +311,7 @@ BUILT_BY = {
     "Page": DIALECTS,
     "ObjectState": DIALECTS | {"fsspec_cas.backends.reply"},  # of its headers
     "Upload": DIALECTS | {"fsspec_cas.backends.azure.client"},  # nothing is asked to begin one there
-    "StoreStatement": DIALECTS,
+    "StoreStatement": OPENED_BY,  # `reply` has the base of the dialects
 }
 
 

@@ -215,21 +215,44 @@ _DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, Syntax
 
 
 class Dialect:
-    """Interpretation of one vendor's replies. No I/O. `vendor` is its name, for messages."""
+    """Interpretation of one vendor's replies. No I/O.
+
+    Attributes:
+        vendor: its name, for messages.
+        request_ids: the headers with the store's request id.
+    """
 
     vendor: ClassVar[str]
+    request_ids: ClassVar[tuple[str, ...]]
 
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, the request that would confirm the reply, or `Unproven`.
 
         `gives_request_ids` is None if unknown. A damaged reply is `Unproven`.
         """
+        status, headers = reply._status, reply._headers  # noqa: SLF001 - only dialects read them
+        has_request_id = any(headers.get(name) for name in self.request_ids)
+        statement = StoreStatement(
+            StatementKind.DONE,
+            str(status),
+            str(status),
+            retry_after_s=later_s(headers),
+            has_request_id=has_request_id,
+            shows_request_ids=has_request_id,
+            date=one(headers, "date"),
+        )
+        reading = request.verb in (Verb.GET, Verb.HEAD) and status == 200
         try:
-            return self._interpret(request, reply, gives_request_ids=gives_request_ids)
+            if flaw := header_flaw(headers, reading=reading):
+                return reply.unproven(flaw)
+            return self._interpret(request, reply, statement, gives_request_ids=gives_request_ids)
         except _DAMAGED as error:
             return reply.unproven(f"it cannot be read: {type(error).__name__}: {error}")
 
-    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
+    def _interpret(
+        self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
+    ) -> ReplyMeaning:
+        """Interpret a reply with plausible headers; `statement` says "done", with what all replies have."""
         raise NotImplementedError
 
 

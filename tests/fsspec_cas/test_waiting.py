@@ -11,7 +11,7 @@ import time
 import weakref
 
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 
 from fsspec_cas.waiting import SLICE_S, Signal, Worker, _Starter
 
@@ -100,8 +100,7 @@ def test_worker_starts_after_the_starting_thread_was_killed(wait) -> None:
     starter.start(lambda: idents.append(threading.get_ident()), wait=True)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(idents[0]), ctypes.py_object(SystemExit))
     starter.start(lambda: None, wait=False)  # wakes the thread, which ends then
-    while any(frame == idents[0] for frame in sys._current_frames()):
-        time.sleep(0.001)
+    until(lambda: idents[0] not in sys._current_frames())
     over, began_s = Signal(), time.monotonic()
     starter.start(over.set, wait=wait)
     assert over.wait(PATIENCE_S)

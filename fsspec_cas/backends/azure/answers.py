@@ -22,9 +22,7 @@ from fsspec_cas.backends.reply import (
     StoreRequest,
     StoreStatement,
     Verb,
-    header_flaw,
     http_date_ms,
-    later_s,
     one,
     seen_in,
 )
@@ -69,20 +67,16 @@ class AzureDialect(Dialect):
     """Interpretation of the Blob API's replies."""
 
     vendor = "Azure"
+    request_ids = (_ID,)
 
-    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
+    def _interpret(
+        self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
+    ) -> ReplyMeaning:
         del gives_request_ids
-        status, headers = reply._status, reply._headers
-        if wrong := header_flaw(headers, reading=request.verb in (Verb.HEAD, Verb.GET) and status == 200):
-            return reply.unproven(wrong)
-        if _ID not in headers:
+        if not statement.has_request_id:
             return reply.unproven("no x-ms-request-id")
-        statement = StoreStatement(
-            StatementKind.DONE, str(status), str(status), retry_after_s=later_s(headers), has_request_id=True
-        )
-        if status == AZURE_STATUSES.get(request.verb):
-            return _success(request, reply, statement)
-        return _refusal(request, reply, statement)
+        succeeded = reply._status == AZURE_STATUSES.get(request.verb)
+        return (_success if succeeded else _refusal)(request, reply, statement)
 
     def challenges(self, reply: HttpReply) -> bool:
         """Return whether a proven reply names the tenant whose token the store requires."""

@@ -26,15 +26,12 @@ from fsspec_cas.backends.reply import (
     StoreRequest,
     StoreStatement,
     Verb,
-    header_flaw,
     http_date_ms,
     iso_ms,
-    later_s,
     one,
 )
 from fsspec_cas.outcome import Version
 
-_ID = "x-guploader-uploadid"
 _META = "x-goog-meta-"
 _IDENTITY = "cas-id"
 # Old projects get a throttle as 403.
@@ -79,50 +76,40 @@ class GcsDialect(Dialect):
     """
 
     vendor = "GCS"
+    request_ids = ("x-guploader-uploadid",)
     host: str = ""
 
-    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        del gives_request_ids
-        status, headers, body = reply._status, reply._headers, reply._body
-        reading = request.verb is Verb.GET and status == 200
-        if wrong := header_flaw(headers, reading=reading):
-            return reply.unproven(wrong)
-        has_request_id = _ID in headers
-        statement = StoreStatement(
-            StatementKind.DONE, str(status), str(status), retry_after_s=later_s(headers), has_request_id=has_request_id
-        )
-        if reading:
-            return _media(reply, statement)
-        if status in (200, 201) and request.verb in KINDS:
-            return _resource(request, reply, statement)
-        if request.verb in (Verb.DELETE, Verb.DELETE_MATCH) and status in (200, 204):
-            deleted = not body.strip() or body.strip() == b"null"
-            if has_request_id and deleted:
-                return statement
-            return Confirm("head", reply.brief()) if request.verb is Verb.DELETE else reply.unproven("no upload id")
-        if request.verb is Verb.BEGIN and status == 200:
-            return self._begun(request, reply, statement, has_request_id=has_request_id)
-        if request.verb in (Verb.PART, Verb.FINISH) and status == 308:
-            return _kept(request, reply, statement, has_request_id=has_request_id)
-        if request.verb is Verb.GET and status == 304 and request.version is not None:
-            same = one(headers, "x-goog-generation") in (None, request.version.token)
-            return (
-                replace(statement, kind=StatementKind.UNCHANGED)
-                if has_request_id and same
-                else Confirm("get", reply.brief())
-            )
-        return _refusal(request, reply, statement, has_request_id=has_request_id)
-
-    def _begun(
-        self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
+    def _interpret(
+        self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
+        del gives_request_ids
+        status, verb, has_request_id = reply._status, request.verb, statement.has_request_id
+        if verb is Verb.GET and status == 200:
+            return _media(reply, statement)
+        if status in (200, 201) and verb in KINDS:
+            return _resource(request, reply, statement)
+        if verb in (Verb.DELETE, Verb.DELETE_MATCH) and status in (200, 204):
+            if has_request_id and reply._body.strip() in (b"", b"null"):
+                return statement
+            return Confirm("head", reply.brief()) if verb is Verb.DELETE else reply.unproven("no upload id")
+        if verb is Verb.BEGIN and status == 200:
+            return self._begun(request, reply, statement)
+        if verb in (Verb.PART, Verb.FINISH) and status == 308:
+            return _kept(request, reply, statement)
+        if verb is Verb.GET and status == 304 and request.version is not None:
+            same = one(reply._headers, "x-goog-generation") in (None, request.version.token)
+            unchanged = replace(statement, kind=StatementKind.UNCHANGED)
+            return unchanged if has_request_id and same else Confirm("get", reply.brief())
+        return _refusal(request, reply, statement)
+
+    def _begun(self, request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
         """Return the statement of an opened upload session.
 
         `Unproven` without a session's URL, or for another host's without a request id.
         """
         session_url = one(reply._headers, "location") or ""
         parts = urlsplit(session_url)
-        if "upload_id=" not in parts.query or not (has_request_id or parts.netloc == self.host):
+        if "upload_id=" not in parts.query or not (statement.has_request_id or parts.netloc == self.host):
             return reply.unproven("no session of an upload")
         return replace(statement, document=Upload(request.the_write(), session_url))
 
@@ -184,14 +171,14 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
     )
 
 
-def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool) -> ReplyMeaning:
+def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return the statement of a continuing upload session: done if it has all bytes of a part, else busy.
 
     A completion is always busy. `Unproven` without both request id and range.
     """
     upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
-    if upload is None or not (has_request_id or last.isdigit()):
+    if upload is None or not (statement.has_request_id or last.isdigit()):
         return reply.unproven("neither an id nor a range")
     stored, end = int(last) + 1 if last.isdigit() else 0, upload.sent + len(request.data)
     if request.verb is Verb.PART and stored >= end:
@@ -199,11 +186,9 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement, *,
     return replace(statement, kind=StatementKind.BUSY, why=f"308: {stored} of {end} bytes were kept", not_applied=True)
 
 
-def _refusal(
-    request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, has_request_id: bool
-) -> ReplyMeaning:
+def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return what a failure status proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
-    status = reply._status
+    status, has_request_id = reply._status, statement.has_request_id
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}
     reasons = [item.get("reason") for item in error.get("errors") or () if isinstance(item, dict)]

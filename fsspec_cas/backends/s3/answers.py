@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
@@ -24,7 +25,6 @@ from fsspec_cas.backends.reply import (
     Carried,
     Confirm,
     Dialect,
-    Headers,
     HttpReply,
     Refusals,
     ReplyMeaning,
@@ -33,15 +33,12 @@ from fsspec_cas.backends.reply import (
     StoreStatement,
     Unproven,
     Verb,
-    header_flaw,
     iso_ms,
-    later_s,
     one,
     seen_in,
 )
 from fsspec_cas.outcome import Version
 
-_IDS = ("x-amz-request-id", "x-amz-id-2")
 _IDENTITY = "x-amz-meta-cas-id"
 _META = "x-amz-meta-"
 _MARKER = "x-amz-delete-marker"
@@ -121,25 +118,12 @@ class S3Dialect(Dialect):
     """Interpretation of the S3 API's replies."""
 
     vendor = "S3"
+    request_ids = ("x-amz-request-id", "x-amz-id-2")
 
-    def _interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
-        status, headers, body = reply._status, reply._headers, reply._body
-        later = later_s(headers)
-        if wrong := header_flaw(headers, reading=request.verb in (Verb.GET, Verb.HEAD) and status == 200):
-            return reply.unproven(wrong)
-        has_request_id = any(headers.get(name) for name in _IDS)
-        form = FORMS[request.verb]
-        # A successful read's body is the object's, even if it looks like an error.
-        root = None if request.verb is Verb.GET and status in form.statuses else _document(body)
-        if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
-            return _error(status, code, root, headers, has_request_id=has_request_id, later=later)
-        if status in form.statuses:
-            return _success(
-                request, form, reply, root, has_request_id=has_request_id, gives_request_ids=gives_request_ids
-            )
-        return _bodiless(
-            request, reply, has_request_id=has_request_id, gives_request_ids=gives_request_ids, later=later
-        )
+    def _interpret(
+        self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
+    ) -> ReplyMeaning:
+        return _S3Reply(request, reply, statement, gives_request_ids).meaning()
 
     def names_region(self, reply: HttpReply) -> bool:
         """Return whether a proven reply names another region as the bucket's."""
@@ -147,7 +131,7 @@ class S3Dialect(Dialect):
             return False
         root = _document(reply._body)
         error = root is not None and _name(root) == "Error" and bool(_text(root, "Code"))
-        has_request_id = any(reply._headers.get(name) for name in _IDS)
+        has_request_id = any(reply._headers.get(name) for name in self.request_ids)
         return (error or has_request_id) and self.region_of(reply) is not None
 
     def region_of(self, reply: HttpReply) -> str | None:
@@ -162,130 +146,127 @@ def version_of(etag: str | None) -> Version | None:
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 
-def _error(
-    status: int,
-    code: str,
-    root: ET.Element,
-    headers: Headers,
-    *,
-    has_request_id: bool,
-    later: float | None,
-) -> ReplyMeaning:
-    """Return what an error document proves, a `StoreStatement`; with a success status it means busy."""
-    kind = S3_CODES.get(code)
-    if kind is None:
-        kind = (
-            StatementKind.FALSE
-            if status == 412
-            else StatementKind.UNSUPPORTED
-            if status == 501
-            else StatementKind.OTHER
-        )
-        kind = StatementKind.BUSY if status in (429, 500, 502, 503, 504) else kind
-        kind = StatementKind.FORBIDDEN if status in (401, 403) else kind
-    if status < 300:
-        kind = StatementKind.BUSY  # a success status with an error does not show whether the request was applied
-    why = f"{status} {code}"
-    advice = _ADVICE.get(code, "")
-    if kind is StatementKind.UNSUPPORTED:
-        named = _text(root, "Header") or _text(root, "Message")
-        why += f": {named}" if named else ""
-        advice = _NO_CHECKSUM if "checksum" in named.lower() or "header" in named.lower() else advice
-    if kind is StatementKind.OTHER and (message := _text(root, "Message")):
-        why += f": {message}"
-    return StoreStatement(
-        kind,
-        code,
-        why,
-        retry_after_s=later,
-        not_applied=status == 429 or kind is StatementKind.CONFLICT,
-        has_request_id=has_request_id,
-        shows_request_ids=True,
-        date=one(headers, "date"),
-        advice=advice,
-    )
+@dataclass(frozen=True, slots=True)
+class _S3Reply:
+    """One reply, its request, and what is known of the store."""
 
+    request: StoreRequest
+    reply: HttpReply
+    statement: StoreStatement
+    gives_request_ids: bool | None
 
-def _success(
-    request: StoreRequest,
-    form: Form,
-    reply: HttpReply,
-    root: ET.Element | None,
-    *,
-    has_request_id: bool,
-    gives_request_ids: bool | None,
-) -> ReplyMeaning:
-    """Return what a success status proves: a `StoreStatement`, `Unproven`, or the request that would confirm it."""
-    status, headers, body = reply._status, reply._headers, reply._body
-    why = f"{reply.brief()} without the store's request id"
-    statement = StoreStatement(
-        StatementKind.DONE,
-        str(status),
-        str(status),
-        has_request_id=has_request_id,
-        shows_request_ids=has_request_id,
-        date=one(headers, "date"),
-    )
-    if form.root:
-        if root is None or _name(root) != form.root:
-            return reply.unproven(f"no {form.root}")
-        return _with_document(request, root, status, replace(statement, shows_request_ids=True))
-    if form.empty and body:
-        return reply.unproven("a body although S3 sends none")
-    etag = one(headers, "etag")
-    if request.verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
-        if has_request_id or request.verb is Verb.ABORT:
-            return statement
-        if gives_request_ids is None:
-            return Confirm("sign", why)
-        return Confirm("get", why) if request.verb is Verb.DELETE and gives_request_ids is False else Unproven(why)
-    if etag is None:
-        return reply.unproven("no ETag")
-    if etag.startswith("W/"):
-        weak = "its ETag is weak, so a proxy changes bodies: switch off the proxy's compression"
-        proven_store = request.verb in (Verb.GET, Verb.HEAD) and (has_request_id or _IDENTITY in headers)
-        refused = replace(statement, kind=StatementKind.OTHER, code="weak ETag", advice=weak)
-        return refused if proven_store else reply.unproven("a weak ETag")
-    if request.verb in (Verb.GET, Verb.HEAD):
-        return _read(
-            request, reply, etag, statement, why, has_request_id=has_request_id, gives_request_ids=gives_request_ids
-        )
-    version = version_of(etag)
-    document = _sent_part(request, etag)
-    proven = has_request_id or etag.strip('"') == hashlib.md5(request.data, usedforsecurity=False).hexdigest()
-    if proven:
+    def meaning(self) -> ReplyMeaning:
+        """Return what the reply proves."""
+        form, verb = FORMS[self.request.verb], self.request.verb
+        succeeded = self.reply._status in form.statuses
+        # A successful read's body is the object's, even if it looks like an error.
+        root = None if verb is Verb.GET and succeeded else _document(self.reply._body)
+        if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
+            return self._error(code, root)
+        if not succeeded:
+            return self._bodiless()
+        if form.root:
+            if root is None or _name(root) != form.root:
+                return self.reply.unproven(f"no {form.root}")
+            return _with_document(self.request, root, replace(self.statement, shows_request_ids=True))
+        return self._success()
+
+    def _error(self, code: str, root: ET.Element) -> StoreStatement:
+        """Return what an error document proves; with a success status it means busy."""
+        status, kind = self.reply._status, S3_CODES.get(code)
+        if kind is None:
+            kind = {412: StatementKind.FALSE, 501: StatementKind.UNSUPPORTED}.get(status, StatementKind.OTHER)
+            kind = StatementKind.BUSY if status in (429, 500, 502, 503, 504) else kind
+            kind = StatementKind.FORBIDDEN if status in (401, 403) else kind
+        if status < 300:
+            kind = StatementKind.BUSY  # a success status with an error does not show whether the request was applied
+        why = f"{status} {code}"
+        advice = _ADVICE.get(code, "")
+        if kind is StatementKind.UNSUPPORTED:
+            named = _text(root, "Header") or _text(root, "Message")
+            why += f": {named}" if named else ""
+            advice = _NO_CHECKSUM if "checksum" in named.lower() or "header" in named.lower() else advice
+        if kind is StatementKind.OTHER and (message := _text(root, "Message")):
+            why += f": {message}"
+        not_applied = status == 429 or kind is StatementKind.CONFLICT
         return replace(
-            statement, version=version, document=document, shows_request_ids=has_request_id or gives_request_ids is None
+            self.statement,
+            kind=kind,
+            code=code,
+            why=why,
+            not_applied=not_applied,
+            shows_request_ids=True,
+            advice=advice,
         )
-    if gives_request_ids is None:
-        return Confirm("sign", why)
-    return Confirm("head", why) if gives_request_ids is False and request.verb.writes else Unproven(why)
+
+    def _success(self) -> ReplyMeaning:
+        """Return what a success status without a document proves, or the request that would confirm it."""
+        request, reply, statement, verb = self.request, self.reply, self.statement, self.request.verb
+        if FORMS[verb].empty and reply._body:
+            return reply.unproven("a body although S3 sends none")
+        why, etag = f"{reply.brief()} without the store's request id", one(reply._headers, "etag")
+        if verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
+            if statement.has_request_id or verb is Verb.ABORT:
+                return statement
+            return self._confirmed_by("get" if verb is Verb.DELETE else None, why)
+        if etag is None:
+            return reply.unproven("no ETag")
+        if etag.startswith("W/"):
+            weak = "its ETag is weak, so a proxy changes bodies: switch off the proxy's compression"
+            proven_store = verb in (Verb.GET, Verb.HEAD) and (statement.has_request_id or _IDENTITY in reply._headers)
+            refused = replace(statement, kind=StatementKind.OTHER, code="weak ETag", advice=weak)
+            return refused if proven_store else reply.unproven("a weak ETag")
+        if verb in (Verb.GET, Verb.HEAD):
+            return self._read(etag, why)
+        hashed = hashlib.md5(request.data, usedforsecurity=False).hexdigest()
+        if not statement.has_request_id and etag.strip('"') != hashed:
+            return self._confirmed_by("head" if verb.writes else None, why)
+        return self._proven(replace(statement, version=version_of(etag), document=_sent_part(request, etag)))
+
+    def _confirmed_by(self, verb: Literal["get", "head"] | None, why: str) -> ReplyMeaning:
+        """Return the request that shows whether the store gives request ids; if it gives none, that by `verb`."""
+        if self.gives_request_ids is None:
+            return Confirm("sign", why)
+        return Unproven(why) if self.gives_request_ids or verb is None else Confirm(verb, why)
+
+    def _proven(self, statement: StoreStatement) -> StoreStatement:
+        """Return the statement of a reply that proved itself; without a request id, this store gives none."""
+        return replace(statement, shows_request_ids=statement.has_request_id or self.gives_request_ids is None)
+
+    def _read(self, etag: str, why: str) -> ReplyMeaning:
+        """Return a `StoreStatement` with the object of a successful read or head, else `Confirm` or `Unproven`."""
+        headers, given = self.reply._headers, self.gives_request_ids
+        alike = _ETAG.fullmatch(etag) is not None and one(headers, "last-modified") is not None
+        by_identity = given is not True and one(headers, _IDENTITY)
+        if not (self.statement.has_request_id or by_identity or (given is False and alike)):
+            return Confirm("sign", why) if given is None and alike else Unproven(why)
+        body = self.reply._body if self.request.verb is Verb.GET else None
+        document = seen_in(headers, body, Version("s3", etag if etag.startswith('"') else f'"{etag}"'), _META, "cas-id")
+        return self._proven(replace(self.statement, document=document))
+
+    def _bodiless(self) -> ReplyMeaning:
+        """Return what a failure status without a document proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
+        request, status, headers = self.request, self.reply._status, self.reply._headers
+        why, has_request_id = self.reply.brief(), self.statement.has_request_id
+        statement = replace(self.statement, kind=StatementKind.OTHER, why=why)
+        if request.verb is Verb.HEAD and status in (404, 403, 401, 400, 301, 307):
+            if status == 404 and (has_request_id or headers.get(_MARKER)):
+                return replace(statement, kind=StatementKind.ABSENT)
+            if has_request_id and status in (401, 403):
+                return replace(statement, kind=StatementKind.FORBIDDEN, advice=_ADVICE["AccessDenied"])
+            return Confirm("get", why)
+        if status == 304 and request.verb is Verb.GET and request.version is not None:
+            etag = one(headers, "etag")
+            same = etag is not None and version_of(etag) == request.version
+            if (has_request_id and (same or etag is None)) or (self.gives_request_ids is False and same):
+                return replace(statement, kind=StatementKind.UNCHANGED)
+            return Confirm("get", why)
+        if status == 304 and request.verb.conditional and has_request_id:
+            return replace(statement, kind=StatementKind.FALSE)  # old MinIO answers so
+        return self.reply.unproven()
 
 
-def _read(
-    request: StoreRequest,
-    reply: HttpReply,
-    etag: str,
-    statement: StoreStatement,
-    why: str,
-    *,
-    has_request_id: bool,
-    gives_request_ids: bool | None,
-) -> ReplyMeaning:
-    """Return a `StoreStatement` with the object of a successful read or head, else `Confirm` or `Unproven`."""
-    headers = reply._headers
-    identity = one(headers, _IDENTITY)
-    modified = one(headers, "last-modified")
-    alike = _ETAG.fullmatch(etag) is not None and modified is not None
-    if not (has_request_id or (gives_request_ids is not True and identity) or (gives_request_ids is False and alike)):
-        return Confirm("sign", why) if gives_request_ids is None and alike else Unproven(why)
-    version = Version("s3", etag if etag.startswith('"') else f'"{etag}"')
-    body = reply._body if request.verb is Verb.GET else None
-    document = seen_in(headers, body, version, _META, "cas-id")
-    return replace(statement, document=document, shows_request_ids=has_request_id or gives_request_ids is None)
-
-
-def _with_document(request: StoreRequest, root: ET.Element, status: int, statement: StoreStatement) -> ReplyMeaning:
+def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
     """Return `statement` with the content of a success's XML document; `Unproven` if the content is missing."""
     if request.verb is Verb.LIST:
         return _listed(request, root, statement)
@@ -295,9 +276,9 @@ def _with_document(request: StoreRequest, root: ET.Element, status: int, stateme
     if request.verb is Verb.BEGIN:
         token = _text(root, "UploadId")
         begun = Upload(request.the_write(), token)
-        return replace(statement, document=begun) if token else Unproven(f"{status}: no UploadId")
+        return replace(statement, document=begun) if token else Unproven(f"{statement.code}: no UploadId")
     version = version_of(_text(root, "ETag"))
-    return replace(statement, version=version) if version else Unproven(f"{status}: no ETag")
+    return replace(statement, version=version) if version else Unproven(f"{statement.code}: no ETag")
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
@@ -318,43 +299,6 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
         return replace(statement, kind=StatementKind.OTHER, code="IsTruncated", advice=advice)
     entries = tuple(_entries(bucket, root, encoded=encoded))
     return replace(statement, document=Page(entries, token if cut == "true" else None))
-
-
-def _bodiless(
-    request: StoreRequest,
-    reply: HttpReply,
-    *,
-    has_request_id: bool,
-    gives_request_ids: bool | None,
-    later: float | None,
-) -> ReplyMeaning:
-    """Return what a failure status without a document proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
-    status, headers = reply._status, reply._headers
-    why = reply.brief()
-    statement = StoreStatement(
-        StatementKind.OTHER,
-        str(status),
-        why,
-        retry_after_s=later,
-        has_request_id=has_request_id,
-        shows_request_ids=has_request_id,
-        date=one(headers, "date"),
-    )
-    if request.verb is Verb.HEAD and status in (404, 403, 401, 400, 301, 307):
-        if status == 404 and (has_request_id or headers.get(_MARKER)):
-            return replace(statement, kind=StatementKind.ABSENT)
-        if has_request_id and status in (401, 403):
-            return replace(statement, kind=StatementKind.FORBIDDEN, advice=_ADVICE["AccessDenied"])
-        return Confirm("get", why)
-    if status == 304 and request.verb is Verb.GET and request.version is not None:
-        etag = one(headers, "etag")
-        same = etag is not None and version_of(etag) == request.version
-        if (has_request_id and (same or etag is None)) or (gives_request_ids is False and same):
-            return replace(statement, kind=StatementKind.UNCHANGED)
-        return Confirm("get", why)
-    if status == 304 and request.verb.conditional and has_request_id:
-        return replace(statement, kind=StatementKind.FALSE)  # old MinIO answers so
-    return reply.unproven()
 
 
 def _sent_part(request: StoreRequest, etag: str) -> Carried | None:

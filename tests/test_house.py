@@ -343,7 +343,7 @@ def test_threads_are_workers() -> None:
 
 
 def test_engines_do_not_import_each_other() -> None:
-    shared = {"changes", "java", "scan", "writer"}
+    shared = {"changes", "java", "scan", "services", "writer"}
     base = "lockprovider.table.engines"
     wrong = []
     for module in MODULES:

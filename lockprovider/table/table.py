@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas import Entry, Store
+from fsspec_cas import Entry, InvalidInput, Store
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.doctor.rules import diagnose
@@ -107,7 +107,7 @@ class Table(TableContext):
 
         Raises:
             TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.
-            UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
+            UnsupportedSchema, InvalidRecords: the spec cannot be stored, even if a table exists; nothing was written.
             InvalidSettings: `settings` and `spec` name different indexes; nothing was written.
 
         >>> flat = TableSpec("flat", rows, record_keys="id")
@@ -171,18 +171,23 @@ class Table(TableContext):
     ) -> Snapshot:
         """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
-        `files`: the table's files, if already listed; ignored with `as_of`. Without `timeline` and `files` the read
-        repeats if other clients remove files during it; otherwise the snapshot may name files that a clean removed.
+        `files`: the table's files, if already listed; not with `as_of`. Without `timeline` and `files` the read repeats
+        if other clients remove files during it; otherwise the snapshot may name files that a clean removed.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
+            InvalidInput: `files` and `as_of` are both given.
 
         >>> sorted(table.snapshot().partitions)
         ['bonn', 'ulm']
         """
         if timeline is None and files is None:
             return consistent.snapshot(self, as_of)
-        return consistent.snapshot_by(self, timeline or self.timeline(), as_of, files)
+        if files is None:
+            return consistent.snapshot_by(self, timeline or self.timeline(), as_of)
+        if as_of is not None:
+            raise InvalidInput("files lists what the table has now, as_of reads an earlier moment: give one of them")
+        return self.snapshot_of(timeline or self.timeline(), files)
 
     def scan(
         self,

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import chain, count
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -40,14 +41,15 @@ from lockprovider.table.engines.changes import (
     rewrite_partition,
 )
 from lockprovider.table.engines.scan import Scan, plan_scan, to_pandas
+from lockprovider.table.engines.services import cluster_by, compact_by
 from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read.scan import ScanPlan, read_slice
-from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
-from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
+from lockprovider.table.rewrite.clustering import ClusteringResult
+from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.rewrite.executor import RewriteTask
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
@@ -104,7 +106,7 @@ def compact(table: TableContext, instant: str | None = None) -> tuple[Compaction
 
     With `instant`, run only that scheduled compaction, like `Table.run_compaction`.
     """
-    return compact_table(table, _on_workers) if instant is None else (run_compaction(table, instant, _on_workers),)
+    return compact_by(table, _on_workers, instant)
 
 
 def cluster(
@@ -117,13 +119,10 @@ def cluster(
 ) -> tuple[ClusteringResult, ...]:
     """Join small files like `Table.cluster`, with its errors: one task per group of files.
 
-    A task holds one new file's rows. With `instant`, run only that scheduled clustering, by its plan, like
-    `Table.run_clustering`.
+    A task holds one new file's rows. With `instant` and no other argument, run only that scheduled clustering, by its
+    plan, like `Table.run_clustering`.
     """
-    rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
-    return (
-        cluster_table(table, rule, _on_workers) if instant is None else (run_clustering(table, instant, _on_workers),)
-    )
+    return cluster_by(table, _on_workers, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), instant)
 
 
 def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
@@ -238,19 +237,27 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results; reports each finished task as progress, on a cluster only the step."""
-    keys, done = {task.key for task in tasks}, count(1)
+    """Run tasks, report each finished one as progress, and return their results; a task's error is raised at once."""
+    keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
     def ended(key: Any, *_: Any) -> None:
         if key in keys:
             report(done=next(done))
 
-    report(done=0)
-    counting: Any = Callback  # dask.callbacks has no types
-    with counting(posttask=ended):
-        results: Sequence[Any] = _DASK.compute(*tasks)
-    return results
+    report(done=next(done))
+    client = getattr(_DASK.base.get_scheduler(), "__self__", None)  # of a cluster, which calls no `Callback`
+    if client is None:
+        counting: Any = Callback  # dask.callbacks has no types
+        with counting(posttask=ended):
+            return cast("Sequence[Any]", _DASK.compute(*tasks))
+    as_completed: Any = import_module("dask.distributed").as_completed  # there with every cluster
+    futures = client.compute([*tasks])
+    for future in as_completed(futures):
+        if future.status == "error":
+            break
+        ended(future.key)
+    return cast("Sequence[Any]", client.gather(futures))
 
 
 def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from fsspec_cas import Entry
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
@@ -110,11 +109,9 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
     return result if as_of is not None else table.knowledge.cache_files(result)
 
 
-def snapshot_by(
-    table: TableContext, timeline: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
-) -> Snapshot:
-    """Return the snapshot of a moment, from `files` (ignored for a past moment) or one listing; it may be stale."""
-    return table.snapshot_of(timeline, files) if as_of is None else snapshot_of_version(table, timeline, as_of)
+def snapshot_by(table: TableContext, timeline: Timeline, as_of: PointInTime) -> Snapshot:
+    """Return the snapshot of a moment, from one listing; it may be stale."""
+    return table.snapshot_of(timeline) if as_of is None else snapshot_of_version(table, timeline, as_of)
 
 
 def plan(

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans
 
-from lockprovider.table import Table, TableSpec
+from lockprovider.table import Table, TableEvent, TableSpec
 from lockprovider.table.engines import dask as engine
 
 ROWS = 20_000
@@ -54,6 +54,25 @@ def dying(part: pd.DataFrame, once: str) -> pd.DataFrame:
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
             os.kill(os.getpid(), signal.SIGKILL)
     return part
+
+
+def failing(part: pd.DataFrame) -> pd.DataFrame:
+    if len(part):
+        raise ValueError("on a worker")
+    return part
+
+
+def test_cluster_reports_each_finished_task_and_raises_a_tasks_error(tmp_path: Path, cluster: Any) -> None:
+    events: list[TableEvent] = []
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS, watcher=events.append)
+    engine.append(table, frame(1))
+    progress = [event.detail for event in events if event.kind == "progress"]
+    assert [detail["done"] for detail in progress] == [*range(PARTS + 1)]
+    assert {detail["total"] for detail in progress} == {PARTS}
+    with pytest.raises(ValueError, match="on a worker"):
+        engine.append(table, frame(2).map_partitions(failing, meta=frame(2)._meta))
+    assert len(cluster.scheduler_info()["workers"]) == 2
+    assert {row[2] for row in content(table)} == {1}
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ import dask
 import pytest
 from table.engines.rewriting import SORT, check_goes_on, check_same, with_plan
 
+from fsspec_cas import InvalidInput
 from lockprovider.table import Table
 from lockprovider.table.engines import dask as engine
 from lockprovider.table.rewrite.executor import run_in_threads
@@ -27,6 +28,13 @@ def test_plan_run_by_dask_writes_the_same_files_as_a_local_run(
             assert done.new_file_groups == copy.run_clustering(begin).new_file_groups
             assert engine.cluster(table, SORT) == ()
     check_same(table, copy, begin)
+
+
+def test_scheduled_clustering_takes_no_other_arguments(tmp_path: Path) -> None:
+    table, _, begin = with_plan(tmp_path, compaction=False)
+    for arguments in ({"sort_by": SORT}, {"target_file_bytes": 5}, {"small_file_bytes": 5}):
+        with pytest.raises(InvalidInput, match=f"clustering {begin} runs by its plan: leave out sort_by"):
+            engine.cluster(table, **arguments, instant=begin)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("compaction", [True, False])

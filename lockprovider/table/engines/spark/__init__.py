@@ -1,6 +1,6 @@
 """PySpark engine: executors read and write the rows, the driver runs the transaction.
 
-May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer` and `changes`.
+May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer`, `changes`, `services`.
 """
 
 try:

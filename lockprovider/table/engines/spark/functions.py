@@ -31,6 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.scan import Scan, plan_scan, source_snapshot
+from lockprovider.table.engines.services import cluster_by, compact_by
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
@@ -43,8 +44,8 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import changes_since
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
-from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
-from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
+from lockprovider.table.rewrite.clustering import ClusteringResult
+from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.rewrite.executor import RewriteTask, Runner
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
@@ -363,8 +364,7 @@ def compact(spark: SparkSession, table: TableContext, instant: str | None = None
     With `instant`, run only that scheduled compaction, which any engine may have scheduled. If a call is killed, the
     next call continues.
     """
-    run = on_executors(jobs.session(spark))
-    return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
+    return compact_by(table, on_executors(jobs.session(spark)), instant)
 
 
 def cluster(
@@ -378,11 +378,11 @@ def cluster(
 ) -> tuple[ClusteringResult, ...]:
     """Join small files like `Table.cluster`, with its errors: one task per group of joined slices.
 
-    A task sorts the rows of one new file in memory: an executor needs a few times `target_file_bytes`. With `instant`,
-    run only that scheduled clustering, by its plan.
+    A task sorts the rows of one new file in memory: an executor needs a few times `target_file_bytes`. With `instant`
+    and no other argument, run only that scheduled clustering, by its plan.
     """
-    rule, run = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), on_executors(jobs.session(spark))
-    return cluster_table(table, rule, run) if instant is None else (run_clustering(table, instant, run),)
+    rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
+    return cluster_by(table, on_executors(jobs.session(spark)), rule, instant)
 
 
 def on_executors(spark: SparkSession) -> Runner:

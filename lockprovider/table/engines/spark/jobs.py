@@ -323,8 +323,7 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
     `new` rows may lack columns, `whole` rows may not. Of `deletes` only the key and partition columns count, of `valued
     deletes` also the ordering column.
     """
-    if not isinstance(rows, DataFrame):
-        raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a Spark DataFrame")
+    rows = frame(rows, name)
     if use in {"deletes", "valued deletes"}:
         names = {*writer.config.identifying, *([writer.config.ordering_field] if use == "valued deletes" else [])}
         schema = arrow_schema(StructType([field for field in rows.schema.fields if field.name in names]))
@@ -333,6 +332,13 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
     schema = arrow_schema(rows.schema)
     writer.plan(schema, "null" if use == "new" else "refuse")
     return schema
+
+
+def frame(rows: Any, name: str) -> DataFrame:
+    """Return `rows`, or raise InvalidInput, which calls them `name`, if they are no Spark DataFrame."""
+    if not isinstance(rows, DataFrame):
+        raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a Spark DataFrame")
+    return rows
 
 
 def session(spark: Any) -> SparkSession:
@@ -362,35 +368,29 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """
-    is_mine, before = False, None
-    if all(isinstance(field.dataType, _SMALL) for field in handed.fields):
-        with suppress(PySparkException), _SETTING:  # a server may forbid it
-            is_mine, before = _set(spark)
+    former: dict[str, str | None] = {}  # of the properties that this call has set
     try:
+        if all(isinstance(field.dataType, _SMALL) for field in handed.fields):
+            with suppress(PySparkException), _SETTING:  # a server may forbid it
+                _set(spark, former)
         yield
     finally:
-        if is_mine:
-            with _SETTING:
-                _restore(spark, MOST_ROWS, before)
-                _restore(spark, MOST_BYTES, None)
+        with _SETTING:
+            for key, value in former.items():
+                with suppress(PySparkException):  # the block's own error counts
+                    spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
-def _set(spark: SparkSession) -> tuple[bool, str | None]:
-    """Set the session's batch properties unless `MOST_BYTES` is set; return whether it did, and the former `MOST_ROWS`.
+def _set(spark: SparkSession, former: dict[str, str | None]) -> None:
+    """Set the session's batch properties unless `MOST_BYTES` is set, and put their former values into `former`.
 
     The caller holds `_SETTING`.
     """
     if spark.conf.get(MOST_BYTES, None) is not None:
-        return False, None
-    before = spark.conf.get(MOST_ROWS, None)
+        return
+    rows = spark.conf.get(MOST_ROWS, None)
+    former[MOST_BYTES] = None
     spark.conf.set(MOST_BYTES, _NO_LIMIT)
-    if before is None or not 0 < int(before) <= ROWS:
+    if rows is None or not 0 < int(rows) <= ROWS:
+        former[MOST_ROWS] = rows
         spark.conf.set(MOST_ROWS, str(ROWS))
-    return True, before
-
-
-def _restore(spark: SparkSession, key: str, before: str | None) -> None:
-    if before is None:
-        spark.conf.unset(key)
-    else:
-        spark.conf.set(key, before)

@@ -8,8 +8,10 @@ two merges that insert the same new key at once, unless the table has a bucket i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, cast
 
 import pyarrow as pa
@@ -76,10 +78,11 @@ def merge(
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
     """Run jobs that merge `source` by key into `txn`, which the caller commits; Spark caches rows meanwhile.
 
-    `source` has the key and partition columns, and any others. `names` are the names of the table's row and the
-    source's in the clauses.
+    `source` has the key and partition columns, and any others; the case of their names does not matter. `names` are the
+    names of the table's row and the source's in the clauses.
 
     Raises:
+        InvalidInput: the source has a column twice, or a clause is none.
         InvalidRecords: the source has a key twice, a clause sets a key column or an unknown one, or no clause is given.
     """
     txn = inside(txn)
@@ -88,10 +91,11 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         raise InvalidRecords("nothing to merge: give at least one clause")
 
     def split(planner: GroupWriter) -> DataFrame:
-        jobs.check_frame(planner, source, "deletes", "source")
+        rows = with_spelling(jobs.frame(source, "source"), planner.schema)
+        jobs.check_frame(planner, rows, "deletes", "source")
         for clause in clauses:
             _check(clause, planner)
-        return source.mapInArrow(tasks.tagger(planner), _tagged_type(source))
+        return rows.mapInArrow(tasks.tagger(planner), _tagged_type(rows))
 
     plan, steps = plan_for_tasks(txn, split), jobs.Steps(txn, "merge", 4)
     with jobs.computed_once(plan.changes) as keyed:
@@ -100,15 +104,31 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         with jobs.computed_once(jobs.with_groups(keyed, numbered, writer, steps)) as grouped:
             touched = _touched(grouped, numbered, steps)
-            changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
+            changes = _changes(_joined(grouped, touched, writer, names), keyed.columns, clauses, writer, names)
             txn.add(jobs.write_changes(steps, writer, changes, numbered))
+
+
+def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Give the source's columns the table's spelling, as Spark ignores case; raise InvalidInput for a name twice."""
+    spellings = {name.lower(): name for name in schema.names}
+    names = [spellings.get(name.lower(), name) for name in source.columns]
+    if repeated := [name for name, times in Counter(map(str.lower, names)).items() if times > 1]:
+        raise InvalidInput(
+            f"the source has several columns {repeated}; it has {source.columns}: rename or drop all but one"
+        )
+    return source.toDF(*names)
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
     """Raise InvalidInput for what is no clause, InvalidRecords for one that sets a key, partition or unknown column."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
-    columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())
+    values = {} if isinstance(clause, MatchedDelete) or clause.values is None else clause.values
+    if not isinstance(values, Mapping) or not all(
+        isinstance(text, (str, NoneType)) for text in (clause.where, *values.values())
+    ):
+        raise InvalidInput(f"{clause!r}: give conditions and values as Spark SQL texts, {{'n': 't.n + s.n'}}")
+    columns = set(values)
     if strange := sorted(columns - set(writer.schema.names)):
         raise InvalidRecords(f"{clause} sets {strange}, which are not in the table: use some of {writer.schema.names}")
     if fixed := sorted(columns & {*writer.config.identifying}):

@@ -16,6 +16,7 @@ from lockprovider.table.engines.spark.merge_into import (
     MatchedUpdate,
     NotMatchedInsert,
     merge_into,
+    with_spelling,
 )
 from lockprovider.table.engines.spark.statement import (
     DeleteStatement,
@@ -97,28 +98,26 @@ class _Run:
                 f"SQL {self._text!r}: ON must compare the key and partition columns, {list(keys)}, and no others, "
                 f"{statement.on_place}"
             )
-        source = self._query(f"select * from {statement.source}")  # noqa: S608 - the user's own SQL
+        rows = self._query(f"select * from {statement.source}")  # noqa: S608 - the user's own SQL
+        source = with_spelling(rows, self._schema)
         for key, source_column in on.items():
             source = self._with_key(source, key, source_column)
         clauses = [self._clause(clause, source, on, statement) for clause in statement.clauses]
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
-        """Return the source with `source_column` as column `key`: renamed if only the case differs, else copied.
+        """Return the source with a copy of `source_column` as column `key`, unless it has that name.
 
         Raises InvalidInput if that column is missing, or another one has the name.
         """
-        spellings = {name.lower(): name for name in source.columns}
-        column = spellings.get(source_column.lower())
+        column = {name.lower(): name for name in source.columns}.get(source_column.lower())
         if column is None:
             raise InvalidInput(
                 f"SQL {self._text!r}: the source has no column {source_column!r}; it has {source.columns}"
             )
         if column == key:
             return source
-        if column.lower() == key.lower():
-            return source.withColumnRenamed(column, key)
-        if key.lower() in spellings:
+        if key in source.columns:
             raise InvalidInput(
                 f"SQL {self._text!r}: the source has {key!r}, too, but ON compares its {source_column!r} with the "
                 f"table's {key!r}: rename or drop the source's {key!r} in a query, USING (select ...) AS s"
@@ -136,7 +135,7 @@ class _Run:
         if clause.verb == "delete":
             return MatchedDelete(clause.where)
         if clause.values is None:
-            lacking = sorted({*self._names} - {name.lower() for name in source.columns})
+            lacking = sorted({*self._schema.names} - {*source.columns})
             if lacking:
                 raise InvalidInput(
                     f"SQL {self._text!r}: * needs all columns of the table, and the source lacks "

@@ -21,6 +21,7 @@ _KINDS: dict[str, type[exp.Expression]] = {
     "DELETE": exp.Delete,
     "INSERT": exp.Insert,
 }
+_QUALIFIED = 2  # names in `alias.column`; more are a field of a struct
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 
 
@@ -96,7 +97,7 @@ def parse_statement(text: str) -> Statement:
     kind = _KINDS.get(reader.word)
     if kind is None:
         raise reader.wrong("MERGE, UPDATE, DELETE or INSERT (to read, use spark.sql)")
-    _check_syntax(text, kind, reader)
+    _check_syntax(kind, reader)
     match reader.take().upper():
         case "MERGE":
             return _merge(reader)
@@ -108,10 +109,11 @@ def parse_statement(text: str) -> Statement:
             return _insert(reader)
 
 
-def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> None:
-    """Raise InvalidInput unless sqlglot parses the text as one statement of this kind."""
+def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
+    """Raise InvalidInput unless sqlglot parses the text, up to its last token, as one statement of this kind."""
+    text = reader.text
     try:
-        statements = sqlglot.parse(text.rstrip().rstrip(";"), dialect=_DIALECT)
+        statements = sqlglot.parse(text[: reader.tokens[-1].end + 1], dialect=_DIALECT)
     except ParseError as error:
         first = error.errors[0]
         lines = text.split("\n")[: int(first["line"]) - 1]
@@ -188,11 +190,16 @@ class _Reader:
     def until(self, *words: str) -> str:
         """Consume and return the text up to one of these words, outside of brackets and CASE, or to the end.
 
-        Stops before a closing bracket or END that it did not see opened, too. Raises InvalidInput if the text is empty.
+        Stops before a closing bracket or END that it did not see opened, too. A word after a dot is a column. Raises
+        InvalidInput if the text is empty.
         """
         start, depth = self.at, 0
-        while not self.is_over and not (depth == 0 and self.word in words):
-            depth += (self.word in _OPENS) - (self.word in _CLOSES)
+        while not self.is_over:
+            is_column = self.at > start and self.tokens[self.at - 1].token_type is TokenType.DOT
+            word = "" if is_column else self.word
+            if depth == 0 and word in words:
+                break
+            depth += (word in _OPENS) - (word in _CLOSES)
             if depth < 0:
                 break
             self.at += 1
@@ -238,7 +245,7 @@ class _Reader:
             raise self.wrong(f"a column of {target.alias}")
         column = self.name()
         if self.word == ".":
-            raise self.wrong("= (a field of a struct cannot be set: set the whole column)")
+            raise self.wrong("a whole column (a field of a struct cannot be set)")
         return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
@@ -257,18 +264,14 @@ class _Reader:
             if not self.took(","):
                 return tuple(values.items())
 
-    def names(self) -> tuple[str, ...]:
-        """Consume `(a, b)` and return the names, without qualifiers."""
+    def columns_of(self, target: Target) -> tuple[str, ...]:
+        """Consume `(a, b)` and return the names; errors are those of `column_of`."""
         self.need("(")
-        columns = [self.plain_or_quoted()]
+        columns = [self.column_of(target)]
         while self.took(","):
-            columns.append(self.plain_or_quoted())
+            columns.append(self.column_of(target))
         self.need(")")
         return tuple(columns)
-
-    def plain_or_quoted(self) -> str:
-        name = self.name()
-        return self.name() if self.took(".") else name
 
 
 def _merge(reader: _Reader) -> MergeStatement:
@@ -277,6 +280,9 @@ def _merge(reader: _Reader) -> MergeStatement:
     target = reader.target()
     reader.need("USING")
     source, source_alias = _source(reader)
+    if source_alias.lower() == target.alias.lower():
+        reader.at -= 1
+        raise reader.wrong(f"another name for the source than {target.alias}: USING ... AS s")
     reader.need("ON")
     start = reader.at
     on = _keys(reader, reader.until("WHEN"), start, target, source_alias)
@@ -312,12 +318,12 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
 
     Other conditions, and a target column twice, raise InvalidInput and move the reader to token `start`.
     """
-    tree = sqlglot.parse_one(text, dialect=_DIALECT)
+    tree = sqlglot.parse_one(text, dialect=_DIALECT).unnest()
     pairs: dict[str, tuple[str, str]] = {}  # by the target's column in lower case
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
         sides = {}
         for column in (part.this, part.expression) if isinstance(part, exp.EQ) else ():
-            if isinstance(column, exp.Column):
+            if isinstance(column, exp.Column) and len(column.parts) == _QUALIFIED:
                 sides[column.table.lower()] = column.name
         if {*sides} != {target.alias.lower(), source_alias.lower()}:
             reader.at = start
@@ -357,13 +363,13 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
         values = None if reader.took("*") else reader.assignments(target, "WHEN")
         return WhenClause("update", where, values)
     if is_insert and reader.took("INSERT"):
-        return WhenClause("insert", where, None if reader.took("*") else _inserted(reader))
+        return WhenClause("insert", where, None if reader.took("*") else _inserted(reader, target))
     raise reader.wrong("INSERT" if is_insert else "UPDATE or DELETE")
 
 
-def _inserted(reader: _Reader) -> tuple[tuple[str, str], ...]:
+def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
     """Consume `(columns) VALUES (expressions)`, return pairs; other counts or a column twice raise InvalidInput."""
-    columns, values = reader.names(), []
+    columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
         values.append(reader.until(",", ")"))
@@ -404,7 +410,7 @@ def _insert(reader: _Reader) -> InsertStatement:
     if reader.word in {"PARTITION", "REPLACE", "IF"}:
         raise reader.wrong("a query (to replace partitions, call insert_overwrite(table, rows, partitions))")
     by_name = reader.took("BY", "NAME")
-    columns = reader.names() if not by_name and _is_list_of_names(reader) else None
+    columns = reader.columns_of(target) if not by_name and _is_list_of_names(reader) else None
     query = reader.until()
     reader.end()
     return InsertStatement(target, query, columns, by_name, overwrite)

@@ -36,6 +36,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 RETRIES = 20
 _QUERY = "sql.streaming.queryId"
 _CONNECT = "connect"
+_STREAMS = 10_000  # last written streams whose writes are numbered: more than a process runs at once
 _UNTOLD = (
     "if the query has a new checkpoint, give it a new stream_id. Spark Connect does not report the checkpoint: a query "
     "that crashed before Spark recorded this batch needs a new stream_id, too"
@@ -138,9 +139,12 @@ class _Writes:
                 "Connect): pass stream_id, another name for each query"
             )
         with self._lock:
-            attempt = self._tries.get((table.url, stream))
+            attempt = self._tries.pop((table.url, stream), None)
             if attempt is None or name is None or attempt.name != (name, batch):
-                attempt = self._tries[table.url, stream] = _Try((name, batch))
+                attempt = _Try((name, batch))
+            self._tries[table.url, stream] = attempt  # the last one in the dictionary's order
+            if len(self._tries) > _STREAMS:
+                self._tries.pop(next(iter(self._tries)))
             if attempt.is_writing:
                 raise InvalidInput(
                     f"another write of batch {batch} of stream {stream} is in progress: write one after the other"

@@ -54,13 +54,15 @@ def register(
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
     The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
-    `columns` and `filter` narrow the read; a query's own do so only with Spark's own reader (`native_reads`). Other
-    arguments are as for `read`.
+    `columns` and `filter` narrow the read; a query's own do so only with Spark's own reader (`native_reads`).
+    `storage_options` are those of a URL, not of a table. Other arguments are as for `read`.
 
     Raises:
         TableNotFound: no table exists at this URL.
         InvalidInput, HistoryGone: as for `read`.
     """
+    if isinstance(source, TableContext) and storage_options is not None:
+        raise InvalidInput(f"{source!r} is open: give storage_options with a URL, or leave them out")
     table = source if isinstance(source, TableContext) else TableContext.open(source, storage_options=storage_options)
     rows = read(spark, table, columns, filter=filter, as_of=as_of, native_reads=native_reads)
     rows.createOrReplaceTempView(name)

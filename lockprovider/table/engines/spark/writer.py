@@ -124,15 +124,16 @@ class WriteJob:
     stage: Stage | None = None
     is_ignored: bool = False
 
-    def check(self) -> None:
+    def check(self) -> TableContext | None:
         """Open or create the table (`open_target`), and set `is_ignored` and, for a gathering write, `stage`.
 
-        Raises DoesNotFit or InvalidInput for rows that the table cannot take.
+        Returns the table, None if the write is ignored. Raises DoesNotFit or InvalidInput for rows that do not fit.
         """
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
         if table is not None:
             self._check(table)
+        return table
 
     def begin(self) -> Transaction | None:
         """Run `check`, start a transaction with its heartbeat, set `group`, and return the transaction.
@@ -142,10 +143,9 @@ class WriteJob:
         """
         if self.group is not None or self.is_ignored:
             return None
-        self.check()
-        if self.is_ignored or self.hudi_write.gathers:
+        table = self.check()
+        if table is None or self.hudi_write.gathers:
             return None
-        table = self.options.open()
         txn = Transaction(table)
         schema = table.schema(txn.timeline)
         if self.overwrite:
@@ -190,17 +190,22 @@ class WriteJob:
         with self._beating(group):
             return TaskResult(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
-    def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> CommitResult | None:
-        """Make the write visible, then archive, compact and cluster as Hudi's keys say; None if nothing was written.
+    def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> None:
+        """Make the write visible, then archive, compact and cluster as Hudi's keys say.
 
-        Raises as `Transaction.commit` or, for gathered rows, `commit_staged`.
+        A stream's committed or empty batch is reported as `left_out`. Raises as `Transaction.commit` or, for gathered
+        rows, `commit_staged`.
         """
         if self.is_ignored:
-            return None
-        table = self.options.open()
-        done = self._commit(table, written, batch_id)
+            return
+        table, why = self.options.open(), "it has no rows"
+        try:
+            done = self._commit(table, written, batch_id)
+        except AlreadyCommitted as error:  # by a run that died before Spark recorded it
+            done, why = None, str(error)
+        if done is None and batch_id is not None:
+            table.report("left_out", "", batch=str(batch_id), why=why)
         inline.run_due(table)
-        return done
 
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
         """Commit the files of all tasks, or the gathered rows; None for an empty batch of a stream.
@@ -288,7 +293,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit after all tasks of a batch, in another process; a committed or empty batch is reported as `left_out`.
+        """Commit after all tasks of a batch, in another process; a committed or empty batch is left out.
 
         Without results of tasks it does nothing. Raises InvalidInput without a `stream_id` and the query's id.
         """
@@ -300,15 +305,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidInput(
                 "Spark did not pass the id of this query: set the option stream_id, to another name for each query"
             )
-        batch_id = BatchId.of(named or query, batchId, "" if named is None else query or "")
-        try:
-            done = self.job.commit(written, batch_id)
-        except AlreadyCommitted as error:  # by a run that died before Spark recorded it
-            done, why = None, str(error)
-        else:
-            why = "it has no rows"
-        if done is None and not self.job.is_ignored:
-            self.job.options.open().report("left_out", "", batch=str(batch_id), why=why)
+        self.job.commit(written, BatchId.of(named or query, batchId, "" if named is None else query or ""))
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

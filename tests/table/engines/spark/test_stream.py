@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, ups
 from lockprovider.table import Table, TableEvent
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.spark import stream
 from lockprovider.table.engines.spark.data_source import HudiCas, register
 from lockprovider.table.engines.spark.errors import translated
 from lockprovider.table.engines.spark.stream import batches, upserts
@@ -113,6 +115,20 @@ def test_each_write_of_one_batch_is_committed_once(spark: Any, tmp_path: Path) -
     left_out = [str(event.detail["why"]) for event in events if event.kind == "left_out"]
     assert [why == "it has no rows" for why in left_out] == [False, True, False, False, True]
     assert len(sink.history()) == 1 + 2, "a write without rows made a commit"
+
+
+def test_numbers_of_writes_are_kept_for_the_last_streams_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_STREAMS", 3)
+    monkeypatch.setattr(stream, "_query", lambda rows: rows)
+    writes, table = stream._Writes(), SimpleNamespace(url="t")
+
+    def write(name: str) -> int:
+        with writes.one_of(table, (name, "first try"), 0, None) as batch:  # type: ignore[arg-type]
+            return batch.write
+
+    assert [write(name) for name in "aabcada"] == [1, 2, 1, 1, 3, 1, 4]
+    assert len(writes._tries) == 3
+    assert write("b") == 1, "forgotten"
 
 
 def test_new_checkpoint_with_an_old_stream_id_is_refused(spark: Any, tmp_path: Path) -> None:

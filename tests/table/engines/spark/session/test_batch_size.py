@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StructType
 from table.tables import SPEC, content
 
 from lockprovider.table import InvalidRecords, Table
@@ -59,6 +62,25 @@ def test_failed_write_restores_the_session(spark: Any, table: Table) -> None:
     with pytest.raises(InvalidRecords):
         engine.append(table, spark.createDataFrame([(None, "a", 1)], "id long, part string, value int"))
     assert said(spark) == (None, None)
+
+
+class Forbidding(dict[str, str]):
+    """The properties of a session whose server forbids to set one of them."""
+
+    def set(self, key: str, value: str) -> None:
+        if key == MOST_ROWS:
+            raise PySparkException(f"{key} cannot be set")
+        self[key] = value
+
+    def unset(self, key: str) -> None:
+        self.pop(key, None)
+
+
+def test_refused_second_property_leaves_the_first_as_it_was() -> None:
+    session = SimpleNamespace(conf=Forbidding())
+    with ended_by_rows(session, StructType().add("id", LongType())):  # type: ignore[arg-type]
+        pass
+    assert session.conf == {}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,10 +13,13 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from fsspec_cas import InvalidInput
 from lockprovider import InvalidSettings
-from lockprovider.table import InvalidRecords, TableExists, WriteConflict, errors
+from lockprovider.table import InvalidRecords, Table, TableExists, WriteConflict, errors
 from lockprovider.table.engines.spark.errors import translated
-from lockprovider.table.engines.spark.options import HudiWrite, WriteOperation
+from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation
+from lockprovider.table.engines.spark.writer import TaskResult, WriteJob
 from lockprovider.table.spec import TableSpec
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.fence import BatchId
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("ts", pa.int64())])
 W = "hoodie.datasource.write."
@@ -128,3 +132,22 @@ def test_every_error_of_a_table_keeps_its_type_when_a_worker_raises_it(kind: typ
     found = translated(f"[X] failed:\n{kind.__module__}.{kind.__name__}: {words}")
     assert type(found) is kind
     assert words in str(found)
+
+
+def test_write_opens_its_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", SCHEMA, "id", "part"))
+    opened: list[str] = []
+    open_table = SparkOptions.open
+
+    def counted(options: SparkOptions) -> TableContext:
+        opened.append(options.url)
+        return open_table(options)
+
+    monkeypatch.setattr(SparkOptions, "open", counted)
+    job = WriteJob(SparkOptions.of({"path": table.url}), HudiWrite.of({}), SCHEMA)
+    txn = job.begin()
+    assert txn is not None
+    assert opened == [table.url]
+    job.commit([TaskResult(txn.begin, [], None)], BatchId.of("orders", 0))
+    assert opened == [table.url] * 2, "an empty batch is committed in another process, and reported by its table"
+    txn.leave()

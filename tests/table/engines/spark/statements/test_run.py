@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
-from table.engines.spark.spark_tables import filled
+from pyspark.sql.functions import col
+from table.engines.spark.spark_tables import filled, frame
 from table.tables import SPEC, by_hudi_rs, content, data_files
 
 from fsspec_cas import InvalidInput
@@ -59,6 +60,35 @@ def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Tabl
         "when matched and trips.id > 1 then update set * when not matched then insert *"
     )
     assert content(table) == {(1, "a", 11), (3, "b", 6), (4, "c", 8), (9, "b", 182)}
+
+
+def test_merge_pairs_columns_by_name_in_any_case(spark: Any, table: Table, run: Any) -> None:
+    spark.createDataFrame([(1, "a", 10), (9, "z", 90)], "ID long, Part string, VALUE long").createOrReplaceTempView("s")
+    merge = "merge into trips t using s on t.id = s.id and t.part = s.part when matched then update set *"
+    result = run(f"{merge} when not matched then insert *")
+    assert (result.inserted, result.updated) == (1, 1)
+    assert content(table) == {(1, "a", 10), (2, "a", 2), (3, "b", 3), (4, "c", 4), (9, "z", 90)}
+    late = spark.createDataFrame([(2, "a", 20), (8, "y", 80)], "ID long, PART string, Value long")
+    engine.merge(table, late, engine.MatchedUpdate(), engine.NotMatchedInsert())
+    assert content(table) == {(1, "a", 10), (2, "a", 20), (3, "b", 3), (4, "c", 4), (8, "y", 80), (9, "z", 90)}
+    with pytest.raises(InvalidInput, match=r"several columns \['value'\]; it has \['id', 'part', 'value', 'VALUE'\]"):
+        engine.sql(spark, merge.replace("using s", "using (select *, 1 as VALUE from trips) s"))
+
+
+def test_bad_clause_is_refused_before_a_job(spark: Any, table: Table) -> None:
+    clauses = (
+        engine.MatchedUpdate({"value": 5}),  # type: ignore[dict-item]
+        engine.MatchedUpdate([("value", "5")]),  # type: ignore[arg-type]
+        engine.MatchedDelete(col("s.value") == 1),  # type: ignore[arg-type]
+    )
+    for clause in clauses:
+        with pytest.raises(InvalidInput, match="give conditions and values as Spark SQL texts"):
+            engine.merge(table, frame(spark, (1, "a", 1)), clause)
+
+
+def test_view_of_an_open_table_takes_no_storage_options(spark: Any, table: Table) -> None:
+    with pytest.raises(InvalidInput, match="is open: give storage_options with a URL"):
+        engine.register(spark, table, "trips", storage_options={"key": "x"})
 
 
 def test_update_and_a_delete_rewrite_what_they_touch(table: Table, run: Any) -> None:

@@ -96,6 +96,29 @@ MERGE = "merge into trips t using late s on t.id = s.id "
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("delete from trips where id = 1; -- done", DeleteStatement(Target("trips", "trips"), "id = 1")),
+        (
+            "update trips t set a = t.case, b = t.`when` where t.end = 1 and t.when = 2",
+            UpdateStatement(
+                Target("trips", "t"), (("a", "t.case"), ("b", "t.`when`")), "t.end = 1 and t.when = 2"
+            ),
+        ),
+        (
+            "merge into a t using late s on (t.id = s.id and (t.part = s.part)) when matched and s.then then delete",
+            MergeStatement(
+                Target("a", "t"), "late", "s", (("id", "id"), ("part", "part")), "at character 32",
+                (WhenClause("delete", "s.then", None),),
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_columns_named_like_keywords_comments_and_brackets_are_parsed(text: str, expected: object) -> None:
+    assert parse_statement(text) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "expected MERGE, UPDATE, DELETE or INSERT"),
@@ -130,6 +153,14 @@ MERGE = "merge into trips t using late s on t.id = s.id "
         ("merge into trips t using late s on t.id = 7 when matched then delete", "ON must be t.KEY = s.KEY"),
         ("merge into trips t using late s on id = s.id when matched then delete", "ON must be t.KEY = s.KEY"),
         ("merge into trips t using late s on t.id <=> s.id when matched then delete", "ON must be t.KEY = s.KEY"),
+        ("merge into trips t using late s on t.id = s.s.id when matched then delete", "ON must be t.KEY = s.KEY"),
+        ("merge into trips t using late s on t.t.id = s.id when matched then delete", "ON must be t.KEY = s.KEY"),
+        (
+            "merge into trips t using late T on t.id = t.id when matched then delete",
+            "another name for the source than t",
+        ),
+        (MERGE + "when not matched then insert (s.id) values (s.id)", "a column of t, not 's', at character 78"),  # noqa: S608
+        ("insert into trips (late.id) values (1)", "a column of trips, not 'late', at character 20"),
         ("merge into trips t using (select 1) on t.id = s.id when matched then delete", "a name for the query"),
         ("insert into trips partition (part = 'a') select 1, 2", "not 'partition', at character 19"),
         ("insert into trips replace where a = 1 select 2", "not 'replace', at character 19"),

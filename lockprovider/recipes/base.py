@@ -6,33 +6,15 @@ import inspect
 import os
 import socket
 import weakref
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path, check_url, require_safe_for_locks
 from fsspec_cas.bridge.tasks import EnteredByTasks
 from lockprovider.errors import NotPicklable
 
-T = TypeVar("T")
-Opened = TypeVar("Opened", bound="Recipe")
+Opened = TypeVar("Opened", bound="AtUrl")
 OpenedForTasks = TypeVar("OpenedForTasks", bound="RecipeForTasks[Any]")
 R = TypeVar("R", bound="Recipe")
-
-
-def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
-    """Return `kind(store, path, **options)` for a URL's object, without a request.
-
-    Raises InvalidUrl, NotSupported, InvalidInput (no object's name, or an unknown option), or what `kind` raises.
-    """
-    allowed = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
-    for name in options:
-        if name not in allowed:
-            raise InvalidInput(
-                f"{name}={options[name]!r} is not an option: there are {', '.join(allowed)}; "
-                "what the store is opened with goes into storage_options="
-            )
-    store, path = store_and_path(url, storage_options)
-    return kind(store, path, **options)
 
 
 def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:
@@ -80,8 +62,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-class Recipe(ProcessBound):
-    """Base of the recipes: an object of a store, closed by `with`."""
+class AtUrl:
+    """Base of the objects that are opened by their URL."""
 
     def __init__(self, store: Store, path: str, world: World | None) -> None:
         if not isinstance(store, Store):
@@ -96,20 +78,32 @@ class Recipe(ProcessBound):
         """Open the object at a URL, without a request. `storage_options` are fsspec's, `options` those of the class.
 
         Raises:
-            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+            InvalidUrl, NotSupported: no store has such a URL.
+            InvalidInput: the URL names no object, or an option does not fit.
 
         >>> lockprovider.queue.open("memory://docs/backfill.json")
         <Queue 'memory:///docs/backfill.json'>
         """
-        return open_at(cls, url, storage_options, options)
-
-    def close(self) -> None:
-        """Stop taking operations."""
+        allowed = [name for name in inspect.signature(cls).parameters if name not in ("store", "path")]
+        for name, value in options.items():
+            if name not in allowed:
+                raise InvalidInput(
+                    f"{name}={value!r} is not an option: there are {', '.join(allowed)}; "
+                    "what the store is opened with goes into storage_options="
+                )
+        return cls(*store_and_path(url, storage_options), **options)
 
     def __repr__(self) -> str:
         return repr_at(self, self._store, self.path)
 
-    def __enter__(self: Opened) -> Opened:
+
+class Recipe(AtUrl, ProcessBound):
+    """Base of the recipes: an object of a store, closed by `with`."""
+
+    def close(self) -> None:
+        """Stop taking operations."""
+
+    def __enter__(self: R) -> R:
         return self
 
     def __exit__(self, *_: object) -> None:

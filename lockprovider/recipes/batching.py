@@ -16,11 +16,12 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
 
-from fsspec_cas import Machine, World
+from fsspec_cas import Machine, Store, World
 from fsspec_cas.bridge.background import Later
+from fsspec_cas.given import seconds
 from fsspec_cas.waiting import SLICE_S, Signal, Worker
 from lockprovider.recipes.backlog import Backlog, pace_at
-from lockprovider.recipes.base import ProcessBound
+from lockprovider.recipes.base import ProcessBound, Recipe
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
 Op = TypeVar("Op")
@@ -28,6 +29,7 @@ T = TypeVar("T")
 Waiting = tuple[Op, "Later[T]"]
 
 DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
+_GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 _CLOCK = Machine()  # threads always wait in real time
 _END: Any = object()  # operation that marks an end: all before it are written
 
@@ -236,6 +238,29 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def _take_arrived(self) -> None:
         arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
         self._backlog = self._backlog.with_arrived(*arrived)
+
+
+class BatchedRecipe(Recipe, Generic[Op, T]):
+    """Base of the recipes whose callers share writes; a subclass sets `_writer`. `pace_s` None: as the store needs."""
+
+    _writer: Any  # its `commit` carries out a batch
+
+    def __init__(self, store: Store, path: str, world: World | None, pace_s: float | None) -> None:
+        super().__init__(store, path, world)
+        default_s = _GCS_PACE_S if store.kind == "gcs" else 0.0
+        self._batcher: Batcher[Op, T] = Batcher(
+            lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - the writer is made later
+            world=self.world,
+            pace_s=default_s if pace_s is None else seconds(pace_s, "pace_s"),
+        )
+        self._store = store.on_throttled(self._batcher.throttled)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.
+
+        >>> lockprovider.wal.create("memory://docs/orders").close(timeout=10)
+        """
+        self._batcher.close(None if timeout is None else seconds(timeout))
 
 
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()

@@ -369,11 +369,13 @@ def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value 
 class Broker(Generic[T]):
     """Hands a client's batches to the broker that the object names, or offers to be that broker.
 
-    `host` is a TCP interface, or "" for a Unix socket. `submit` adds another process's bundle to the next write. It
-    opens no socket before its first write.
+    `host` is a TCP interface, "" for a Unix socket, or None: it hands over and offers nothing. `submit` adds another
+    process's bundle to the next write. It opens no socket before its first write.
     """
 
-    def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
+    def __init__(
+        self, host: str | None, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World
+    ) -> None:
         self._host = host
         self._host_name = "network" if host else socket.gethostname()
         self._codec = codec
@@ -400,6 +402,8 @@ class Broker(Generic[T]):
 
         Adds this broker unless its host has another, not avoided.
         """
+        if self._host is None:
+            return named
         offer = offers_of(named).get(self._host_name)
         if offer is not None and not self._is_avoided(offer[0]):
             return named
@@ -414,35 +418,29 @@ class Broker(Generic[T]):
         `sent` marks possible repeats. Addresses in `asked_addresses` are not asked; the asked one is added. If all
         answers came, foreign operations get `NotHere`.
         """
+        if self._host is None:
+            return None
         offer = broker_to_ask(
             named,
             self._host_name,
             self._own_offer,
             lambda address: address in asked_addresses or self._is_avoided(address),
         )
-        own_operations = [
-            (operation, was)
-            for operation, was in zip(operations, sent, strict=True)
-            if not isinstance(operation, Foreign)
-        ]
-        if offer is None or not all(self._codec.may_hand_over(operation) for operation, _ in own_operations):
+        own = {index: operation for index, operation in enumerate(operations) if not isinstance(operation, Foreign)}
+        if offer is None or not all(map(self._codec.may_hand_over, own.values())):
             return None
         asked_addresses.add(offer[0])
-        answers = self._answers(offer, own_operations) if own_operations else []
+        own_sent = [sent[index] for index in own]
+        answers = self._answers(offer, [*zip(own.values(), own_sent, strict=True)]) if own else []
         if answers is None:
             return None
-        outcome = combine_answers(answers, [was for _, was in own_operations])
+        outcome = combine_answers(answers, own_sent)
         if outcome.results is None:
-            flags = iter(outcome.sent)
-            pairs = zip(operations, sent, strict=True)
-            return HandedOver(
-                None, tuple(was if isinstance(operation, Foreign) else next(flags) for operation, was in pairs)
-            )
-        results = iter(outcome.results)
-        merged = [
-            NotHere("another process is the broker", sent=was) if isinstance(operation, Foreign) else next(results)
-            for operation, was in zip(operations, sent, strict=True)
-        ]
+            flags = dict(zip(own, outcome.sent, strict=True))
+            return HandedOver(None, tuple(flags.get(index, was) for index, was in enumerate(sent)))
+        results = dict(zip(own, outcome.results, strict=True))
+        gone = "another process is the broker"
+        merged = [results[index] if index in own else NotHere(gone, sent=was) for index, was in enumerate(sent)]
         return HandedOver(merged, tuple(sent))
 
     def close(self) -> None:
@@ -558,34 +556,32 @@ class Broker(Generic[T]):
 class Handover(Generic[T]):
     """A batch of operations that a broker may carry out.
 
-    `handed` marks operations that a broker may have done, or still may. `dropped` has those left out of all drafts of a
-    log's batch.
+    `handed` marks operations that a broker may have done, or still may.
     """
 
-    def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
+    def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T]) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)
         self._operations = operations
         self._broker = broker
         self._asked: set[str] = set()
-        self.dropped: dict[int, NotHere] = {}
+        self._left_out: dict[int, NotHere] = {}
 
     def ask(self, named: object, sent: Sequence[bool]) -> HandedOver | None:
         """Hand the batch to the broker in `named`, and update `handed`; None: carry it out here.
 
         Asks each broker at most once.
         """
-        handed = None if self._broker is None else self._broker.hand_over(named, self._operations, sent, self._asked)
+        handed = self._broker.hand_over(named, self._operations, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
         return handed
 
-    def to_carry_out(
-        self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool], dropped: dict[int, NotHere]
-    ) -> list[T]:
-        """Return the operations to carry out, with `nothing` for those in `dropped`.
+    def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
+        """Return the operations to carry out, with `nothing` for those that this draft leaves out.
 
-        Adds to `dropped` foreign operations of closed connections, or that would add a name to the table.
+        Leaves out foreign operations of closed connections, or that would add a name to the table.
         """
+        self._left_out = {}
         hung_up: dict[int, bool] = {}
         for index, operation in enumerate(self._operations):
             if isinstance(operation, Foreign) and (
@@ -593,16 +589,15 @@ class Handover(Generic[T]):
                 or adds_a_name(operation.operation)
             ):
                 not_here = NotHere("its name is to be added by its own client", sent=sent[index])
-                dropped.setdefault(index, not_here)
+                self._left_out[index] = not_here
         return [
-            nothing if index in dropped else without_bundle(operation)
+            nothing if index in self._left_out else without_bundle(operation)
             for index, operation in enumerate(self._operations)
         ]
 
-    @staticmethod
-    def with_dropped(results: Sequence[Any], dropped: dict[int, NotHere]) -> list[Any]:
-        """Return the results, with `NotHere` for dropped operations."""
-        return [dropped.get(index, result) for index, result in enumerate(results)]
+    def with_left_out(self, results: Sequence[Any]) -> list[Any]:
+        """Return the results of the last draft, with `NotHere` for operations that it left out."""
+        return [self._left_out.get(index, result) for index, result in enumerate(results)]
 
     def settled(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
         """Return the results, with `unknown(message)` for errors of unknown outcome."""

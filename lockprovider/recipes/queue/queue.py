@@ -14,8 +14,8 @@ from fsspec_cas import InvalidInput, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import function, seconds, several, whole
 from fsspec_cas.waiting import Signal, Worker
-from lockprovider.recipes.base import Recipe, process_name
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.base import process_name
+from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
@@ -46,12 +46,11 @@ from lockprovider.recipes.queue.writer import QueueWriter
 from lockprovider.recipes.values import UNNAMED, check_producer, epoch_of
 
 _TIMEOUT_S = 60.0
-_GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 _CHUNK = 1000
 _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 
 
-class Queue(Recipe):
+class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
     Promised: a message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers
@@ -86,17 +85,9 @@ class Queue(Recipe):
         broker: bool | str = False,
         world: World | None = None,
     ) -> None:
-        super().__init__(store, path, world)
-        pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
-        host, timeout_s = check_broker(broker), seconds(timeout)
-        self._batcher: Batcher[QueueOperation | Bundle[QueueOperation], Any] = Batcher(
-            lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - the writer is made below
-            world=self.world,
-            pace_s=pace_s,
-        )
-        helper = None if host is None else Broker(host, QueueCodec(), self._batcher.submit, self.world)
-        self._store = store.on_throttled(self._batcher.throttled)
-        self._writer = QueueWriter(self._store, self.path, timeout_s, self.world, helper)
+        super().__init__(store, path, world, pace_s)
+        helper = Broker(check_broker(broker), QueueCodec(), self._batcher.submit, self.world)
+        self._writer: QueueWriter = QueueWriter(self._store, self.path, seconds(timeout), self.world, helper)
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._last_seqs: dict[str, int] = {}
         self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -361,7 +352,7 @@ class Queue(Recipe):
         True
         """
         self._stopping.set()
-        self._writer.wake(len(self._writer.waiting_callers))
+        self._writer.wake()
 
     @property
     def stopping(self) -> bool:
@@ -446,7 +437,7 @@ class Queue(Recipe):
         """
         limit_s = None if timeout is None else seconds(timeout)
         self.stop()
-        self._batcher.close(limit_s)
+        super().close(limit_s)
         self._heartbeat.close()
         self._writer.close()
 

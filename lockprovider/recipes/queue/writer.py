@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ from fsspec_cas.waiting import Signal
 from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
-from lockprovider.recipes.broker_rules import Bundle, Foreign, NotHere, flatten, regroup
+from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup
 from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue, QueueFull
 from lockprovider.recipes.queue.contents import (
     Contents,
@@ -129,9 +128,7 @@ class QueueWriter:
     again; each recognizes its own repeat.
     """
 
-    def __init__(
-        self, store: Store, path: str, timeout_s: float, world: World, broker: Broker[QueueOperation] | None = None
-    ) -> None:
+    def __init__(self, store: Store, path: str, timeout_s: float, world: World, broker: Broker[QueueOperation]) -> None:
         self.store = store
         self.path = path
         self.world = world
@@ -147,15 +144,13 @@ class QueueWriter:
 
     def reset(self) -> None:
         """Reset in a forked child: no caller waits."""
-        self.waiting_callers: deque[Signal] = deque()  # of callers that wait for messages
+        self._arrived = Signal()  # set once messages arrive, and then replaced
         self._order = FailedNumbers()
-        if self._broker is not None:
-            self._broker.reset()
+        self._broker.reset()
 
     def close(self) -> None:
         """Stop writing for other processes."""
-        if self._broker is not None:
-            self._broker.close()
+        self._broker.close()
 
     def create(self, contents: Contents) -> bool:
         """Write the object if no queue exists; return whether this call wrote it.
@@ -279,9 +274,8 @@ class QueueWriter:
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
-        dropped: dict[int, NotHere] = {}
         to_carry_out = progress.handover.to_carry_out(
-            progress.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents), dropped
+            progress.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents)
         )
         sent = (*(False for _ in lapsed), *map(operator.or_, progress.sent, map(_is_foreign_claim, operations)))
         loaded: dict[str, tuple[Message, ...]] = {}
@@ -292,9 +286,9 @@ class QueueWriter:
             except SegmentWanted as segment:
                 loaded[segment.name] = self._messages(segment.name)
             else:
-                if draft.changed and self._broker is not None:
-                    draft.more = {**draft.more, _BROKER: self._broker.offers(draft.more.get(_BROKER))}
-                return draft, progress.handover.with_dropped(results[len(lapsed) :], dropped), batch
+                if draft.changed and (offers := self._broker.offers(draft.more.get(_BROKER))) is not None:
+                    draft.more = {**draft.more, _BROKER: offers}
+                return draft, progress.handover.with_left_out(results[len(lapsed) :]), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Write new segments, then the object, which must only name existing ones; return the object's outcome."""
@@ -354,29 +348,23 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record heartbeats, first by the store's clock (a HEAD), and wake callers for `more` new messages."""
+        """Record heartbeats, first by the store's clock (a HEAD), and wake the waiting callers for `more` messages."""
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:  # their workers may be dead
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)
-        self.wake(more)
+        if more > 0:
+            self.wake()
 
-    def wake(self, many: int) -> None:
-        """Wake `many` callers that wait for messages."""
-        with contextlib.suppress(IndexError):
-            for _ in range(many):
-                self.waiting_callers.popleft().set()
+    def wake(self) -> None:
+        """Wake all callers that wait for messages; their claims share a write."""
+        arrived, self._arrived = self._arrived, Signal()
+        arrived.set()
 
     def wait_for_messages(self, timeout_s: float) -> None:
         """Block until `wake` is called (new messages, or a stop), or for `timeout_s`; messages may be gone by then."""
-        signal = Signal()
-        self.waiting_callers.append(signal)
-        try:
-            signal.wait(timeout_s)
-        finally:
-            with contextlib.suppress(ValueError, IndexError):
-                self.waiting_callers.remove(signal)
+        self._arrived.wait(timeout_s)
 
     def _malformed(self, missing: _SegmentGone) -> MalformedObject:
         message = f"the queue at {self.path!r} names the segment {missing.name}, which was removed: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -14,8 +14,8 @@ from fsspec_cas.bridge.background import Later
 from fsspec_cas.bridge.tasks import threaded
 from fsspec_cas.given import seconds, whole
 from fsspec_cas.waiting import SLICE_S
-from lockprovider.recipes.base import Recipe, RecipeForTasks
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.base import RecipeForTasks
+from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
@@ -105,10 +105,9 @@ class Edit(Generic[V]):
 _UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # states being updated here
 
 _TIMEOUT_S = 60.0
-_GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 
 
-class State(Recipe, Generic[V]):
+class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     """A state file. Thread-safe: the threads of a process share its writes.
 
     Promised: no update is lost, as `update`'s function gets the value that its result replaces. Every revision is at
@@ -156,7 +155,7 @@ class State(Recipe, Generic[V]):
         lock_settings: LockSettings | None = None,
         world: World | None = None,
     ) -> None:
-        super().__init__(store, path, world)
+        super().__init__(store, path, world, pace_s)
         if edits not in ("exclusive", "advisory"):
             raise InvalidInput(f"edits={edits!r} must be 'exclusive' or 'advisory'")
         if default is not None and not callable(default):
@@ -165,11 +164,10 @@ class State(Recipe, Generic[V]):
         self.keep = whole(keep, "keep", least=1)
         self._default = default
         self._timeout_s = seconds(timeout)
-        pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
-        self._batcher: Batcher[StateChange, Document | None] = Batcher(self._commit, world=self.world, pace_s=pace_s)
-        self._store = store.on_throttled(self._batcher.throttled)
         self._file = StateFile(self._store, self.path, self._timeout_s, self.world)
-        self._writer = StateWriter(self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings)
+        self._writer: StateWriter = StateWriter(
+            self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings
+        )
         self._place = (store.place, self.path)
         self._calls_since_s: float | None = None  # when the running `update` function began
 
@@ -369,16 +367,6 @@ class State(Recipe, Generic[V]):
             raise InvalidInput(f"this error is not from a write of {self.path!r}: {error}")
         turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
         return self._revision(turn.document) if turn.verdict == "mine" else None
-
-    def close(self, timeout: float | None = None) -> None:
-        """Take no more updates, and wait until the waiting ones are written, or for `timeout` seconds.
-
-        >>> state.close(timeout=10)
-        """
-        self._batcher.close(None if timeout is None else seconds(timeout))
-
-    def _commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        return self._writer.commit(changes)
 
     def _submit(self, change: StateChange) -> Later[Document | None]:
         """Submit a change, and return its future. Raises Overloaded, or CoordinationError if closed.

@@ -25,7 +25,6 @@ from urllib.parse import parse_qs
 from fsspec_cas import (
     CasError,
     InvalidInput,
-    Machine,
     Outcome,
     OutcomeUnknown,
     Store,
@@ -35,13 +34,12 @@ from fsspec_cas import (
     Version,
     Won,
     World,
-    check_path,
 )
 from fsspec_cas.given import seconds
 from fsspec_cas.sender import delay_s
 from lockprovider.bounded import Undecodable, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.errors import LockError, NotAcquired
-from lockprovider.recipes.base import StoreCheck, open_at, process_name, repr_at
+from lockprovider.recipes.base import AtUrl, StoreCheck, process_name
 from lockprovider.recipes.errors import CoordinationError, MalformedObject, Overloaded, StateConflict, StateLocked
 from lockprovider.recipes.state.changes import Update
 from lockprovider.recipes.state.state import Edit, State
@@ -130,10 +128,10 @@ class TerraformBackend:
         if identity != held.info.get("ID"):
             return _locked(held.info)
         held.lease.check()
-        before = held.stored(self.state)
+        before = held.stored()
         if not force:
             snapshot.must_follow(before)
-        held.write(self.state, body)
+        held.write(body)
         return Reply(HTTPStatus.OK)
 
     def _put(self, snapshot: TerraformState, *, force: bool) -> None:
@@ -166,7 +164,7 @@ class TerraformBackend:
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
         lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001
         try:
-            self._held = _Held.begin(self.state, lease, info)
+            self._held = _Held(self.state, lease, info)
         except BaseException:
             lease.release()
             raise
@@ -250,36 +248,31 @@ class TerraformState:
             )
 
 
-@dataclass(slots=True)
 class _Held:
-    """A run's lock held here: an edit with many writes."""
+    """A run's lock held here: an edit with many writes. `edit` is None after a lost answer: the state is not known."""
 
-    lease: Lease
-    info: dict[str, Any]
-    edit: Edit[bytes] | None  # None after a lost answer: the stored state is not known
+    def __init__(self, state: State[bytes], lease: Lease, info: dict[str, Any]) -> None:
+        self.lease = lease
+        self.info = info
+        self._state = state
+        self._edit: Edit[bytes] | None = self._begun()
 
-    @classmethod
-    def begin(cls, state: State[bytes], lease: Lease, info: dict[str, Any]) -> _Held:
-        return cls(lease, info, _begun(state, lease, info))
-
-    def stored(self, state: State[bytes]) -> bytes | None:
+    def stored(self) -> bytes | None:
         """Return the stored state, read again after a lost answer."""
-        if self.edit is None:
-            self.edit = _begun(state, self.lease, self.info)
-        return self.edit.begun.value
+        if self._edit is None:
+            self._edit = self._begun()
+        return self._edit.begun.value
 
-    def write(self, state: State[bytes], body: bytes) -> None:
-        """Store the state, and go on with the edit. `edit` is None until the answer, so a lost one is noticed."""
-        edit, self.edit = self.edit or _begun(state, self.lease, self.info), None
+    def write(self, body: bytes) -> None:
+        """Store the state, and go on with the edit."""
+        edit, self._edit = self._edit or self._begun(), None
         edit.value = body
         reason = str(self.info.get("Operation") or "")
-        document = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001
-        self.edit = Edit(self.lease, state._revision(document))  # noqa: SLF001
+        self._edit = Edit(self.lease, self._state._do(self._state._ending(edit, reason, goes_on=True)))  # noqa: SLF001
 
-
-def _begun(state: State[bytes], lease: Lease, info: dict[str, Any]) -> Edit[bytes]:
-    begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001
-    return Edit(lease, state._revision(begun))  # noqa: SLF001
+    def _begun(self) -> Edit[bytes]:
+        begun = self._state._beginning(self.lease.epoch, json.dumps(self.info))  # noqa: SLF001
+        return Edit(self.lease, self._state._do(begun))  # noqa: SLF001
 
 
 def _forced(parameters: Mapping[str, str]) -> bool:
@@ -347,7 +340,7 @@ class TfLockFile:
     version: Version
 
 
-class TfLock:
+class TfLock(AtUrl):
     """Terraform's and OpenTofu's own S3 lock file of a state (`use_lockfile = true`): `<path>.tflock`. Thread-safe.
 
     Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. After a lost
@@ -366,27 +359,10 @@ class TfLock:
     """
 
     def __init__(self, store: Store, path: str, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-        if not isinstance(store, Store):
-            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use TfLock.open(url)")
-        self.path = f"{check_path(path)}{_SUFFIX}"
-        self.world = world or Machine()
-        self._store = store
+        super().__init__(store, path, world)
+        self.path += _SUFFIX
         self._timeout_s = seconds(timeout)
         self._store_check = StoreCheck(store, self.path)
-
-    @classmethod
-    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> TfLock:
-        """Return the lock of the state at a URL (`bucket` and `key` of its configuration), without a request.
-
-        Raises what `State.open` raises.
-
-        >>> lockprovider.state.TfLock.open("memory://docs/network.tfstate").path
-        'network.tfstate.tflock'
-        """
-        return open_at(cls, url, storage_options, options)
-
-    def __repr__(self) -> str:
-        return repr_at(self, self._store, self.path)
 
     def shown(self) -> TfLockFile | None:
         """Read the lock file (None: the state is not locked), or raise StoreError.

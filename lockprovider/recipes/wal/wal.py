@@ -11,8 +11,8 @@ from fsspec_cas import Bytes, InvalidInput, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.bridge.tasks import EnteredByTasks, ForTasks, awaited, converted, iterated, on_thread, threaded
 from fsspec_cas.given import seconds, whole
-from lockprovider.recipes.base import Recipe, RecipeForTasks
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.base import RecipeForTasks
+from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
@@ -43,7 +43,7 @@ _TIMEOUT_S = 60.0
 Start = Position | int | Literal["oldest", "end"]
 
 
-class Wal(Recipe):
+class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     """A log; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
     Promised: records have one order, without holes. A record whose append returned is in the log exactly once, at the
@@ -80,15 +80,10 @@ class Wal(Recipe):
         broker: bool | str = False,
         world: World | None = None,
     ) -> None:
-        super().__init__(store, path, world)
-        host = check_broker(broker)
-        self._batcher: Batcher[LogOperation | Bundle[LogOperation], Any] = Batcher(
-            self._commit, world=self.world, pace_s=seconds(pace_s, "pace_s")
-        )
-        self._store = store.on_throttled(self._batcher.throttled)
+        super().__init__(store, path, world, seconds(pace_s, "pace_s"))
         self._objects = LogObjects(self._store, self.path, seconds(timeout), self.world)
-        helper = None if host is None else Broker(host, LogCodec(), self._batcher.submit, self.world)
-        self._writer = LogWriter(self._objects, helper)
+        helper = Broker(check_broker(broker), LogCodec(), self._batcher.submit, self.world)
+        self._writer: LogWriter = LogWriter(self._objects, helper)
         self._init_state()
 
     def _reset(self) -> None:
@@ -353,15 +348,12 @@ class Wal(Recipe):
         return LogInfo(*ring, next_position(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.
+        """Close it as `State.close` does, and stop writing for other processes.
 
         >>> log.close(timeout=10)
         """
-        self._batcher.close(None if timeout is None else seconds(timeout))
+        super().close(timeout)
         self._writer.close()
-
-    def _commit(self, operations: Any) -> Any:
-        return self._writer.commit(operations)
 
     def _appender(self, producer: str | None) -> Appender:
         return Appender(self._batcher, self._objects, self._writer, producer, client=self.world.new_id())

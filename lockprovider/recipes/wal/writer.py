@@ -35,7 +35,7 @@ class LogWriter:
     Only the batcher's thread calls `commit`; any thread may call `forget`.
     """
 
-    def __init__(self, objects: LogObjects, broker: Broker[LogOperation] | None = None) -> None:
+    def __init__(self, objects: LogObjects, broker: Broker[LogOperation]) -> None:
         self._objects = objects
         self._broker = broker
         self._world = objects.world
@@ -46,13 +46,11 @@ class LogWriter:
 
     def reset(self) -> None:
         """Reset the broker in a forked child."""
-        if self._broker is not None:
-            self._broker.reset()
+        self._broker.reset()
 
     def close(self) -> None:
         """Stop writing for other processes."""
-        if self._broker is not None:
-            self._broker.close()
+        self._broker.close()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """Write operations into as many slots as needed, or ask a broker; return results and errors in order.
@@ -105,7 +103,7 @@ class LogWriter:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
         own_clients = {operation.client for operation in operations if isinstance(operation, Append)}
         self._took.update({client: epoch for client, epoch in turn.taken().items() if client in own_clients})
-        return handover.settled(handover.with_dropped(turn.results, handover.dropped), self._unknown)
+        return handover.settled(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """Ask the broker in `last`: the batch is done, or searches the end again if it failed.
@@ -115,7 +113,7 @@ class LogWriter:
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
             to_carry_out = handover.to_carry_out(
-                turn.sent, NoMore(), lambda operation: _name_of(operation) not in last.producers, handover.dropped
+                turn.sent, NoMore(), lambda operation: _name_of(operation) not in last.producers
             )
             return replace(turn, operations=tuple(to_carry_out)).draft_after(
                 last, self._world.now_ms(), self._since or 0
@@ -159,9 +157,7 @@ class LogWriter:
             condition = self._objects.condition(slot)
             if turn.need is not AppendStep.SEND or condition is None:
                 return turn
-        head = drafted.head
-        if self._broker is not None:
-            head = replace(head, broker=self._broker.offers(head.broker))
+        head = replace(drafted.head, broker=self._broker.offers(drafted.head.broker))
         turn = turn.sending()
         if isinstance(self._objects.put(head, encode_slot(head, drafted.records), condition), Won):
             self._end = head

@@ -825,11 +825,11 @@ async def test_waiting_claim_that_is_cancelled_takes_nothing_later(store) -> Non
     sync = made(store)
     queue = AsyncQueue(store, PATH)
     claiming = asyncio.create_task(queue.claim(timeout=240))
-    await asyncio.to_thread(until, lambda: queue._sync._writer.waiting_callers)
+    await asyncio.to_thread(until, lambda: queue._sync._writer._arrived._gates)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claiming
-    await asyncio.to_thread(until, lambda: not queue._sync._writer.waiting_callers)
+    await asyncio.to_thread(until, lambda: not queue._sync._writer._arrived._gates)
     await asyncio.to_thread(sync.put, "a")
     assert sync.claim().attempt == 1
 

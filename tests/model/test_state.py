@@ -15,7 +15,6 @@ import pytest
 from lockprovider.recipes.errors import Fenced, StateConflict, StateLocked
 from lockprovider.recipes.state.changes import (
     BeginEdit,
-    Draft,
     EndEdit,
     Stamp,
     StateChange,
@@ -131,7 +130,7 @@ def history_steps(rules: Rules) -> Callable[[World], Iterator[tuple[str, World]]
             if client.todo:
                 tag = client.todo[0]
                 done = apply_all(world.now, [Update(lambda value: (*(value or ()), tag))], stamp(n, client.tries))
-                mine = doc_of(rules.following(world.now, done.draft, stamp(n, client.tries)))
+                mine = doc_of(rules.following(done.draft, stamp(n, client.tries)))
                 begun = replace(client, turn=rules.turn.begin(world.now, mine), tries=client.tries + 1)
                 yield f"{n} reads {name_of(world.now)}", then(begun)
             return
@@ -242,10 +241,10 @@ class TakesSilenceForSuccess(StateWrite):
         return self.won()
 
 
-def uses_a_serial_again(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
+def uses_a_serial_again(draft: Document, stamp: Stamp) -> Document:
     """As a rollback would that puts an old revision back as it was."""
-    made = following(base, draft, stamp)
-    return made if base is None or base.serial < 2 else replace(made, serial=base.serial)
+    made = following(draft, stamp)
+    return made if draft.serial < 2 else replace(made, serial=draft.serial)
 
 
 TWINS: dict[str, tuple[Rules, dict[str, Any]]] = {
@@ -318,7 +317,7 @@ def edit_steps(
                 return f"{editor.tag} is refused: {done.errors[0]}", then(replace(editor, phase="refused"))
             if isinstance(done.errors[0], StateLocked):
                 return f"{editor.tag} is told to wait", then(replace(editor, phase="read", base=world.now))
-            doc = doc_of(following(editor.base, done.draft, stamp(n, editor.tries)))
+            doc = doc_of(following(done.draft, stamp(n, editor.tries)))
             if world.now != editor.base and conditional:
                 return f"{editor.tag} reads again", then(replace(editor, base=world.now))
             yes = world.yes | {editor.tag} if phase == "done" else world.yes

@@ -74,29 +74,23 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A state while changes are made to it; `serial` is the base's."""
+class Stamp:
+    """New fields of a write: id, writer, time (epoch ms), and a first write's lineage."""
 
-    value: Any
-    epoch: int
-    edit: EditMark | None
-    serial: int
-    changed: bool = False
-    reason: str = ""
+    write: str
+    by: str
+    at_ms: int
+    lineage: str
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Result of a batch: the draft, and an error or None for each change."""
+    """Result of a batch: the base with the changes (see `following`), and an error or None for each change."""
 
-    draft: Draft
+    draft: Document
+    is_changed: bool
     errors: tuple[Exception | None, ...]
     locked: tuple[int, ...] = ()  # indexes of the updates that wait for an edit
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything must be written."""
-        return self.draft.changed
 
 
 def apply_all(
@@ -107,12 +101,13 @@ def apply_all(
     Edits up to epoch `over` count as ended. With `exclusive`, updates during an edit are not made, but are in `locked`
     with their errors.
     """
-    draft = Draft(None, 0, None, 0) if base is None else Draft(base.value, base.epoch, base.edit, base.serial)
+    start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
+    draft = start
     errors: list[Exception | None] = []
     locked: list[int] = []
     for index, change in enumerate(changes):
         try:
-            draft = apply_one(draft, change, stamp, over if exclusive else None)
+            draft = _apply(start, draft, change, stamp, over if exclusive else None)
         except StateLocked as error:
             locked.append(index)
             errors.append(error)
@@ -120,10 +115,10 @@ def apply_all(
             errors.append(error)
         else:
             errors.append(None)
-    return Changed(draft, tuple(errors), tuple(locked))
+    return Changed(draft, draft is not start, tuple(errors), tuple(locked))
 
 
-def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None) -> Draft:
+def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
     """Return the draft with one change made; an Update calls its `fn`, whose errors pass.
 
     Raises Fenced, StateConflict or StateLocked (edits above `over` only; None: never).
@@ -133,12 +128,12 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
                 return draft
             mark = EditMark(epoch + 1, stamp.by, stamp.at_ms, "unlocked", open=False)
-            return replace(draft, edit=mark, changed=True, reason="unlocked")
+            return replace(draft, edit=mark, reason="unlocked")
         case Update(fn, fence, reason, serial):
             must_be_newest(draft.epoch, fence)
-            if serial is not None and (draft.serial != serial or draft.changed):
+            if serial is not None and (draft.serial != serial or draft is not start):
                 raise StateConflict(f"the state is at serial {draft.serial}, not {serial}: read it again", draft.serial)
-            if over is not None and draft.edit is not None and draft.edit.open and draft.edit.epoch > over:
+            if over is not None and draft.edit is not None and draft.editing > over:
                 mark = draft.edit
                 raise StateLocked(
                     f"{mark.by} is editing the state{_why(mark.reason)}: wait, or see who()", reason=mark.reason
@@ -147,47 +142,24 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
             if value is UNCHANGED and fence <= draft.epoch:
                 return draft
             value = draft.value if value is UNCHANGED else value
-            return replace(draft, value=value, epoch=max(draft.epoch, fence), changed=True, reason=reason)
+            return replace(draft, value=value, epoch=max(draft.epoch, fence), reason=reason)
         case BeginEdit(epoch, value, reason):
             _must_not_be_passed(draft.edit, epoch)
             mark = EditMark(epoch, stamp.by, stamp.at_ms, reason)
-            return replace(
-                draft, value=value if draft.value is None else draft.value, edit=mark, changed=True, reason=reason
-            )
+            return replace(draft, value=value if draft.value is None else draft.value, edit=mark, reason=reason)
         case EndEdit(epoch, serial, value, reason, goes_on):
             _must_not_be_passed(draft.edit, epoch)
-            if draft.serial != serial or draft.changed or draft.edit is None or draft.edit.epoch != epoch:
+            if draft.serial != serial or draft is not start or draft.edit is None or draft.edit.epoch != epoch:
                 raise StateConflict(
                     f"the state was changed during the edit (from serial {serial} to {draft.serial}): edit again",
                     draft.serial,
                 )
-            return replace(draft, value=value, edit=replace(draft.edit, open=goes_on), changed=True, reason=reason)
+            return replace(draft, value=value, edit=replace(draft.edit, open=goes_on), reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """New fields of a write: id, writer, time (epoch ms), and a first write's lineage."""
-
-    write: str
-    by: str
-    at_ms: int
-    lineage: str
-
-
-def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
-    """Return the draft as the next document: the base's next serial, or without a base serial 1 of a new lineage."""
-    return Document(
-        lineage=stamp.lineage if base is None else base.lineage,
-        serial=1 if base is None else base.serial + 1,
-        write=stamp.write,
-        by=stamp.by,
-        at_ms=stamp.at_ms,
-        value=draft.value,
-        epoch=draft.epoch,
-        reason=draft.reason,
-        edit=draft.edit,
-        more={} if base is None else base.more,
-    )
+def following(draft: Document, stamp: Stamp) -> Document:
+    """Return the draft as the next document, with the next serial."""
+    return replace(draft, serial=draft.serial + 1, write=stamp.write, by=stamp.by, at_ms=stamp.at_ms)
 
 
 def must_be_newest(epoch: int, fence: int) -> None:

@@ -19,7 +19,7 @@ from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
-from lockprovider.recipes.state.writer import StateFile, StateWriter
+from lockprovider.recipes.state.writer import StateWriter
 from lockprovider.recipes.values import check_storable, epoch_of
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.async_lock import AsyncLease, AsyncLock
@@ -164,9 +164,14 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         self.keep = whole(keep, "keep", least=1)
         self._default = default
         self._timeout_s = seconds(timeout)
-        self._file = StateFile(self._store, self.path, self._timeout_s, self.world)
         self._writer: StateWriter = StateWriter(
-            self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings
+            self._store,
+            self.path,
+            self.world,
+            exclusive=edits == "exclusive",
+            keep=self.keep,
+            timeout_s=self._timeout_s,
+            lock_settings=lock_settings,
         )
         self._place = (store.place, self.path)
         self._calls_since_s: float | None = None  # when the running `update` function began
@@ -179,7 +184,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     @property
     def lock_path(self) -> str:
         """Path of the lock of edits, below the store's root."""
-        return self._file.lock_path
+        return self._writer.lock_path
 
     @property
     def lock_settings(self) -> LockSettings | None:
@@ -193,7 +198,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> now.value["day"], state.read(max_age_s=60).serial == now.serial
         ('mon', True)
         """
-        return self._revision(self._file.read(max_age_s=max_age_s)[0])
+        return self._revision(self._writer.read(max_age_s=max_age_s)[0])
 
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
@@ -259,11 +264,11 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         ['migration 12']
         """
         whole(limit, "limit")
-        current, _ = self._file.read()
+        current, _ = self._writer.read()
         revisions: list[Revision[V]] = []
         while current is not None and len(revisions) < limit:
             revisions.append(self._revision(current))
-            current = self._file.at(current.lineage, current.serial - 1) if current.serial > 1 else None
+            current = self._writer.at(current.lineage, current.serial - 1) if current.serial > 1 else None
         return revisions
 
     def at(self, serial: int) -> Revision[V]:
@@ -277,9 +282,9 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def _at(self, serial: int) -> Document:
         """Read the document of a serial, from the object or its history; raises NoRevision."""
         whole(serial, "serial")
-        current, _ = self._file.read()
+        current, _ = self._writer.read()
         if current is not None and serial <= current.serial:
-            then = current if current.serial == serial else self._file.at(current.lineage, serial)
+            then = current if current.serial == serial else self._writer.at(current.lineage, serial)
             if then is not None:
                 return then
         last = 0 if current is None else current.serial
@@ -314,8 +319,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> who.state, who.reason
         ('held', 'migration 13')
         """
-        status = look(self._store, self._file.lock_path, self.world)
-        document, _ = self._file.read()
+        status = look(self._store, self._writer.lock_path, self.world)
+        document, _ = self._writer.read()
         mark = None if document is None else document.edit
         holder = status.record and status.record.holder
         by = f"{holder.host}, pid {holder.pid}" if holder else ""
@@ -341,7 +346,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             raise InvalidInput(f"shown={shown!r} must be a result of who()")
         if shown.status.record is None or shown.status.record.is_free:
             return
-        outcome = break_lock(self._store, self._file.lock_path, shown.status, self.world).outcome
+        outcome = break_lock(self._store, self._writer.lock_path, shown.status, self.world).outcome
         if isinstance(outcome, Lost):
             raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: call who() again")
         outcome.unwrap()
@@ -365,7 +370,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             raise InvalidInput(f"error={error!r} must be the OutcomeUnknown that a write raised")
         if error.outcome is None or error.outcome.data is None or error.outcome.write.path != self.path:
             raise InvalidInput(f"this error is not from a write of {self.path!r}: {error}")
-        turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
+        turn = self._writer.settle(error.outcome)
         return self._revision(turn.document) if turn.verdict == "mine" else None
 
     def _submit(self, change: StateChange) -> Later[Document | None]:

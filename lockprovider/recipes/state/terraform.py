@@ -107,7 +107,7 @@ class TerraformBackend:
             return carry_out()
 
     def _read(self) -> Reply:
-        stored, _ = self.state._file.read()  # noqa: SLF001 - parts of the state, in this file
+        stored, _ = self.state._writer.read()  # noqa: SLF001 - parts of the state, in this file
         if stored is None or stored.value is None:
             return Reply(HTTPStatus.NO_CONTENT)
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fsspec_cas import (
     ABSENT,
@@ -36,17 +35,34 @@ from lockprovider.storage_lock.lock import Lock
 
 
 TRIM_EVERY = 16  # writes between two trims
+_EVER = float("inf")
 
 
-class StateFile:
-    """The object of a state, cached, and its history."""
+class StateWriter:
+    """Reads the object of a state and its history, and writes batches of changes, one at a time.
 
-    def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
+    With `exclusive` it refuses updates during an edit. It keeps `keep` earlier revisions.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        world: World,
+        *,
+        exclusive: bool,
+        keep: int,
+        timeout_s: float,
+        lock_settings: LockSettings | None,
+    ) -> None:
         self.store = store
         self.path = path
         self.world = world
-        self.store_check = StoreCheck(store, path)
+        self.lock_settings = lock_settings
+        self._exclusive = exclusive
+        self._keep = keep
         self._timeout_s = timeout_s
+        self._store_check = StoreCheck(store, path)
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._decoded: tuple[Content, Document] | None = None
 
@@ -94,7 +110,7 @@ class StateFile:
             )
         return turn
 
-    def settle(self, unknown: Unknown, deadline_s: float) -> StateWrite:
+    def settle(self, unknown: Unknown) -> StateWrite:
         """Find the outcome of an unknown write, maybe sending it again under its own condition.
 
         Raises MalformedObject for other writes, and what `finish` raises.
@@ -102,24 +118,18 @@ class StateFile:
         document = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
         base = None if isinstance(condition, Absent) else Content(b"", condition)
-        return self.finish(StateWrite.settling(None if base is None else document, document), base, deadline_s)
+        write = StateWrite.settling(None if base is None else document, document)
+        return self.finish(write, base, self.world.monotonic_s() + self._timeout_s)
 
-    @staticmethod
-    def may_trim(current: Document, keep: int) -> bool:
-        """Return whether a trim is due: every 16 writes."""
-        return current.serial > keep and current.serial % TRIM_EVERY == 0
-
-    def trim(self, current: Document, keep: int) -> None:
+    def _trim(self, current: Document) -> None:
         """List and delete revisions before the newest `keep`; any client may repeat it.
 
         Swallows CasError: the next trim deletes the rest.
         """
-        folder, first = (
-            self._history(current.lineage, 0).rpartition("/")[0],
-            self._history(current.lineage, current.serial - keep),
-        )
-        with contextlib.suppress(CasError):  # the next trim removes them
-            self.store.delete_all([entry.path for entry in self.store.list(f"{folder}/", stop_at=first)])
+        first = self._history(current.lineage, current.serial - self._keep)
+        with contextlib.suppress(CasError):
+            earlier = self.store.list(f"{first.rpartition('/')[0]}/", stop_at=first)
+            self.store.delete_all([entry.path for entry in earlier])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
         """Send the request of the write's next step (archive, replace or read); return the write after it.
@@ -168,50 +178,31 @@ class StateFile:
     def _history(self, lineage: str, serial: int) -> str:
         return f"{self.path}.d/history/{lineage}/{serial:012d}"
 
-
-_EVER = float("inf")
-
-
-@dataclass(slots=True)
-class StateWriter:
-    """Writes batches of changes, one at a time, each within `timeout_s`.
-
-    With `exclusive` it refuses updates during an edit. It keeps `keep` earlier revisions.
-    """
-
-    file: StateFile
-    exclusive: bool
-    keep: int
-    timeout_s: float
-    lock_settings: LockSettings | None = None
-
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
         """Carry out changes, again after each lost race; return for each its document (None: no state) or error.
 
         Raises OutcomeUnknown, StoreError, NotSupported or MalformedObject for all.
         """
-        world, failures = self.file.world, 0
-        deadline_s = world.monotonic_s() + self.timeout_s
+        failures, world = 0, self.world
+        deadline_s = world.monotonic_s() + self._timeout_s
         max_age_s, over = _EVER, 0  # the write is conditional on the cached version
         holder: NotAcquired | None = None
         while True:
-            base, content = self.file.read(max_age_s=max_age_s)
+            base, content = self.read(max_age_s=max_age_s)
             stamp = Stamp(world.new_id(), process_name(), world.now_ms(), world.new_id())
-            applied = apply_all(base, changes, stamp, over, exclusive=self.exclusive)
+            applied = apply_all(base, changes, stamp, over, exclusive=self._exclusive)
             if applied.locked and max_age_s:
                 max_age_s = 0.0
             elif base is not None and applied.locked and holder is None and (holder := self._editor()) is None:
                 over = base.editing
-            elif applied.changed:
-                turn = self._write(base, content, following(base, applied.draft, stamp), deadline_s)
+            elif applied.is_changed:
+                turn = self._write(base, content, following(applied.draft, stamp), deadline_s)
                 if turn.verdict == "mine":
                     return _answers(turn.document, applied, holder)
                 max_age_s, failures = 0.0, failures + 1
                 if world.monotonic_s() > deadline_s:
-                    path = self.file.path
-                    raise Unavailable(
-                        f"{path!r} was changed by other writers during each of {failures} tries", path=path
-                    )
+                    message = f"{self.path!r} was changed by other writers during each of {failures} tries"
+                    raise Unavailable(message, path=self.path)
                 if failures > 1:
                     world.sleep(delay_s(failures - 1, world.random()))
             elif max_age_s:
@@ -221,7 +212,7 @@ class StateWriter:
 
     def new_lock(self) -> Lock:
         """Return a new client of the lock of edits."""
-        return Lock(self.file.store, self.file.lock_path, self.lock_settings, world=self.file.world)
+        return Lock(self.store, self.lock_path, self.lock_settings, world=self.world)
 
     def _write(
         self, base: Document | None, content: Content | None, document: Document, deadline_s: float
@@ -230,10 +221,10 @@ class StateWriter:
 
         May raise NotSupported.
         """
-        self.file.store_check.require()
-        turn = self.file.finish(StateWrite.begin(base, document), content, deadline_s)
-        if turn.verdict == "mine" and self.file.may_trim(document, self.keep):
-            self.file.store.in_background(lambda: self.file.trim(document, self.keep))
+        self._store_check.require()
+        turn = self.finish(StateWrite.begin(base, document), content, deadline_s)
+        if turn.verdict == "mine" and document.serial > self._keep and document.serial % TRIM_EVERY == 0:
+            self.store.in_background(lambda: self._trim(document))
         return turn
 
     def _editor(self) -> NotAcquired | None:

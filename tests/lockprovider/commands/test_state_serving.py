@@ -19,7 +19,7 @@ from patience import PATIENCE_S, until
 from fsspec_cas import InvalidInput, Store
 from lockprovider.commands import state_server as serving
 from lockprovider.commands.state_server import USER, Limits, StateServer
-from lockprovider.recipes.state.writer import StateFile
+from lockprovider.recipes.state.writer import StateWriter
 from lockprovider.state import State
 
 PASSWORD = uuid.uuid4().hex
@@ -247,14 +247,14 @@ def test_many_requests_are_answered_at_once(running, monkeypatch) -> None:
     assert running.ask("POST", tf(1))[0] == 200
     go = threading.Event()
     begun = threading.Event()
-    finish = StateFile.finish
+    finish = StateWriter.finish
 
     def slowly(*given: Any) -> Any:
         begun.set()
         assert go.wait(PATIENCE_S)
         return finish(*given)
 
-    monkeypatch.setattr(StateFile, "finish", slowly)
+    monkeypatch.setattr(StateWriter, "finish", slowly)
     with ThreadPoolExecutor(8) as pool:
         writing = pool.submit(running.ask, "POST", tf(2))
         assert begun.wait(PATIENCE_S)

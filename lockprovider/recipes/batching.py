@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import seconds
-from fsspec_cas.waiting import SLICE_S, Signal, Worker
+from fsspec_cas.waiting import SLICE_S, Signal, Worker, pause
 from lockprovider.recipes.backlog import Backlog, pace_at
 from lockprovider.recipes.base import ProcessBound, Recipe
 from lockprovider.recipes.errors import CoordinationError, Overloaded
@@ -31,7 +31,7 @@ Waiting = tuple[Op, "Later[T]"]
 DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 _CLOCK = Machine()  # threads always wait in real time
-_END: Any = object()  # operation that marks an end: all before it are written
+_STARTS_S = 0.001  # until a started thread writes
 
 
 class Batcher(ProcessBound, Generic[Op, T]):
@@ -145,17 +145,16 @@ class Batcher(ProcessBound, Generic[Op, T]):
         On the writing thread it does not wait.
         """
         self._closed = True
-        writer = self._writer
-        if self.is_writer or not (self.waiting or self._writing.locked()):
-            return
-        end: Later[T] = Later()
-        until_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
-        self._arrived.append((_END, end))
-        self._have_written()
-        with contextlib.suppress(NotYet):
-            end.exception(timeout_s)
-            if writer is not None and writer.ident is not None:
-                writer.join(_left_s(until_s))
+        until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
+        while (self.waiting or self._writing.locked()) and not self.is_writer:
+            self._have_written()
+            left_s = min(SLICE_S, until_s - _CLOCK.monotonic_s())
+            if left_s <= 0:
+                return
+            if (writer := self._writer) is None:
+                pause(_STARTS_S)
+            else:
+                writer.join(left_s)
 
     def _take(self, operation: Op, answer: Later[T]) -> None:
         """Add an operation with its future, and start the writing thread unless it runs.
@@ -201,22 +200,18 @@ class Batcher(ProcessBound, Generic[Op, T]):
         """
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
-        to_write = [entry for entry in taken if entry[0] is not _END]
         try:
-            results = self._write([operation for operation, _ in to_write]) if to_write else []
-            answers = zip(to_write, results, strict=True)
+            results = self._write([operation for operation, _ in taken]) if taken else []
+            answers = zip(taken, results, strict=True)
             outcomes = [(answer, result) for (_, answer), result in answers]
         except BaseException as error:  # noqa: BLE001 - each waiting caller raises it
-            outcomes = [(answer, error) for _, answer in to_write]  # type: ignore[misc]
+            outcomes = [(answer, error) for _, answer in taken]  # type: ignore[misc]
         self._backlog = self._backlog.end_write(began_s, self._world.monotonic_s())
         for answer, result in outcomes:
             if isinstance(result, BaseException):
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
-        for operation, answer in taken:
-            if operation is _END:
-                answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
         """Wait for more operations and the pace, then return a batch and mark it under way; () if none waits."""
@@ -266,15 +261,11 @@ class BatchedRecipe(Recipe, Generic[Op, T]):
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 
 
-def _left_s(until_s: float | None) -> float | None:
-    return None if until_s is None else max(0.0, until_s - _CLOCK.monotonic_s())
-
-
 def _at_exit() -> None:
     until_s = _CLOCK.monotonic_s() + DRAIN_S
     for batcher in list(_ALL):
         with contextlib.suppress(RuntimeError):
-            batcher.close(_left_s(until_s))
+            batcher.close(max(0.0, until_s - _CLOCK.monotonic_s()))
 
 
 atexit.register(_at_exit)

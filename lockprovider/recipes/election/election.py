@@ -241,25 +241,15 @@ class Election(Recipe):
         """
         before: Leader | None = None
         while not self.stopping:
-            change, before, wait_s = self.changed(before)
+            change, wait_s = None, self.settings.poll
+            with contextlib.suppress(Unavailable):
+                observed, now_s = self._candidate.look(), self.world.monotonic_s()
+                change, before = change_since(before, observed, now_s), leads(observed, now_s)
+                if observed is None or now_s < observed.until_s:
+                    wait_s = pause_s(observed, now_s, self.settings.poll, 1.0)
             if change is not None:
                 yield change
             self._stopping.wait(wait_s)
-
-    def changed(self, before: Leader | None) -> tuple[LeaderChange | None, Leader | None, float]:
-        """Read the record; return the change since `before` led, the leader, and the seconds until the next read.
-
-        Unavailable: no change.
-        """
-        try:
-            observed = self._candidate.look()
-        except Unavailable:
-            return None, before, self.settings.poll
-        now_s = self.world.monotonic_s()
-        wait_s = pause_s(observed, now_s, self.settings.poll, 1.0)
-        if observed is not None and now_s >= observed.until_s:
-            wait_s = self.settings.poll
-        return change_since(before, observed, now_s), leads(observed, now_s), wait_s
 
     def transfer(self, to: str) -> None:
         """Resign in favour of the named candidate: for a third of the validity no other one stands.

@@ -102,7 +102,6 @@ Do = Callable[[Any], Any]
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _BEATS = 3  # heartbeats in the time of a claim
-_JOBS = 16  # ended jobs are dropped above this number, or twice the open jobs
 _LINGER_S = 1.0  # longest wait of the thread, which ends after it without jobs
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
@@ -324,17 +323,14 @@ class ClaimHeartbeat:
         """Reset to no jobs: a forked child holds no claims."""
         self._jobs: dict[str, Job] = {}
         self._every_s = 0.0  # between two heartbeats
-        self._most = _JOBS
         self._sooner = Signal()  # wakes the thread early
         self._beating = threading.Lock()  # held by the running thread
         self._closed = False
 
     def add(self, job: Job) -> None:
         """Prolong the job's claim from now on; may start the thread."""
+        self._drop_ended()
         self._jobs[job.token] = job
-        if len(self._jobs) > self._most:
-            self._drop_ended()
-            self._most = max(_JOBS, 2 * len(self._jobs))
         if job.visible_s / _BEATS < self._every_s or not self._every_s:
             self._sooner.set()
         if not self._beating.locked():

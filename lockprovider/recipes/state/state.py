@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
@@ -10,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, OutcomeUnknown, Store, World
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.bridge.tasks import threaded
+from fsspec_cas.bridge.tasks import on_thread, threaded
 from fsspec_cas.given import seconds, whole
-from fsspec_cas.waiting import SLICE_S
 from lockprovider.recipes.base import RecipeForTasks
 from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
@@ -373,42 +370,29 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         turn = self._writer.settle(error.outcome)
         return self._revision(turn.document) if turn.verdict == "mine" else None
 
-    def _submit(self, change: StateChange) -> Later[Document | None]:
-        """Submit a change, and return its future. Raises Overloaded, or CoordinationError if closed.
+    def _do(self, change: StateChange) -> Revision[V]:
+        """Submit a change, wait, and return its revision or raise its error.
 
-        Raises NestedUpdate inside an `update` function of this state.
+        An interrupt cancels it, unless a write took it. Raises NestedUpdate inside an `update` function of this state,
+        and if such a function has run longer than the timeout: it may wait for this change.
         """
         if self._place in _UPDATED.get():
             raise NestedUpdate(
                 f"an update of {self.path!r} was asked for by a function that an update of it calls: return the new "
                 "value from that function, and update again after it"
             )
-        return self._batcher.submit(change)
-
-    def _do(self, change: StateChange) -> Revision[V]:
-        """Submit a change, wait, and return its revision or raise its error; may raise NestedUpdate.
-
-        An interrupt cancels it, unless a write took it.
-        """
-        answer = self._submit(change)
+        answer = self._batcher.submit(change)
         try:
             while not self._batcher.wait_slice(answer):
-                self._must_come(answer)
+                since_s = self._calls_since_s
+                if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
+                    raise NestedUpdate(
+                        f"the function of an update of {self.path!r} has run for {self._timeout_s:g} s, and all others "
+                        "wait: does it wait for an update of the same state, on another thread?"
+                    )
             return self._revision(answer.result())
         finally:
             answer.cancel()  # unless done
-
-    def _must_come(self, answer: Later[Document | None]) -> None:
-        """Cancel a change and raise NestedUpdate, if an `update` function has run longer than the timeout.
-
-        That function may wait for the change. A change that a write has taken goes on.
-        """
-        since_s = self._calls_since_s
-        if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
-            raise NestedUpdate(
-                f"the function of an update of {self.path!r} has run for {self._timeout_s:g} s, and all others wait: "
-                "does it wait for an update of the same state, on another thread?"
-            )
 
     def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
         """Check the arguments, and wrap `fn` as an update that marks its run, to find nested updates.
@@ -467,8 +451,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     """A state file, for tasks; takes the arguments of `State`.
 
-    An update waits for its write without a thread; any other call has a thread while it runs. A cancelled update is
-    dropped, unless a write has taken it.
+    Each call has a thread while it runs. A cancelled update is dropped, unless a write has taken it.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})
@@ -479,6 +462,8 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     _of = State
 
     read = threaded(State.read)
+    update = threaded(State.update)
+    put = threaded(State.put)
     history = threaded(State.history)
     at = threaded(State.at)
     diff = threaded(State.diff)
@@ -488,24 +473,6 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     settle = threaded(State.settle)
     close = threaded(State.close)
 
-    async def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Update as `State.update` does; `fn` is a plain function, called on another thread.
-
-        >>> revision = await state.update(lambda old: {**old, "schema": 12})
-        >>> revision.value
-        {'day': 'mon', 'schema': 12}
-        """
-        return await self._do(self._sync._updating(fn, fence, reason))  # noqa: SLF001 - the wrapped class
-
-    async def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
-        """See `State.put`.
-
-        >>> revision = await state.put({}, expected=1)
-        >>> revision.serial
-        2
-        """
-        return await self._do(self._sync._putting(value, expected, fence, reason))  # noqa: SLF001
-
     @contextlib.asynccontextmanager
     async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
         """See `State.edit`.
@@ -513,26 +480,11 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
         >>> async with state.edit(reason="migration 12") as doc:
         ...     doc["schema"] = 12
         """
+        check_storable(reason, "reason")
         state = self._sync
         lock = AsyncLock(state.store, state.lock_path, state.lock_settings, world=state.world)
         async with lock.acquire(timeout) as lease:
-            edit = Edit(lease, await self._do(state._beginning(lease.epoch, reason)))  # noqa: SLF001
+            edit = Edit(lease, await on_thread(lambda: state._do(state._beginning(lease.epoch, reason))))  # noqa: SLF001
             yield edit
             lease.check()
-            edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
-
-    async def _do(self, change: StateChange) -> Revision[V]:
-        """Submit a change, and await its revision without a thread; raises its error, or NestedUpdate.
-
-        A cancellation drops it, unless a write took it.
-        """
-        state = self._sync
-        answer = state._submit(change)  # noqa: SLF001
-        coming = asyncio.wrap_future(answer)
-        try:
-            while not coming.done():
-                await asyncio.wait([coming], timeout=SLICE_S)
-                state._must_come(answer)  # noqa: SLF001
-            return state._revision(coming.result())  # noqa: SLF001
-        finally:
-            coming.cancel()  # unless done
+            edit.revision = await on_thread(lambda: state._do(state._ending(edit, reason)))  # noqa: SLF001

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsspec_cas import InvalidInput
+from fsspec_cas import Content, InvalidInput
 from fsspec_cas.given import check_text, whole
 from lockprovider.bounded import (
     LARGEST_OBJECT,
@@ -277,11 +277,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is stored; `records` decodes its body."""
+    """A slot as it is stored; `records` decodes its body. `content` is the object that was read."""
 
     head: Head
     body: bytes = field(repr=False, default=b"")
     path: str = field(compare=False, default="")
+    content: Content | None = field(compare=False, repr=False, default=None)
 
     def records(self) -> list[bytes]:
         """Decode the records in order, or raise MalformedObject."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from fsspec_cas import (
     ABSENT,
     Absent,
     CasError,
-    Content,
     InvalidInput,
     Outcome,
     Store,
@@ -70,14 +69,6 @@ def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> in
                 high = middle
         if high - low == 1:
             return low
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSlot:
-    """Decoded and stored content of a place."""
-
-    slot: Slot
-    content: Content
 
 
 class LogObjects:
@@ -141,7 +132,7 @@ class LogObjects:
             raise Fenced(f"the log at {self.path!r} was removed and created anew: open it again")
         return manifest
 
-    def look(self, slot: int, cached: StoredSlot | None = None) -> StoredSlot | None:
+    def look(self, slot: int, cached: Slot | None = None) -> Slot | None:
         """Read the place of `slot`, which may hold another slot (None: empty); cache its version.
 
         May raise MalformedObject. An unchanged `cached` is returned.
@@ -155,16 +146,16 @@ class LogObjects:
         if decoded.head.log != self.manifest().id:
             raise MalformedObject(f"{path!r} belongs to another log and was not changed: give this log another path")
         self._cache_version(decoded.head, content.version)
-        return StoredSlot(decoded, content)
+        return replace(decoded, content=content)
 
     def require_reached(self, start: Position) -> None:
         """Raise InvalidInput if the log ends before `start`; may read one or two slots."""
         if start <= self._reached:
             return
         place = self.look(start.slot)
-        if (place is None or place.slot.head.slot < start.slot) and start.slot:
+        if (place is None or place.head.slot < start.slot) and start.slot:
             place = self.look(start.slot - 1)
-        end = Position(0, 0) if place is None else next_position(place.slot.head)
+        end = Position(0, 0) if place is None else next_position(place.head)
         if start > end:
             raise self.past_the_end(start)
 
@@ -215,8 +206,8 @@ class LogObjects:
             place = self.look(slot)
             if place is None:
                 return NOT_YET
-            slots[place.slot.head.slot] = place.slot
-            return place.slot.head.slot
+            slots[place.head.slot] = place
+            return place.head.slot
 
         written = max(written, manifest.hint)
         end = last_slot(look, written, manifest.slots)
@@ -226,7 +217,7 @@ class LogObjects:
             )
         return slots[end]
 
-    def trimmed(self, slot: int) -> Trimmed:
+    def trimmed_error(self, slot: int) -> Trimmed:
         """Read the floor, and build the error of a trimmed slot."""
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
@@ -284,16 +275,21 @@ def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def follow_from(
-    objects: LogObjects, start: Position, *, idle_s: float, timeout_s: float | None = None
+    objects: LogObjects, start: Callable[[], Position], idle_s: float, timeout: float | None
 ) -> Iterator[LogBatch]:
-    """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout_s` without one."""
-    _must_be_kept(objects, start)
-    return _followed(objects, start, idle_s, timeout_s)
+    """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout` seconds without one.
+
+    Raises InvalidInput for other times before it calls `start`.
+    """
+    idle_s, timeout_s = seconds(idle_s, "idle_s"), None if timeout is None else seconds(timeout)
+    position = start()
+    _must_be_kept(objects, position)
+    return _followed(objects, position, idle_s, timeout_s)
 
 
 def _must_be_kept(objects: LogObjects, start: Position) -> None:
     if start.slot < objects.manifest(fresh=True).floor:
-        raise objects.trimmed(start.slot)
+        raise objects.trimmed_error(start.slot)
     objects.require_reached(start)
 
 
@@ -306,7 +302,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
     came_s, poll_s, cached = world.monotonic_s(), _FIRST_POLL_S, None
     while True:
         place = objects.look(position.slot, cached)
-        if place is not None and place.slot.head.slot >= position.slot:
+        if place is not None and place.head.slot >= position.slot:
             for batch in _slots(objects, position):
                 position = batch.end
                 if batch.records or batch.sealed:
@@ -333,7 +329,7 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
         for look in (None, *looks):
             place = objects.look(slot) if look is None else look.result()
-            if place is None or place.slot.head.slot < slot:
+            if place is None or place.head.slot < slot:
                 return
             yield (batch := _batch(objects, place, slot, start.offset))
             if batch.sealed:
@@ -342,17 +338,17 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
         at_once = min(at_once * 2, _AT_ONCE)
 
 
-def _batch(objects: LogObjects, place: StoredSlot, slot: int, offset: int) -> LogBatch:
+def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch:
     """Return the slot's records from `offset` on. Raises Trimmed if its place holds a later slot.
 
     Raises InvalidInput if `offset` is past its end.
     """
-    head = place.slot.head
+    head = place.head
     if head.slot > slot:
-        raise objects.trimmed(slot)
+        raise objects.trimmed_error(slot)
     if offset > head.end:
         raise objects.past_the_end(Position(slot, offset))
-    records = place.slot.records()[max(0, offset - head.first) :]
+    records = place.records()[max(0, offset - head.first) :]
     start = Position(slot, head.end - len(records))
     sealed = head.sealed is not None
     return LogBatch(start, next_position(head), records, head.epoch, head.at_ms, sealed, head.sealed or "")
@@ -408,8 +404,7 @@ class LogReader(ProcessBound):
         >>> sum(len(batch.records) for batch in reader.follow(timeout=0.01))
         2
         """
-        limit_s = None if timeout is None else seconds(timeout)
-        return follow_from(self._objects, self.position, idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
+        return follow_from(self._objects, lambda: self.position, idle_s, timeout)
 
     def commit(self, position: Position) -> None:
         """Store the position to go on from; records before it may be trimmed. May be repeated.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -88,8 +87,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
     def _reset(self) -> None:
         self._writer.reset()
-        self._own: Appender | None = None
-        self._guard = threading.Lock()
+        self._unnamed = self._appender(None)
 
     @classmethod
     def create(
@@ -137,7 +135,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> log.append(b"third").position.offset
         2
         """
-        return self._unnamed().append(data)
+        return self._unnamed.append(data)
 
     def append_later(self, data: Bytes) -> Later[Appended]:
         """Append a record without waiting for its write; return a future. Raises what `Appender.append_later` raises.
@@ -146,7 +144,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> waiting[0].result().position < waiting[-1].result().position
         True
         """
-        return self._unnamed().append_later(data)
+        return self._unnamed.append_later(data)
 
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
         """Append records in their order, many to a write; other callers' records may come between.
@@ -156,7 +154,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
         [2, 3]
         """
-        return self._unnamed().append_many(records)
+        return self._unnamed.append_many(records)
 
     def appender(self, producer: str) -> Appender:
         """Return an `Appender`, without a request: each number of the producer is appended once, also after a restart.
@@ -236,8 +234,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
         2
         """
-        limit_s = None if timeout is None else seconds(timeout)
-        return follow_from(self._objects, self.position(start), idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
+        return follow_from(self._objects, lambda: self.position(start), idle_s, timeout)
 
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
         """Open a reader whose position is kept in the log, and fence the client that had it open.
@@ -320,10 +317,10 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
             raise InvalidInput(f"start={start!r} must be a position, a slot, 'oldest' or 'end'")
         slot = self._objects.manifest(fresh=True).floor if start == "oldest" else start
         place = self._objects.look(slot)
-        if place is not None and place.slot.head.slot >= slot:
-            if place.slot.head.slot == slot:
-                return Position(slot, place.slot.head.first)
-            trimmed = self._objects.trimmed(slot)
+        if place is not None and place.head.slot >= slot:
+            if place.head.slot == slot:
+                return Position(slot, place.head.first)
+            trimmed = self._objects.trimmed_error(slot)
             if start == "oldest" and trimmed.first > slot:  # the floor was raised since
                 return self.position(start)
             raise trimmed
@@ -357,12 +354,6 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
     def _appender(self, producer: str | None) -> Appender:
         return Appender(self._batcher, self._objects, self._writer, producer, client=self.world.new_id())
-
-    def _unnamed(self) -> Appender:
-        with self._guard:
-            if self._own is None:
-                self._own = self._appender(None)
-            return self._own
 
 
 class AsyncAppender(EnteredByTasks[Appender]):

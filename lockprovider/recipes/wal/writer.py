@@ -138,7 +138,7 @@ class LogWriter:
                 return self._send(turn)
             case AppendStep.LOOK:
                 place = self._objects.look(turn.slot)
-                return turn.looked(None if place is None else place.slot.head)
+                return turn.looked(None if place is None else place.head)
             case AppendStep.DONE:
                 return turn
 
@@ -153,7 +153,7 @@ class LogWriter:
         condition = self._objects.condition(slot)
         if condition is None:
             place = self._objects.look(slot)
-            turn = turn.looked(None if place is None else place.slot.head)
+            turn = turn.looked(None if place is None else place.head)
             condition = self._objects.condition(slot)
             if turn.need is not AppendStep.SEND or condition is None:
                 return turn

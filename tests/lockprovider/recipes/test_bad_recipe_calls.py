@@ -216,6 +216,12 @@ LOGS: list[Case] = [
     (lambda m: m.log.close(-1), InvalidInput, ["timeout=-1"]),
 ]
 
+
+async def _edited(m: Made, reason: str) -> None:
+    async with state.AsyncState.open(m.at("state.json"), default=dict).edit(reason=reason):
+        pass
+
+
 STATES: list[Case] = [
     (lambda m: m.state.update(5), InvalidInput, ["fn=5", "UNCHANGED"]),
     (lambda m: m.state.update(lambda _: object()), InvalidInput, ["JSON"]),
@@ -228,6 +234,7 @@ STATES: list[Case] = [
     (lambda m: m.state.put({}, reason=5), InvalidInput, ["reason=5"]),
     (lambda m: m.state.edit(reason=5).__enter__(), InvalidInput, ["reason=5"]),
     (lambda m: m.state.edit(reason=BYTE).__enter__(), InvalidInput, ["reason=", "UTF-8"]),
+    (lambda m: asyncio.run(_edited(m, BYTE)), InvalidInput, ["reason=", "UTF-8"]),
     (lambda m: m.state.update(dict, reason=BYTE), InvalidInput, ["reason=", "UTF-8"]),
     (lambda m: m.state.put({}, reason="x" * (1 << 17)), InvalidInput, ["reason has 131072 characters"]),
     (lambda m: m.state.rollback(1, reason=BYTE), InvalidInput, ["reason=", "UTF-8"]),

@@ -15,10 +15,9 @@ from lockprovider.recipes.errors import (
     StateConflict,
     TooLarge,
 )
-from lockprovider.recipes.queue.aio import AsyncJob, AsyncQueue
 from lockprovider.recipes.queue.contents import QueueSettings
 from lockprovider.recipes.queue.job import Job, Letter, QueueStat, Receipt, Worked
-from lockprovider.recipes.queue.queue import Queue
+from lockprovider.recipes.queue.queue import AsyncJob, AsyncQueue, Queue
 
 create = Queue.create
 open = Queue.open  # noqa: A001 - it reads as lockprovider.queue.open

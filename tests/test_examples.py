@@ -43,7 +43,7 @@ NONE = {
     "lockprovider.storage_lock.lock.Lock.commit": _COMMITS,
     **{
         f"lockprovider.recipes.election.election.Election.{name}": _INSIDE
-        for name in ("changed", "deadline_s", "ending", "try_once")
+        for name in ("deadline_s", "ending", "try_once")
     },
     **{f"lockprovider.recipes.election.term.Term.{name}": _INSIDE for name in ("abandon", "give_up", "renew")},
     "lockprovider.recipes.queue.job.Job.believe_until": _INSIDE,

@@ -52,7 +52,7 @@ _LENGTH = struct.Struct(">I")
 _HELLO_BYTES = 1024  # largest frame before the key is proved
 FRAME_BYTES = 8 << 20
 _HELLO_S = 2.0
-_VERSION = 1
+_VERSION = 2
 CLOCK = Machine()  # sockets always use real time
 
 

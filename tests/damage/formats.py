@@ -101,7 +101,7 @@ def _log(data: bytes) -> Any:
 
 
 def _claim(n: int) -> Claim:
-    return Claim(Message(n, -1, 5, 1, "key", {"a": [1]}).with_text(), "token", "me", 3, 60_000, 60_000, 1)
+    return Claim(Message(n, -1, 5, 1, "key", {"a": [1]}), "token", "me", 3, 60_000, 60_000, 1)
 
 
 RECORD = LockRecord(
@@ -110,12 +110,12 @@ RECORD = LockRecord(
 ).encode()  # fmt: skip
 ENCLOSED = LockRecord("owner", 5, True, pending=Pending.of_bytes("a", b"x" * 100)).encode()
 QUEUE = Contents(
-    "queue-id", ready=[Message(4, 1, 0, 0, "", b"bytes", "why").with_text()], claims={3: _claim(3)},
-    segments=[Segment("seg-1", 7, 100, (-1, 9), 5).with_text()],
-    dead={2: Dead(Message(2, 0, 0, 5, "", "x").with_text(), "w", 9)},
+    "queue-id", ready=[Message(4, 1, 0, 0, "", b"bytes", "why")], claims={3: _claim(3)},
+    segments=[Segment("seg-1", 7, 100, (-1, 9), 5)],
+    dead={2: Dead(Message(2, 0, 0, 5, "", "x"), "w", 9)},
     producers={"p": (1, 2, "c")}, settled={"t": "ack"}, recent=("a",), more={"later": [1]},
 ).encode()  # fmt: skip
-SEGMENT = Segment("seg-1", 1, 9, (0, 1), 0, (Message(1, 0, 0, 0, "", {"b": 1.5}).with_text(),)).encode("queue-id")
+SEGMENT = Segment("seg-1", 1, 9, (0, 1), 0, (Message(1, 0, 0, 0, "", {"b": 1.5}),)).encode("queue-id")
 HEAD = Head("log-id", 17, 5, 2, 3, False, "batch", 9, {"p": Producer(1, 2, 16, 5, "client", 1)}, {"h": ["a:1", "k"]})
 SLOT = encode_slot(HEAD, [b"one", b""])
 STATE = Document("lineage", 7, "write", "me", 9, {"a": [1, "x"]}, 3, "why", EditMark(3, "me", 9, "why"), {"more": 1})

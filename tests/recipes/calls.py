@@ -146,7 +146,7 @@ ELSEWHERE = {
     "Election.run": "as Election.lead; `main` is the user's",
     "Election.watch": "as Election.leader",
     "Election.transfer": "as the end of Election.lead",
-    **{f"Election.{name}": "as Election.lead" for name in ("try_once", "changed")},
+    "Election.try_once": "as Election.lead",
     **{f"Term.{name}": "as the end of Election.lead" for name in ("resign", "proclaim", "renew", "wait_lost")},
     "Cached.get": "as State.read, which calls it",
     **{f"Cached.{name}": "as State.put" for name in ("put_if_absent", "put_if_match", "delete_if_match", "update")},

@@ -77,7 +77,10 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` caches its JSON, `body_json` its body's."""
+    """One message; `text` caches its JSON, `body_json` its body's. A given `body_json` is used, not the body.
+
+    May raise TypeError or ValueError for a body that is no JSON.
+    """
 
     n: int
     priority: int
@@ -86,24 +89,20 @@ class Message:
     key: str
     body: Any = field(hash=False)
     error: str = ""
-    text: str = field(default="", compare=False)
     body_json: str = field(default="", compare=False, repr=False)
+    text: str = field(init=False, compare=False, repr=False)
 
-    def with_text(self) -> Message:
-        """Return a copy with `text` and `body_json` set; a given `body_json` is used, not the body.
-
-        May raise TypeError or ValueError.
-        """
+    def __post_init__(self) -> None:
         raw = isinstance(self.body, bytes)
-        body_text = self.body_json or _dump(base64.b64encode(self.body).decode() if raw else self.body)
-        n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
+        body_json = self.body_json or _dump(base64.b64encode(self.body).decode() if raw else self.body)
+        numbers = f"{self.n},{self.priority},{self.not_before_ms},{self.attempts}"
         kind, error = '"bytes"' if raw else '"json"', _dump(self.error) if self.error else '""'
-        text = f"[{n},{priority},{not_before_ms},{attempts},{_dump(key)},{body_text},{kind},{error}]"
-        return Message(n, priority, not_before_ms, attempts, key, self.body, self.error, text, body_text)
+        object.__setattr__(self, "body_json", body_json)
+        object.__setattr__(self, "text", f"[{numbers},{_dump(self.key)},{body_json},{kind},{error}]")
 
     def body_copy(self) -> Any:
         """Return a body that the caller may change."""
-        return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.body_json or _dump(self.body))
+        return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.body_json)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -156,11 +155,11 @@ class Segment:
     first: tuple[int, int]
     due_ms: int
     messages: tuple[Message, ...] | None = field(default=None, compare=False, repr=False)
-    text: str = field(default="", compare=False, repr=False)
+    text: str = field(init=False, compare=False, repr=False)
 
-    def with_text(self) -> Segment:
-        """Return the segment with the text of its reference."""
-        return replace(self, text=_dump([self.name, self.count, self.size, -self.first[0], self.first[1], self.due_ms]))
+    def __post_init__(self) -> None:
+        text = _dump([self.name, self.count, self.size, -self.first[0], self.first[1], self.due_ms])
+        object.__setattr__(self, "text", text)
 
     def encode(self, queue_id: str) -> bytes:
         """Encode the segment's object, or raise QueueFull if readers would refuse it."""
@@ -268,7 +267,7 @@ def decode_queue(data: bytes, path: str) -> Contents:
             next=whole_in(fields, "next"),
             turn=whole_in(fields, "turn"),
             epoch=whole_in(fields, "epoch"),
-            ready=[_message(item) for item in fields["ready"]],
+            ready=[decode_message(item) for item in fields["ready"]],
             segments=[_segment(item) for item in fields.get("segments", ())],
             claims={item.message.n: item for item in claims},
             dead={item.message.n: item for item in dead},
@@ -289,7 +288,7 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
         fields = parse_object(data, most=LARGEST_QUEUE)
         if (fields["format"], fields["id"]) != (_SEGMENT_FORMAT, queue_id):
             raise Undecodable(f"it belongs to another queue than {queue_id}, or has a newer format")
-        return tuple(_message(stored) for stored in fields["messages"])
+        return tuple(decode_message(stored) for stored in fields["messages"])
 
 
 def decode_claim(stored: list[Any]) -> Claim:
@@ -297,7 +296,7 @@ def decode_claim(stored: list[Any]) -> Claim:
     message, token, who, beat, until_ms, visible_ms, turn = stored
     as_whole(until_ms, "until", most=LATEST_MS)
     as_whole(visible_ms, "visible", most=LATEST_MS)
-    message = _message(message)
+    message = decode_message(message)
     return Claim(
         message,
         as_text(token, "token"),
@@ -309,7 +308,7 @@ def decode_claim(stored: list[Any]) -> Claim:
     )
 
 
-def _message(stored: list[Any]) -> Message:
+def decode_message(stored: list[Any]) -> Message:
     """Decode a message; may raise ValueError or TypeError."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
@@ -322,12 +321,12 @@ def _message(stored: list[Any]) -> Message:
         body = unbase64(body, "body")
     elif kind != "json":
         raise Undecodable(f"message {n} is of kind {kind!r}")
-    return Message(n, priority, not_before_ms, attempts, key, body, error).with_text()
+    return Message(n, priority, not_before_ms, attempts, key, body, error)
 
 
 def _dead(stored: list[Any]) -> Dead:
     message, why, at_ms = stored
-    return Dead(_message(message), as_text(why, "why"), as_whole(at_ms, "at", most=LATEST_MS))
+    return Dead(decode_message(message), as_text(why, "why"), as_whole(at_ms, "at", most=LATEST_MS))
 
 
 def _segment(stored: list[Any]) -> Segment:
@@ -338,7 +337,7 @@ def _segment(stored: list[Any]) -> Segment:
     as_whole(priority, "priority", least=-LARGEST_NUMBER)
     first = (-priority, as_whole(n, "n"))
     due_ms = as_whole(due_ms, "due", most=LATEST_MS)
-    return Segment(name, as_whole(count, "count", least=1), as_whole(size, "size"), first, due_ms).with_text()
+    return Segment(name, as_whole(count, "count", least=1), as_whole(size, "size"), first, due_ms)
 
 
 def _verb(stored: Any) -> str:
@@ -448,7 +447,7 @@ def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segme
     first = min(message.order for message in taken)
     due_ms = min(_due_ms(message, now_ms) for message in taken)
     name = f"{min(message.n for message in taken)}.{stem}"
-    return Segment(name, len(taken), size, first, due_ms, tuple(taken)).with_text()
+    return Segment(name, len(taken), size, first, due_ms, tuple(taken))
 
 
 def _due_ms(message: Message, now_ms: int) -> int:

@@ -298,7 +298,7 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
         raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is not bytes")
-    message = Message(0, priority, not_before_ms, 0, key, body).with_text()
+    message = Message(0, priority, not_before_ms, 0, key, body)
     if (size := len(message.text)) > _BODY_BYTES:
         raise TooLarge(f"a message of {size} bytes: store it in its own object, and put the name of that object")
     return New(body, key, priority, not_before_ms, message.body_json)

@@ -13,12 +13,12 @@ A message with a key is delivered when no other of its key is claimed, and all e
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.broker_rules import Forgotten
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
 from lockprovider.recipes.queue.contents import (
@@ -32,6 +32,7 @@ from lockprovider.recipes.queue.contents import (
     Message,
     SegmentWanted,
     decode_claim,
+    decode_message,
     has_room,
     next_segment,
     promote,
@@ -49,6 +50,10 @@ class New:
     priority: int = 0
     not_before_ms: int = 0
     body_json: str = field(default="", compare=False, repr=False)
+
+    def numbered(self, n: int) -> Message:
+        """Return the message with its number."""
+        return Message(n, self.priority, self.not_before_ms, 0, self.key, self.body, body_json=self.body_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +179,17 @@ def carry_out_all(
     `sent` marks possible repeats. SegmentWanted: use a new copy.
     """
     results: list[Any] = []
-    failed: dict[str, int] = {}  # no later number passes a failed one
+    numbers = FailedNumbers()
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
-        put = operation if isinstance(operation, Put) and not operation.producer.startswith(UNNAMED) else None
+        number = number_of(operation)
         try:
-            if put is not None and put.seq > failed.get(put.producer, put.seq):
-                raise SequenceGap(f"{failed[put.producer]} failed: repeat it before {put.seq}")  # noqa: TRY301
-            results.append(carry_out(contents, operation, now_ms, sent=was_sent))
+            result = numbers.held_up([number]).get(0) or carry_out(contents, operation, now_ms, sent=was_sent)
         except SegmentWanted:
             raise
         except Exception as error:  # noqa: BLE001 - the operation's caller raises it
-            results.append(error)
-            if put is not None and not isinstance(error, SequenceGap):
-                failed.setdefault(put.producer, put.seq)
+            result = error
+        numbers.note(number, result)
+        results.append(result)
     if contents.changed:
         spill(contents, now_ms, batch[-17:])
         contents.rev += 1
@@ -194,6 +197,12 @@ def carry_out_all(
         for token in [*contents.settled][: max(0, len(contents.settled) - SETTLED)]:
             del contents.settled[token]
     return results
+
+
+def number_of(operation: QueueOperation) -> ProducerNumber | None:
+    """Return a put's producer and number; None: unnumbered."""
+    is_numbered = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
+    return (operation.producer, operation.seq) if is_numbered and isinstance(operation, Put) else None
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
@@ -261,12 +270,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
     `freed` bytes are about to leave the object.
     """
-    messages = []
-    for n, to_put in enumerate(news, contents.next):
-        message = Message(
-            n, to_put.priority, to_put.not_before_ms, 0, to_put.key, to_put.body, body_json=to_put.body_json
-        )
-        messages.append(message.with_text())
+    messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
         _check_room(contents, messages, freed)
@@ -313,7 +317,7 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
         return NothingReady(min((item for item in due_ms if item > now_ms), default=0))
     message = contents.pop(index)
     contents.turn += 1
-    taken = replace(message, attempts=message.attempts + 1).with_text()
+    taken = replace(message, attempts=message.attempts + 1)
     until_ms = now_ms + take.visible_ms
     claim = Claim(taken, take.token, take.who, 0, until_ms, take.visible_ms, contents.turn)
     contents.claims[message.n] = claim
@@ -389,11 +393,11 @@ def _give_back(
     del contents.claims[old.n]
     contents.changed = True
     if counts and old.attempts >= contents.settings.max_attempts:
-        new = replace(old, error=error).with_text()
+        new = replace(old, error=error)
         contents.dead[new.n] = Dead(new, f"{new.attempts} attempts: {error}", now_ms)
     else:
         not_before_ms = now_ms + delay_ms if delay_ms else 0
-        new = replace(old, attempts=old.attempts - (not counts), not_before_ms=not_before_ms, error=error).with_text()
+        new = replace(old, attempts=old.attempts - (not counts), not_before_ms=not_before_ms, error=error)
         contents.add(new)
     contents.size += len(new.text) - len(old.text)
 
@@ -417,7 +421,7 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
     """Make these dead letters ready again, with their numbers and no attempts; return how many existed."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
-        again = replace(dead.message, attempts=0, not_before_ms=0).with_text()
+        again = replace(dead.message, attempts=0, not_before_ms=0)
         contents.size += len(again.text) - len(dead.message.text)
         contents.add(again)
         contents.changed = True
@@ -495,16 +499,7 @@ class QueueCodec:
             case Take(token, who, visible_ms):
                 return ["take", token, who, visible_ms]
             case End(n, token, verb, then, delay_ms, error, counts):
-                return [
-                    "end",
-                    n,
-                    token,
-                    verb,
-                    [_encoded_message(following) for following in then],
-                    delay_ms,
-                    error,
-                    counts,
-                ]
+                return ["end", n, token, verb, [*map(_encoded_message, then)], delay_ms, error, counts]
             case Beat(claims, visible_ms):
                 return ["beat", claims, visible_ms]
             case _:
@@ -561,21 +556,14 @@ class QueueCodec:
                 raise ValueError(f"{encoded!r} is no result of {operation!r}")
 
 
-def _encoded_message(message: New) -> list[Any]:
-    raw = isinstance(message.body, bytes)
-    body = base64.b64encode(message.body).decode() if raw else message.body
-    return ["bytes" if raw else "json", body, message.key, message.priority, message.not_before_ms]
+def _encoded_message(message: New) -> Any:
+    return json.loads(message.numbered(0).text)
 
 
 def _decoded_message(encoded: Any) -> New:
-    """Decode a message to put; raises ValueError if it is malformed."""
-    match encoded:
-        case ["bytes", str(body), str(key), int(priority), int(not_before_ms)]:
-            return New(base64.b64decode(body, validate=True), key, priority, not_before_ms)
-        case ["json", body, str(key), int(priority), int(not_before_ms)]:
-            return New(body, key, priority, not_before_ms)
-        case _:
-            raise ValueError(f"{encoded!r} is no message")
+    """Decode a message to put, which has the stored form; may raise ValueError or TypeError."""
+    message = decode_message(encoded)
+    return New(message.body, message.key, message.priority, message.not_before_ms, message.body_json)
 
 
 def _is(value: Any, kind: type[T]) -> T:

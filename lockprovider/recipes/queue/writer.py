@@ -44,6 +44,7 @@ from lockprovider.recipes.queue.operations import (
     Take,
     Watch,
     carry_out_all,
+    number_of,
     results_of,
     sent_of,
 )
@@ -387,8 +388,7 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
 
 def _numbered(operation: Given) -> ProducerNumber | None:
     """Return a put's producer and number; None: unnumbered, or foreign (its own process keeps the order)."""
-    named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
-    return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
+    return None if isinstance(operation, Foreign) else number_of(operation)
 
 
 def _names(contents: Contents) -> set[str]:

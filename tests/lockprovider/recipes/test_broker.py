@@ -206,9 +206,12 @@ def test_garbage_from_strangers_does_no_harm(garbage, store, opened) -> None:
 
 
 ASKED: list[Any] = [
-    {"ask": 1, "operations": [[["put", ["json", "x", "", 0, 0], "~new", 1, "c", 0, 0], False]]},  # adds a name
+    {
+        "ask": 1,
+        "operations": [[["put", [0, 0, 0, 0, "", "x", "json", ""], "~new", 1, "c", 0, 0], False]],
+    },  # adds a name
     {"ask": 1, "operations": [[["purge", 3], False]]},
-    {"ask": 1, "operations": [[["put", ["bytes", "no base64!", "", 0, 0], "p", 1, "c", 0, 0], False]]},
+    {"ask": 1, "operations": [[["put", [0, 0, 0, 0, "", "no base64!", "bytes", ""], "p", 1, "c", 0, 0], False]]},
     {"ask": 1, "operations": [[["end", 1, "t", "eat", [], 0, "", True], False]]},
     {"ask": 1, "operations": [["take"]]},
     {"ask": 1, "operations": 7},

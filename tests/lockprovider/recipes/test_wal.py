@@ -226,7 +226,7 @@ def test_append_many_raises_once_all_of_its_records_ended(store, monkeypatch) ->
 @pytest.mark.parametrize("producer", [None, "p"])
 def test_append_many_raises_for_a_bad_record_after_the_earlier_ones_ended(store, producer) -> None:
     log = made(store)
-    out = log.appender(producer) if producer else log._unnamed()
+    out = log.appender(producer) if producer else log._unnamed
     first = 1 if producer else None
     held = threading.Event()
 

@@ -191,12 +191,10 @@ class Service:
         self._guard = threading.Lock()
         self._peers: set[socket.socket] = set()
         self._over = Signal()
-        self._remove: Callable[[], object] = lambda: None
-        self._keep: Callable[[], object] = lambda: None
+        self._folder: weakref.finalize[..., Any] | None = None
         if host is None:
             folder = tempfile.mkdtemp(prefix="lockprovider-")
-            remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self._remove, self._keep = remove, remove.detach
+            self._folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             path = os.path.join(folder, "s")  # noqa: PTH118 - a socket's name is text
             self._socket.bind(path)
@@ -217,11 +215,13 @@ class Service:
                 open_socket.shutdown(socket.SHUT_RDWR)
         for open_socket in (self._socket, *peers):
             open_socket.close()
-        self._remove()
+        if self._folder is not None:
+            self._folder()
 
     def abandon(self) -> None:
         """Close a forked child's copies of the sockets; the parent's service and folder stay."""
-        self._keep()
+        if self._folder is not None:
+            self._folder.detach()
         for open_socket in (self._socket, *self._peers):
             open_socket.close()
 

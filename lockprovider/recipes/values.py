@@ -90,11 +90,8 @@ def _check_keys(value: Any, argument: str, levels: int) -> None:
         raise InvalidInput(
             f"{argument} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse"
         )
-    if isinstance(value, dict):
-        for key, below in value.items():
-            if not isinstance(key, str):
-                raise InvalidInput(f"{argument} has the key {key!r}, which would be read back as text: use text keys")
-            _check_keys(below, argument, levels - 1)
-    elif isinstance(value, (list, tuple)):
-        for below in value:
-            _check_keys(below, argument, levels - 1)
+    for key in value if isinstance(value, dict) else ():
+        if not isinstance(key, str):
+            raise InvalidInput(f"{argument} has the key {key!r}, which would be read back as text: use text keys")
+    for below in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        _check_keys(below, argument, levels - 1)

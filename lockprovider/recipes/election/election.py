@@ -8,7 +8,6 @@ import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from datetime import datetime
 from typing import Any, TypeVar
 
 from fsspec_cas import CasError, InvalidInput, OutcomeUnknown, Store, Unavailable, World
@@ -300,16 +299,6 @@ class AsyncTerm(ForTasks[Term]):
     def value(self) -> Any:
         """See `Term.value`."""
         return self.term.value
-
-    @property
-    def deadline_s(self) -> float:
-        """See `Term.deadline_s`."""
-        return self.term.deadline_s
-
-    @property
-    def since(self) -> datetime:
-        """See `Term.since`."""
-        return self.term.since
 
     async def wait_lost(self) -> None:
         """Wait until the term is over.

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 
@@ -242,11 +241,6 @@ class Term:
     def deadline_s(self) -> float:
         """Time until which this process believes in an unrenewed term, on `time.monotonic`'s clock."""
         return self._leading.deadline_s
-
-    @property
-    def since(self) -> datetime:
-        """Begin of the term, by this machine's clock, UTC."""
-        return datetime.fromtimestamp(self._leading.record.since_ms / 1000, timezone.utc)
 
     def check(self) -> None:
         """Check, without a request, that no other candidate leads, as far as this process can know.

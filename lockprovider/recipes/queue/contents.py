@@ -28,7 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsspec_cas.given import LARGEST_NUMBER
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import LARGEST_NUMBER, seconds, whole
 from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
@@ -66,6 +67,9 @@ class QueueSettings:
         max_attempts: deliveries after which an unacked message becomes a dead letter.
         max_bytes: largest size of the object; further messages wait in segments.
 
+    Raises:
+        InvalidInput: a setting does not fit.
+
     >>> lockprovider.queue.QueueSettings(max_attempts=3).visible_s
     600.0
     """
@@ -73,6 +77,14 @@ class QueueSettings:
     visible_s: float = VISIBLE_S
     max_attempts: int = MAX_ATTEMPTS
     max_bytes: int = MAX_BYTES
+
+    def __post_init__(self) -> None:
+        visible_s, most = seconds(self.visible_s, "visible_s", finite=True, above=True), LARGEST_QUEUE // 2
+        object.__setattr__(self, "visible_s", visible_s)
+        whole(self.max_attempts, "max_attempts", least=1)
+        if whole(self.max_bytes, "max_bytes", least=4096) > most:
+            because = "because every client reads the whole object"
+            raise InvalidInput(f"max_bytes={self.max_bytes} must be at most {most}, {because}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,10 +364,9 @@ def _producer(stored: list[Any]) -> tuple[int, int, str]:
 
 
 def _settings(stored: Mapping[str, Any]) -> QueueSettings:
-    visible_s = stored["visible_s"]
-    if type(visible_s) not in (int, float) or not 0 < visible_s <= LATEST_MS / 1000 or {*stored} != _SETTINGS:
+    if {*stored} != _SETTINGS:
         raise Undecodable("its settings are not those of a queue")
-    return QueueSettings(float(visible_s), whole_in(stored, "max_attempts", least=1), whole_in(stored, "max_bytes"))
+    return QueueSettings(**stored)
 
 
 # 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, move to segments, the last to be delivered first.

@@ -24,15 +24,7 @@ from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.queue.contents import (
-    LARGEST_QUEUE,
-    MAX_ATTEMPTS,
-    MAX_BYTES,
-    VISIBLE_S,
-    Claim,
-    Contents,
-    QueueSettings,
-)
+from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Claim, Contents, QueueSettings
 from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, Letter, QueueStat, Receipt, Worked, count, new_message
 from lockprovider.recipes.queue.operations import (
     End,
@@ -132,11 +124,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
         0
         """
-        settings = QueueSettings(
-            seconds(visible_s, "visible_s", finite=True, above=True),
-            whole(max_attempts, "max_attempts", least=1),
-            _max_bytes(max_bytes),
-        )
+        settings = QueueSettings(visible_s, max_attempts, max_bytes)
         queue: Queue = cls.open(url, storage_options=storage_options, **options)
         created = queue._writer.create(Contents(queue.world.new_id(), settings))
         stored = queue._writer.read()[0].settings
@@ -508,13 +496,6 @@ def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exceptio
         tell(job, error)
         return True
     return False
-
-
-def _max_bytes(max_bytes: Any) -> int:
-    if whole(max_bytes, "max_bytes", least=4096) > LARGEST_QUEUE // 2:
-        most = LARGEST_QUEUE // 2
-        raise InvalidInput(f"max_bytes={max_bytes} must be at most {most}, because every client reads the whole object")
-    return int(max_bytes)
 
 
 class AsyncJob(EnteredByTasks[Job]):

@@ -26,7 +26,7 @@ from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup
-from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue, QueueFull
+from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoQueue, QueueFull
 from lockprovider.recipes.queue.contents import (
     Contents,
     Message,
@@ -92,24 +92,19 @@ class Segments:
 class _SegmentGone(Exception):
     """A writer has promoted and removed the segment, and replaced the queue's object."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
 
 @dataclass(slots=True)
 class _Progress:
     """Progress of one batch.
 
     `tries` has the results of each write, by its id; `touched` the segments made or promoted. The last try was to
-    replace version `base`. Version `missing` named a missing segment.
+    replace version `base`.
     """
 
     handover: Handover[QueueOperation]
     tries: dict[str, list[Any]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
     base: Version | None = None
-    missing: Version | None = None
 
     @property
     def sent(self) -> tuple[bool, ...]:
@@ -233,18 +228,15 @@ class QueueWriter:
         """
         tries = progress.tries
         try:
-            draft, results, batch = self._drafted(contents, operations, progress)
+            draft, results, batch = self._drafted(contents, version, operations, progress)
             progress.touched |= _names(draft) ^ _names(contents)
             outcome = self._sent(draft, contents, version) if draft.changed else None
-        except _SegmentGone as gone:
-            if progress.missing == version:
-                raise self._malformed(gone) from None
-            progress.missing = version
+        except _SegmentGone:
             return [], None
-        except (StoreError, QueueFull) as error:
+        except (StoreError, CoordinationError) as error:
             if progress.is_sent:
                 raise self._unknown(str(error)) from error
-            if isinstance(error, StoreError):
+            if not isinstance(error, QueueFull):
                 raise
             return [error] * len(operations), None  # the object as a whole is too large for its readers
         if outcome is not None:
@@ -266,7 +258,7 @@ class QueueWriter:
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
-        self, contents: Contents, operations: Sequence[Given], progress: _Progress
+        self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
         """Carry out lapses and the batch on a copy, reading needed segments.
 
@@ -285,7 +277,7 @@ class QueueWriter:
             try:
                 results = carry_out_all(draft, [*lapsed, *to_carry_out], now_ms, batch, sent=sent)
             except SegmentWanted as segment:
-                loaded[segment.name] = self._messages(segment.name)
+                loaded[segment.name] = self._messages(segment.name, version)
             else:
                 if draft.changed and (offers := self._broker.offers(draft.more.get(_BROKER))) is not None:
                     draft.more = {**draft.more, _BROKER: offers}
@@ -310,29 +302,31 @@ class QueueWriter:
 
         Changes nothing. MalformedObject: a segment is missing.
         """
-        missing: Version | None = None
         while True:
             contents, version = self.read()
             shown = contents.copy()
-            try:
+            with contextlib.suppress(_SegmentGone):
                 while shown.segments and shown.order_at(limit) > shown.segments[0].first:
                     name = shown.segments[0].name
-                    shown = with_messages(shown, {name: self._messages(name)})
+                    shown = with_messages(shown, {name: self._messages(name, version)})
                     promote(shown, shown.segments[0])
                 return shown.ready[:limit]
-            except _SegmentGone as gone:
-                if missing == version:
-                    raise self._malformed(gone) from None
-                missing = version
 
-    def _messages(self, name: str) -> tuple[Message, ...]:
+    def _messages(self, name: str, version: Version) -> tuple[Message, ...]:
+        """Read a segment. If it is gone, raise _SegmentGone if the queue has changed since `version`.
+
+        Else raise MalformedObject.
+        """
         messages = self.segments.read(name, self.id)
-        if messages is None:
-            raise _SegmentGone(name)
-        return messages
+        if messages is not None:
+            return messages
+        if self.read()[1] != version:
+            raise _SegmentGone
+        message = f"the queue at {self.path!r} names the segment {name}, which was removed: "
+        raise MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue; raise its StoreError if no operation may be done.
+        """Read the queue; raise its errors if no operation may be done.
 
         Else raise OutcomeUnknown instead; Unavailable is first retried until `deadline_s`.
         """
@@ -340,7 +334,7 @@ class QueueWriter:
         while True:
             try:
                 return self.read(max_age_s=max_age_s)
-            except StoreError as error:
+            except (StoreError, CoordinationError) as error:
                 if not progress.is_sent:
                     raise
                 if not isinstance(error, Unavailable) or self.world.monotonic_s() > deadline_s:
@@ -366,10 +360,6 @@ class QueueWriter:
     def wait_for_messages(self, timeout_s: float) -> None:
         """Block until `wake` is called (new messages, or a stop), or for `timeout_s`; messages may be gone by then."""
         self._arrived.wait(timeout_s)
-
-    def _malformed(self, missing: _SegmentGone) -> MalformedObject:
-        message = f"the queue at {self.path!r} names the segment {missing.name}, which was removed: "
-        return MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         message = f"the operation may have been applied to the queue {self.path!r}: {why}"

@@ -79,17 +79,18 @@ class TerraformBackend:
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
-            "POST": lambda: self._alone(lambda: self._write(parameters.get("ID", ""), body, force=_forced(parameters))),
-            "DELETE": lambda: self._alone(self._delete),
-            "LOCK": lambda: self._alone(lambda: self._lock(_info(body))),
-            "UNLOCK": lambda: self._alone(lambda: self._unlock(_info(body).get("ID"))),
+            "POST": lambda: self._write(parameters.get("ID", ""), body, force=parameters.get("force") == "true"),
+            "DELETE": self._delete,
+            "LOCK": lambda: self._lock(_info(body)),
+            "UNLOCK": lambda: self._unlock(_info(body).get("ID")),
         }
         if method not in handlers:
             message = f"{method} is not a method of this protocol: use one of {', '.join(handlers)}"
             return Reply.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "InvalidInput", message)
         try:
             try:
-                return handlers[method]()
+                with contextlib.nullcontext() if method == "GET" else self._turn:
+                    return handlers[method]()
             except (StateLocked, NotAcquired) as error:
                 return self._locked_by_another(str(error))
         except (CasError, CoordinationError, LockError, ValueError) as error:
@@ -101,10 +102,6 @@ class TerraformBackend:
         if held is not None:
             held.lease.release()
             self._released = held.info["ID"]
-
-    def _alone(self, carry_out: Callable[[], Reply]) -> Reply:
-        with self._turn:
-            return carry_out()
 
     def _read(self) -> Reply:
         stored, _ = self.state._writer.read()  # noqa: SLF001 - parts of the state, in this file
@@ -273,10 +270,6 @@ class _Held:
     def _begun(self) -> Edit[bytes]:
         begun = self._state._beginning(self.lease.epoch, json.dumps(self.info))  # noqa: SLF001
         return Edit(self.lease, self._state._do(begun))  # noqa: SLF001
-
-
-def _forced(parameters: Mapping[str, str]) -> bool:
-    return parameters.get("force") == "true"
 
 
 def _locked(info: Mapping[str, Any]) -> Reply:

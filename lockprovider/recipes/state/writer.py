@@ -23,7 +23,7 @@ from fsspec_cas.outcome import Write
 from fsspec_cas.sender import delay_s
 from lockprovider.errors import NotAcquired
 from lockprovider.recipes.base import StoreCheck, process_name
-from lockprovider.recipes.errors import StateLocked
+from lockprovider.recipes.errors import CoordinationError, StateLocked
 from lockprovider.recipes.state.changes import Changed, Stamp, StateChange, StateWrite, WriteStep, apply_all, following
 from lockprovider.recipes.state.document import Document, decode
 from lockprovider.settings import LockSettings
@@ -85,7 +85,7 @@ class StateWriter:
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
         """Send a write's requests until its outcome is known; return the write.
 
-        After a StoreError nothing was written, after OutcomeUnknown a copy may have been.
+        After other errors than OutcomeUnknown nothing was written.
         """
         data = turn.document.encode()
         failures = 0
@@ -95,7 +95,7 @@ class StateWriter:
             try:
                 turn = self._step(turn, base, data)
                 failed = turn.next is WriteStep.REPLACE and turn.doubt  # may still be written: send it again
-            except StoreError as error:
+            except (StoreError, CoordinationError) as error:
                 if not turn.doubt:
                     raise
                 failed = True

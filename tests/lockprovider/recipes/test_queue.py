@@ -923,3 +923,19 @@ def test_delay_longer_than_the_visibility_delivers_once(store) -> None:
     faulty._world.advance(11)
     assert queue.claim().attempt == 1
     assert queue.claim() is None
+
+
+def test_put_is_unknown_when_the_object_is_damaged_after_a_lost_answer(store) -> None:
+    """It was reported as a malformed object, which means that nothing was put."""
+    made(store)
+    clock = ManualClock()
+
+    class Damages(Faulty):
+        async def put(self, write, *args, **how):
+            await super().put(write, *args, **how)
+            store.put_if_match(PATH, b"damaged", store.read(PATH).version)
+            return NoAnswer("lost")
+
+    way = Damages(store.backend, {}, world=clock)
+    with pytest.raises(OutcomeUnknown):
+        Queue(Store(way, store.root, world=clock), PATH, world=clock).put("a")

@@ -619,3 +619,21 @@ def test_two_states_whose_updates_wait_for_each_other_time_out(store) -> None:
         raised = [*pool.map(crossed, (one, two), (two, one))]
     assert any(raised)
     assert all(isinstance(error, NestedUpdate) for errors in raised for error in errors)
+
+
+def test_update_is_unknown_when_the_object_is_damaged_after_a_lost_answer(store) -> None:
+    """It was reported as a malformed object, which means that nothing was written."""
+    State(store, PATH).put({"a": 1})
+    clock = ManualClock()
+
+    class Damages(Faulty):
+        async def put(self, write, *args, **how):
+            answer = await super().put(write, *args, **how)
+            if write.path.endswith(PATH):
+                store.put_if_match(PATH, b"damaged", store.read(PATH).version)
+                return NoAnswer("lost")
+            return answer
+
+    way = Damages(store.backend, {}, world=clock)
+    with pytest.raises(OutcomeUnknown):
+        State(Store(way, store.root, world=clock), PATH, world=clock).put({"a": 2})

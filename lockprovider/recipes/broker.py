@@ -120,39 +120,24 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
     return b"".join(parts)
 
 
-def prove_as_asker(link: socket.socket, key: str) -> None:
-    """Exchange proofs of the key as the asker, or raise BrokenLink."""
-    nonce = _nonce(receive_frame(link, _HELLO_S, _HELLO_BYTES))
-    own = secrets.token_hex(16)
-    send_frame(link, {"v": _VERSION, "nonce": own, "proof": _proof(key, "asks", nonce, own)}, _HELLO_S)
-    _check(receive_frame(link, _HELLO_S, _HELLO_BYTES), _proof(key, "answers", nonce, own))
-
-
-def prove_as_answerer(link: socket.socket, key: str) -> None:
-    """Exchange proofs of the key as the answerer, or raise BrokenLink."""
+def prove(link: socket.socket, key: str, *, asks: bool) -> None:
+    """Exchange proofs of the key with the peer, or raise BrokenLink; one side asks, the other answers."""
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     hello = receive_frame(link, _HELLO_S, _HELLO_BYTES)
-    nonce = _nonce(hello)
-    _check(hello, _proof(key, "asks", own, nonce))
-    send_frame(link, {"proof": _proof(key, "answers", own, nonce)}, _HELLO_S)
-
-
-def _nonce(hello: dict[str, Any]) -> str:
     nonce = hello.get("nonce")
     if hello.get("v") != _VERSION or not isinstance(nonce, str):
         raise BrokenLink("the other process has another version")
-    return nonce
-
-
-def _proof(key: str, side: str, first: str, second: str) -> str:
-    return hmac.new(key.encode(), f"{side} {first} {second}".encode(), "sha256").hexdigest()
-
-
-def _check(hello: dict[str, Any], proof: str) -> None:
-    their_proof = hello.get("proof")
-    if not isinstance(their_proof, str) or not hmac.compare_digest(their_proof.encode(), proof.encode()):
+    nonces = f"{own} {nonce}" if asks else f"{nonce} {own}"
+    own_side, other_side = ("asks", "answers") if asks else ("answers", "asks")
+    send_frame(link, {"proof": _proof(key, own_side, nonces)}, _HELLO_S)
+    proof = receive_frame(link, _HELLO_S, _HELLO_BYTES).get("proof")
+    if not isinstance(proof, str) or not hmac.compare_digest(proof.encode(), _proof(key, other_side, nonces).encode()):
         raise BrokenLink("the other process does not know the key")
+
+
+def _proof(key: str, side: str, nonces: str) -> str:
+    return hmac.new(key.encode(), f"{side} {nonces}".encode(), "sha256").hexdigest()
 
 
 def has_hung_up(link: socket.socket) -> bool:
@@ -266,7 +251,7 @@ class Service:
         """Exchange proofs with a peer, call `serve` with it, then close its connection; swallows BrokenLink."""
         try:
             with contextlib.suppress(BrokenLink):
-                prove_as_answerer(peer, self._key)
+                prove(peer, self._key, asks=False)
                 self._serve(peer)
         finally:
             self._hang_up(peer)
@@ -289,13 +274,10 @@ class Link:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             else:
                 raise BrokenLink(f"{address!r} is not an address")  # noqa: TRY301
-            prove_as_asker(self._socket, key)
-        except (OSError, OverflowError, ValueError, AttributeError) as error:
+            prove(self._socket, key, asks=True)
+        except (BrokenLink, OSError, OverflowError, ValueError, AttributeError) as error:
             self.close()
             raise BrokenLink(f"{address}: {error}") from error
-        except BrokenLink:
-            self.close()
-            raise
 
     def ask(self, encoded: list[Any]) -> list[Any]:
         """Send operations; return one answer for each, within 23 s. NoFrame: nothing was sent.
@@ -389,9 +371,8 @@ class Broker(Generic[T]):
         """Reset in a forked child: close its socket copies, and drop the key."""
         if self._service is not None:
             self._service.abandon()
-        if self._link is not None:
-            self._link.close()
-        self._service, self._link = None, None
+        self._service = None
+        self._hang_up()
         self._guard = threading.Lock()
         self._avoided: dict[str, float] = {}
         self._closed = self._is_mute = False
@@ -451,7 +432,7 @@ class Broker(Generic[T]):
         if service is not None:
             service.close()
         if self._link is not None:
-            self._link.close()
+            self._link.close()  # the batcher's thread may use it
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Ask the offered broker, connecting if needed. None: too large or no JSON, nothing was sent.
@@ -459,16 +440,12 @@ class Broker(Generic[T]):
         A failed link or a malformed answer becomes `NotHere` for all, and that broker is avoided for 5 s.
         """
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
+        is_sent = False
         try:
             if self._link is None or self._link.address != offer[0]:
-                if self._link is not None:
-                    self._link.close()
-                self._link = None
+                self._hang_up()
                 self._link = Link(*offer)
-        except BrokenLink as error:
-            self._avoid(offer[0])
-            return [NotHere(str(error)) for _ in operations]
-        try:
+            is_sent = True
             answers = zip(operations, self._link.ask(encoded), strict=True)
             with undecodable_as(BrokenLink, "an answer is not understood"):
                 return [
@@ -478,10 +455,14 @@ class Broker(Generic[T]):
         except NoFrame:
             return None
         except BrokenLink as error:
-            self._link.close()
-            self._link = None
+            self._hang_up()
             self._avoid(offer[0])
-            return [NotHere(str(error), sent=True) for _ in operations]
+            return [NotHere(str(error), sent=is_sent) for _ in operations]
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._link = None
 
     def _avoid(self, address: str) -> None:
         now_s = self._world.monotonic_s()

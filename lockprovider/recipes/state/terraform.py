@@ -136,14 +136,13 @@ class TerraformBackend:
 
         Raises StateConflict if it must not follow the stored one, unless `force`.
         """
-        encoded = self.state.codec.encode(snapshot.data)
 
-        def next_value(stored: Any) -> Any:
+        def next_value(stored: bytes | None) -> bytes:
             if not force:
-                snapshot.must_follow(None if stored is None else self.state.codec.decode(stored))
-            return encoded
+                snapshot.must_follow(stored)
+            return snapshot.data
 
-        self.state._batcher.do(Update(next_value, reason="without a lock"))  # noqa: SLF001
+        self.state.update(next_value, reason="without a lock")
 
     def _delete(self) -> Reply:
         self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001

@@ -347,16 +347,12 @@ class Appending:
         """
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
-            return replace(
-                self, need=AppendStep.DONE, results=tuple(unknown if may_be_done else error for may_be_done in sent)
-            )
-        outcome = unknown if self.doubt else error
-        answers = zip(self.drafted.results, self.drafted.carried, strict=True)
-        return replace(
-            self,
-            need=AppendStep.DONE,
-            results=tuple(outcome if needs_write else result for result, needs_write in answers),
-        )
+            results: tuple[Result, ...] = tuple(unknown if may_be_done else error for may_be_done in sent)
+        else:
+            outcome = unknown if self.doubt else error
+            answers = zip(self.drafted.results, self.drafted.carried, strict=True)
+            results = tuple(outcome if needs_write else result for result, needs_write in answers)
+        return replace(self, need=AppendStep.DONE, results=results)
 
 
 class LogCodec:

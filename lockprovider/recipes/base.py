@@ -8,7 +8,7 @@ import socket
 import weakref
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from fsspec_cas import InvalidInput, Machine, Store, World, check_path, check_url, require_safe_for_locks
+from fsspec_cas import InvalidInput, Machine, Store, Unknown, Won, World, check_path, check_url, require_safe_for_locks
 from fsspec_cas.bridge.tasks import EnteredByTasks
 from lockprovider.errors import NotPicklable
 
@@ -133,6 +133,7 @@ class StoreCheck:
 
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
+        self._root = store
         self.store = store.below(folder) if folder else store
         self._has_passed = False
 
@@ -144,6 +145,17 @@ class StoreCheck:
         if not self._has_passed:
             require_safe_for_locks(self.store)
             self._has_passed = True
+
+    def create(self, path: str, data: bytes, timeout_s: float) -> bool:
+        """Check the store, and write an object if none exists; return whether this call wrote it.
+
+        Raises NotSupported, OutcomeUnknown or StoreError.
+        """
+        self.require()
+        outcome = self._root.put_if_absent(path, data, timeout=timeout_s)
+        if isinstance(outcome, Unknown):
+            outcome.unwrap()
+        return isinstance(outcome, Won)
 
 
 def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:

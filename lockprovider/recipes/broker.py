@@ -290,13 +290,11 @@ class Link:
             send_frame(self._socket, {"ask": self._asked, "operations": encoded}, SILENCE_S)
             while CLOCK.monotonic_s() < end_s:
                 answer = receive_frame(self._socket, SILENCE_S)
-                if answer.get("ask") != self._asked:
-                    raise BrokenLink("an answer to something else")  # noqa: TRY301
                 results = answer.get("results")
-                if isinstance(results, list) and len(results) == len(encoded):
+                if answer.get("ask") == self._asked and isinstance(results, list) and len(results) == len(encoded):
                     return results
-                if results is not None:
-                    raise BrokenLink("not an answer for each")  # noqa: TRY301
+                if answer.get("ask") != self._asked or results is not None:
+                    raise BrokenLink("an answer to something else, or not for each operation")  # noqa: TRY301
             raise BrokenLink(f"no answer in {_ANSWER_S:g} s")  # noqa: TRY301
         except BrokenLink:
             self.close()

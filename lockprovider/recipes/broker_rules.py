@@ -137,14 +137,9 @@ def combine_answers(answers: Sequence[Any], sent: Sequence[bool]) -> HandedOver:
     return HandedOver(None, tuple(was or not isinstance(answer, NotHere) or answer.sent for answer, was in pairs))
 
 
-def may_be_wrong(result: object, *, sent: bool) -> bool:
-    """Return whether an error may be wrong, as a broker may still carry it out."""
-    return sent and isinstance(result, Exception) and not isinstance(result, _FINAL)
-
-
 def is_unknown(result: object, *, handed: bool) -> bool:
-    """Return whether the outcome of an operation cannot be known."""
-    in_doubt = may_be_wrong(result, sent=handed) and not isinstance(result, NotHere)
+    """Return whether the outcome of an operation cannot be known; with `handed` a broker may still carry it out."""
+    in_doubt = handed and isinstance(result, Exception) and not isinstance(result, (*_FINAL, NotHere))
     return in_doubt or isinstance(result, Forgotten)
 
 

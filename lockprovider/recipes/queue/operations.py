@@ -201,8 +201,9 @@ def carry_out_all(
 
 def number_of(operation: QueueOperation) -> ProducerNumber | None:
     """Return a put's producer and number; None: unnumbered."""
-    is_numbered = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
-    return (operation.producer, operation.seq) if is_numbered and isinstance(operation, Put) else None
+    if not isinstance(operation, Put) or operation.producer.startswith(UNNAMED):
+        return None
+    return operation.producer, operation.seq
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:

@@ -153,11 +153,7 @@ class QueueWriter:
 
         Raises NotSupported, OutcomeUnknown or StoreError.
         """
-        self._store_check.require()
-        outcome = self._object.put_if_absent(contents.encode())
-        if isinstance(outcome, Unknown):
-            outcome.unwrap()
-        return isinstance(outcome, Won)
+        return self._store_check.create(self.path, contents.encode(), self._timeout_s)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
         """Read and cache the queue; return its contents, which must not be changed, and its version.
@@ -372,8 +368,9 @@ def _is_foreign_claim(operation: Given) -> bool:
 
 
 def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
-    is_put = isinstance(operation, Put) and operation.producer.startswith(UNNAMED)
-    return is_put and isinstance(operation, Put) and operation.producer not in contents.producers
+    if not isinstance(operation, Put) or not operation.producer.startswith(UNNAMED):
+        return False
+    return operation.producer not in contents.producers
 
 
 def _numbered(operation: Given) -> ProducerNumber | None:

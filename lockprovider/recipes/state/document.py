@@ -11,7 +11,6 @@ unknown format is refused, and never overwritten.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from lockprovider.bounded import (
     check_fits,
     parse_object,
     text_in,
+    unbase64,
     undecodable_as,
     whole_in,
 )
@@ -227,10 +227,8 @@ class Raw:
 
     def decode(self, stored: Any) -> bytes:
         """Decode stored bytes, or raise MalformedObject."""
-        try:
-            return base64.b64decode(stored["base64"], validate=True)
-        except (TypeError, ValueError, KeyError, binascii.Error) as error:
-            raise MalformedObject(f'the stored value is not bytes ({{"base64": ...}}): {error!r}') from error
+        with undecodable_as(MalformedObject, 'the stored value is not bytes ({"base64": ...})'):
+            return unbase64(stored["base64"], "base64")
 
 
 class Model(Generic[V]):

@@ -318,14 +318,11 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         """
         status = look(self._store, self._writer.lock_path, self.world)
         document, _ = self._writer.read()
-        mark = None if document is None else document.edit
-        holder = status.record and status.record.holder
-        by = f"{holder.host}, pid {holder.pid}" if holder else ""
-        of_mark = status.record is not None and mark is not None and mark.epoch == status.record.epoch
-        since_ms = holder.since_ms if holder else 0
-        reason = mark.reason if mark is not None and of_mark else ""
-        until_ms = status.record.valid_until_ms if status.record is not None else 0
-        return Editor(status.state, by, since_ms, reason, status, until_ms)
+        record, mark = status.record, document and document.edit
+        holder = record and record.holder
+        by, since_ms = (f"{holder.host}, pid {holder.pid}", holder.since_ms) if holder else ("", 0)
+        reason = mark.reason if mark and record and mark.epoch == record.epoch else ""
+        return Editor(status.state, by, since_ms, reason, status, record.valid_until_ms if record else 0)
 
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.

@@ -21,7 +21,6 @@ from fsspec_cas import (
     InvalidInput,
     Outcome,
     Store,
-    Unknown,
     Version,
     Won,
     World,
@@ -29,7 +28,7 @@ from fsspec_cas import (
 from fsspec_cas.given import seconds
 from lockprovider.bounded import parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.base import ProcessBound, StoreCheck, repr_at
-from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
+from lockprovider.recipes.errors import CoordinationError, Fenced, LogFull, MalformedObject, NoLog, Trimmed
 from lockprovider.recipes.values import check_format
 from lockprovider.recipes.wal.contents import (
     NOT_YET,
@@ -89,11 +88,7 @@ class LogObjects:
 
         Raises NotSupported, OutcomeUnknown or StoreError.
         """
-        self._store_check.require()
-        outcome = self.store.put_if_absent(self._manifest_path, manifest.encode(), timeout=self.timeout_s)
-        if isinstance(outcome, Unknown):
-            outcome.unwrap()
-        return isinstance(outcome, Won)
+        return self._store_check.create(self._manifest_path, manifest.encode(), self.timeout_s)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
         """Read the manifest, from the cache unless `fresh`.
@@ -493,21 +488,21 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
     return manifest.trimmed(floor)
 
 
-def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
-    """Raise a full ring's floor for `slot`, as far as `retain` allows; check `has_room` afterwards.
-
-    Returns the manifest and the slowest reader ("": none).
-    """
-    manifest = objects.manifest()
-    slots = manifest.slots or 0
+def make_room(objects: LogObjects, slot: int) -> None:
+    """Raise a full ring's floor above the slot that `slot` replaces, as far as `retain` allows, or raise LogFull."""
+    if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
+        return
+    slots, slowest = manifest.slots or 0, ""
     if manifest.retain == "slots":
         trim(objects, min(slot, slot - slots + 1 + slots // _SPARE))
-        return objects.manifest(), ""
-    by_reader = positions(objects, manifest)
-    slowest = min(by_reader, key=lambda name: by_reader[name], default="")
-    if slowest:
+    elif by_reader := positions(objects, manifest):
+        slowest = min(by_reader, key=lambda name: by_reader[name])
         trim(objects, min(slot, by_reader[slowest].slot))
-    return objects.manifest(), slowest
+    if not objects.manifest().has_room(slot):
+        step = "the log has no named reader: call trim(before=), or create the log with retain='slots'"
+        if slowest:
+            step = f"{slowest!r} has not read further: let it read, or call drop_reader({slowest!r})"
+        raise LogFull(f"all {slots} slots of {objects.path!r} are in use; {step}", slowest)
 
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:

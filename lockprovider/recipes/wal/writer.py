@@ -19,7 +19,7 @@ from lockprovider.recipes.base import ProcessBound, repr_at
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
-from lockprovider.recipes.errors import CoordinationError, LogFull, TooLarge
+from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.values import UNNAMED
 from lockprovider.recipes.wal.appending import Append, Appending, AppendStep, LogOperation, NoMore, Resign, Seal
 from lockprovider.recipes.wal.contents import Appended, Head, encode_slot
@@ -149,7 +149,7 @@ class LogWriter:
         """
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
-        self._make_room(slot)
+        make_room(self._objects, slot)
         condition = self._objects.condition(slot)
         if condition is None:
             place = self._objects.look(slot)
@@ -163,21 +163,6 @@ class LogWriter:
             self._end = head
             return turn.won()
         return turn.not_won()
-
-    def _make_room(self, slot: int) -> None:
-        """Raise the floor above the slot that `slot` replaces, or raise LogFull."""
-        objects = self._objects
-        if objects.manifest().has_room(slot) or objects.manifest(fresh=True).has_room(slot):
-            return
-        manifest, slowest = make_room(objects, slot)
-        if not manifest.has_room(slot):
-            whose = f"{slowest!r} has not read further: let it read, or call drop_reader({slowest!r})"
-            whose = (
-                whose
-                if slowest
-                else "the log has no named reader: call trim(before=), or create the log with retain='slots'"
-            )
-            raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are in use; {whose}", slowest)
 
     def _now(self, operation: LogGiven) -> LogGiven:
         """Add the name's and the writer's epoch to an own append; foreign ones carry theirs."""

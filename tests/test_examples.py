@@ -41,10 +41,7 @@ NONE = {
     **{f"lockprovider.storage_lock.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},
     "lockprovider.storage_lock.combine.Intent": _COMMITS,
     "lockprovider.storage_lock.lock.Lock.commit": _COMMITS,
-    **{
-        f"lockprovider.recipes.election.election.Election.{name}": _INSIDE
-        for name in ("deadline_s", "ending", "try_once")
-    },
+    **{f"lockprovider.recipes.election.election.Election.{name}": _INSIDE for name in ("ending", "try_once")},
     **{f"lockprovider.recipes.election.term.Term.{name}": _INSIDE for name in ("abandon", "give_up", "renew")},
     "lockprovider.recipes.queue.job.Job.believe_until": _INSIDE,
     "lockprovider.recipes.queue.job.Letter.of": _INSIDE,

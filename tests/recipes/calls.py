@@ -154,7 +154,7 @@ ELSEWHERE = {
 WAITS_FOR_NOTHING = {
     *("Lock.acquire_later", "Lease.check", "Lease.again", "Lease.start", "Lease.abandon", "Lease.when_lost"),
     *("State.open", "Queue.open", "Wal.open", "Election.open", "Queue.stop", "Election.stop", "Wal.appender"),
-    *("Job.check", "Job.then", "Job.believe_until", "Election.deadline_s", "Election.ending"),
+    *("Job.check", "Job.then", "Job.believe_until", "Election.ending"),
     *("Term.check", "Term.give_up", "Term.when_lost", "Term.abandon"),
 }
 

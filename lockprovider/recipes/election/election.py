@@ -108,16 +108,12 @@ class Election(Recipe):
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work
         """
-        deadline_s = self.deadline_s(timeout)
+        deadline_s = float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
         while True:
             term = self.try_once(deadline_s)
             if isinstance(term, Term):
                 return term
             self._stopping.wait(term)
-
-    def deadline_s(self, timeout: float | None) -> float:
-        """Return the time at which `lead` gives up, on the monotonic clock."""
-        return float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
 
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.

@@ -537,10 +537,6 @@ async def _failed_task(
     return False
 
 
-def _for_a_task(job: Job | None) -> AsyncJob | None:
-    return None if job is None else AsyncJob(job)
-
-
 def _give_back(job: Job | None) -> None:
     if job is not None:
         job.leave()
@@ -581,7 +577,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
     purge = threaded(Queue.purge)
     clean = threaded(Queue.clean)
     close = threaded(Queue.close)
-    claim = converted(Queue.claim, _for_a_task, undo=_give_back)
+    claim = converted(Queue.claim, lambda job: None if job is None else AsyncJob(job), undo=_give_back)
 
     async def work(
         self,

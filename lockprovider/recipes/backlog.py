@@ -48,12 +48,11 @@ class Backlog(Generic[T]):
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
-    def start_write(self, most: int) -> tuple[Backlog[T], tuple[T, ...]]:
+    def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
         """Return the backlog and the batch of a new write, () while one is under way."""
         if self.under_way:
             return self, ()
-        batch = self.waiting[:most]
-        return replace(self, waiting=self.waiting[most:], under_way=batch), batch
+        return replace(self, waiting=(), under_way=self.waiting), self.waiting
 
     def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
         """Return the backlog after the write under way, whatever its outcome."""

@@ -28,6 +28,7 @@ Op = TypeVar("Op")
 T = TypeVar("T")
 Waiting = tuple[Op, "Later[T]"]
 
+_MOST_WAITING = 10_000
 DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 _CLOCK = Machine()  # threads always wait in real time
@@ -48,14 +49,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
         *,
         world: World,
         pace_s: float = 0.0,
-        most: int = 10_000,
-        max_waiting: int = 10_000,
     ) -> None:
         self._write = write
         self._world = world
         self._pace_s = pace_s
-        self._most = most
-        self._max_waiting = max_waiting
         self._throttled_s: float | None = None
         self._closed = False
         self._init_state()
@@ -159,12 +156,12 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def _take(self, operation: Op, answer: Later[T]) -> None:
         """Add an operation with its future, and start the writing thread unless it runs.
 
-        Raises CoordinationError if closed, Overloaded at `max_waiting`.
+        Raises CoordinationError if closed, Overloaded if 10,000 wait.
         """
         if self._closed:
             raise CoordinationError("this handle was closed: open another one")
-        if self.waiting >= self._max_waiting:
-            raise Overloaded(f"{self._max_waiting} operations are already waiting: retry later, or send fewer at once")
+        if self.waiting >= _MOST_WAITING:
+            raise Overloaded(f"{_MOST_WAITING} operations are already waiting: retry later, or send fewer at once")
         self._arrived.append((operation, answer))
         if self.waiting >= self._backlog.last_count and not self._gathered.is_set():
             self._gathered.set()
@@ -227,7 +224,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         if pause_s := self._backlog.pace_left_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
             self._world.sleep(pause_s)
         self._take_arrived()
-        self._backlog, batch = self._backlog.start_write(self._most)
+        self._backlog, batch = self._backlog.start_write()
         return batch
 
     def _take_arrived(self) -> None:

@@ -46,7 +46,7 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
                 f"{n} asks for {todo[0]}",
                 replace(world, line=world.line.with_arrived(todo[0]), callers=callers, asked=waits),
             )
-    line, batch = world.line.start_write(2)
+    line, batch = world.line.start_write()
     if batch:
         if world.sent:
             raise BrokenPromise(f"{batch} is sent", f"{world.sent} is under way")
@@ -93,20 +93,19 @@ def test_each_operation_is_answered_once_and_no_caller_waits_forever() -> None:
 
 
 class AnswersAllWhoWait(Backlog[int]):
-    def start_write(self, most: int) -> tuple[Backlog[int], tuple[int, ...]]:
-        line, batch = Backlog.start_write(self, most)
-        return (replace(line, under_way=(*batch, *line.waiting)) if batch else line), batch
+    def with_arrived(self, *operations: int) -> Backlog[int]:
+        line = Backlog.with_arrived(self, *operations)
+        return replace(line, under_way=(*line.under_way, *operations)) if line.under_way else line
 
 
 class SendsWhileAWriteIsUnderWay(Backlog[int]):
-    def start_write(self, most: int) -> tuple[Backlog[int], tuple[int, ...]]:
-        return Backlog.start_write(replace(self, under_way=()), most)
+    def start_write(self) -> tuple[Backlog[int], tuple[int, ...]]:
+        return Backlog.start_write(replace(self, under_way=()))
 
 
-class ForgetsThoseWhoDidNotFit(Backlog[int]):
-    def start_write(self, most: int) -> tuple[Backlog[int], tuple[int, ...]]:
-        line, batch = Backlog.start_write(self, most)
-        return (replace(line, waiting=()) if batch else line), batch
+class ForgetsThoseWhoCameMeanwhile(Backlog[int]):
+    def end_write(self, began_s: float, now_s: float) -> Backlog[int]:
+        return replace(Backlog.end_write(self, began_s, now_s), waiting=())
 
 
 class SendsAgainWhatFailed(Backlog[int]):
@@ -116,7 +115,7 @@ class SendsAgainWhatFailed(Backlog[int]):
 
 @pytest.mark.parametrize(
     "twin",
-    [AnswersAllWhoWait, SendsWhileAWriteIsUnderWay, ForgetsThoseWhoDidNotFit, SendsAgainWhatFailed],
+    [AnswersAllWhoWait, SendsWhileAWriteIsUnderWay, ForgetsThoseWhoCameMeanwhile, SendsAgainWhatFailed],
     ids=lambda twin: twin.__name__,
 )
 def test_mutant_is_caught(twin: type[Backlog[int]]) -> None:
@@ -132,7 +131,7 @@ def fresh() -> Backlog[int]:
 def test_batch_waits_for_more_operations_a_part_of_its_last_write_time() -> None:
     line = fresh().with_arrived(1)
     assert line.gather_s(0) == 0
-    line, _ = line.with_arrived(2).start_write(9)
+    line, _ = line.with_arrived(2).start_write()
     line = line.end_write(10, 12).with_arrived(3)
     assert line.gather_s(12) == pytest.approx(2 * PATIENCE)
     assert line.gather_s(12.1) == pytest.approx(2 * PATIENCE - 0.1)
@@ -143,7 +142,7 @@ def test_batch_waits_for_more_operations_a_part_of_its_last_write_time() -> None
 def test_pace_counts_from_the_answer() -> None:
     line = fresh().with_arrived(1)
     assert line.pace_left_s(5, 1.0) == 0
-    line, _ = line.start_write(9)
+    line, _ = line.start_write()
     line = line.end_write(5, 7.5)
     assert line.pace_left_s(7.5, 1.0) == 1.0
     assert line.pace_left_s(9, 1.0) == 0

@@ -97,9 +97,10 @@ def test_write_with_too_few_answers_is_an_error_for_all() -> None:
         batcher.do(1)
 
 
-def test_batcher_is_bounded_and_close_flushes_and_refuses_more() -> None:
+def test_batcher_is_bounded_and_close_flushes_and_refuses_more(monkeypatch) -> None:
     held = Held()
-    batcher = Batcher(held.write, world=Machine(), max_waiting=2)
+    monkeypatch.setattr(batching, "_MOST_WAITING", 2)
+    batcher = Batcher(held.write, world=Machine())
     batcher.submit(1)
     until(held.reached.is_set)
     waiting = [batcher.submit(n) for n in (2, 3)]
@@ -145,17 +146,6 @@ def test_all_batchers_share_one_timeout_at_interpreter_exit(monkeypatch) -> None
     monkeypatch.setattr(batching, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
     batching._at_exit()
     assert limits == [5.0, 3.0, 1.0]
-
-
-def test_write_takes_a_bounded_number_of_operations() -> None:
-    held = Held()
-    batcher = Batcher(held.write, world=Machine(), most=2)
-    answers = [batcher.submit(1)]
-    until(held.reached.is_set)
-    answers += [batcher.submit(n) for n in (2, 3, 4)]
-    held.go.release(3)
-    assert [one.result() for one in answers] == [10, 20, 30, 40]
-    assert held.batches == [[1], [2, 3], [4]]
 
 
 def test_pace_is_counted_from_the_answer() -> None:

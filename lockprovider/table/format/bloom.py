@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.damage import undamaged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 TYPE_CODE = "DYNAMIC_V0"
 
 _MOST_HASHES = 30
+_MOST_READ_HASHES = 1000  # of other writers; a damaged number would take hours
 _MOST_BITS = 2 * 2_587_966
 # Hashes per bit and key at the largest size; the optimum 0.69 is slower and hardly better.
 _HASHES_A_BIT = 0.45
@@ -166,18 +168,17 @@ class BloomFilter:
     @classmethod
     def parse(cls, text: str) -> BloomFilter:
         """Parse a footer's base64 text; raise `Corrupt` if it is not such a filter."""
-        try:
+        with undamaged("a bloom filter in a footer cannot be read"):
             raw = base64.b64decode(text, validate=True)
             version, hashes, kind, bits = _HEADER.unpack_from(raw, 0)
             _, recorded, count = _COUNTS.unpack_from(raw, _HEADER.size)
-        except (ValueError, struct.error) as error:
-            raise Corrupt(f"a bloom filter in a footer cannot be read: {error}; rewrite the file") from error
-        start, size = _HEADER.size + _COUNTS.size, _HEADER.size + _row_bytes(bits)
-        if version != _VERSION or kind != _MURMUR or min(bits, count) < 1 or len(raw) != start + count * size:
-            raise Corrupt(
-                f"a bloom filter in a footer is of version {version}, hash {kind}, {len(raw)} bytes, {bits} bits, "
-                f"{count} rows; rewrite the file"
-            )
+            start, size = _HEADER.size + _COUNTS.size, _HEADER.size + _row_bytes(bits)
+            form = version, kind, 0 < hashes <= _MOST_READ_HASHES, min(bits, count) > 0, len(raw) - start - count * size
+            if form != (_VERSION, _MURMUR, True, True, 0):
+                raise ValueError(
+                    f"it is of version {version}, hash {kind} {hashes} times, {len(raw)} bytes, {bits} bits, "
+                    f"{count} rows"
+                )
         starts = (start + index * size for index in range(count))
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lockprovider.bounded import LARGEST_OBJECT, inflate
-from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format.bloom import TYPE_CODE
+from lockprovider.table.format.damage import undamaged
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
@@ -66,25 +67,24 @@ class _Trailer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HFile:
-    """Decoded HFile: its entries in key order, and its file info."""
+    """Decoded HFile: its entries in key order, its file info, and the Avro schema in it."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     info: Mapping[str, bytes]
+    schema_json: str = ""
 
 
 def decode_hfile(data: bytes, file_name: str) -> HFile:
     """Decode an HFile; raise `Corrupt` or `UnsupportedTable` with the file's name."""
-    try:
+    with undamaged(f"HFile {file_name!r} cannot be understood"):
         return _decode(data, file_name)
-    except (struct.error, zlib.error, IndexError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"HFile {file_name!r} cannot be understood ({error!r}); restore it") from error
 
 
 def _decode(data: bytes, file_name: str) -> HFile:
-    """Decode an HFile; raise `Corrupt`, `UnsupportedTable`, or the errors that `decode_hfile` converts."""
+    """Decode an HFile; raise `UnsupportedTable`, or many kinds of errors for damaged bytes."""
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
-        raise Corrupt(f"HFile {file_name!r} does not end as one; restore it")
+        raise ValueError("it does not end as one")
     minor, major = data[-4], int.from_bytes(data[-3:], "big")
     if major != _MAJOR or minor > _MOST_MINOR:
         version = f"version {data[-4:].hex()}, only 3.0 to 3.{_MOST_MINOR} are known"
@@ -100,8 +100,8 @@ def _decode(data: bytes, file_name: str) -> HFile:
         raise UnsupportedTable(f"HFile {file_name!r} has entries of another form; compact it with JVM Hudi")
     entries = tuple(_entries(data, fields.get(_Trailer.FIRST_DATA, 0), fields[_Trailer.INDEX_AT], codec))
     if len(entries) != fields.get(_Trailer.ENTRIES, 0):
-        raise Corrupt(f"HFile {file_name!r} has {len(entries)} entries, not {fields.get(_Trailer.ENTRIES, 0)}")
-    return HFile(entries, info)
+        raise ValueError(f"it has {len(entries)} entries, not {fields.get(_Trailer.ENTRIES, 0)}")
+    return HFile(entries, info, info.get("schema", b"").decode())
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:

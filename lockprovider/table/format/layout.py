@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.format.damage import undamaged
 
 META = ".hoodie"
 TIMELINE = ".hoodie/timeline"
@@ -116,9 +117,13 @@ def parse_marker(path: str) -> Marker | None:
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server; skip other lines."""
+    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server; skip other lines.
+
+    Raises `Corrupt` if it is no text.
+    """
     folder = path.rpartition("/")[0]
-    return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
+    with undamaged(f"{path} is no list of markers"):
+        return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
 
 
 def is_markers_file(path: str) -> bool:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
+from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.metadata import avro_schema, checked_schema
 from lockprovider.table.format.schema import from_avro
 
@@ -137,7 +138,7 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
     """Decode the body of one whole block; raise `Corrupt`, or `UnsupportedTable` for an unknown kind or version."""
-    try:
+    with undamaged(f"log file {file_name!r} has a block that cannot be understood"):
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
             raise UnsupportedTable(
@@ -148,10 +149,8 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
         (length,) = _SIZE.unpack_from(body, at)
         at += _SIZE.size
         if length < 0 or at + length > len(body):
-            raise Corrupt(f"log file {file_name!r} has a block of a wrong length; restore the file")
-    except (struct.error, UnicodeDecodeError) as error:
-        raise Corrupt(f"log file {file_name!r} has a block that cannot be understood ({error}); restore it") from error
-    return LogBlock(BlockKind(kind), header, bytes(body[at : at + length]))
+            raise ValueError("its length is wrong")
+        return LogBlock(BlockKind(kind), header, bytes(body[at : at + length]))
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
@@ -233,19 +232,14 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
     May raise `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
     """
-    columns = from_avro(schema_json)
-    try:
+    with undamaged(f"log file {file_name!r} has rows that do not fit their schema"):
+        columns = from_avro(schema_json)
         rows = _data(content, _parsed(schema_json), file_name)
         return pa.table([pa.array([row[one.name] for row in rows], one.type) for one in columns], schema=columns)
-    except (struct.error, EOFError, ValueError, IndexError, KeyError, TypeError, pa.ArrowException) as error:
-        raise Corrupt(f"log file {file_name!r} has rows that do not fit their schema ({error}); restore it") from error
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode the rows of an Avro block; raise `Corrupt` for a wrong length, `UnsupportedTable` for an unknown version.
-
-    Other damage raises fastavro's errors.
-    """
+    """Decode the rows of an Avro block; raise `UnsupportedTable` for an unknown version, many kinds for damage."""
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -261,7 +255,7 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
         rows.append(fastavro.schemaless_reader(source, parsed, None))
         at += length
         if source.tell() != at:
-            raise Corrupt(f"log file {file_name!r} has a row of {length} bytes that is of another size; restore it")
+            raise ValueError(f"a row of {length} bytes is of another size")
     return rows
 
 
@@ -384,7 +378,7 @@ def _of_decimal_bytes(data: bytes) -> Decimal:
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
     """Decode the deletes of a block, in order; raise `Corrupt`, or `UnsupportedTable` for an unknown version."""
-    try:
+    with undamaged(f"log file {file_name!r} has a delete block that cannot be read"):
         version, length = _TWO.unpack_from(content, 0)
         if version != _CONTENT_VERSION:
             raise UnsupportedTable(
@@ -394,8 +388,6 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
         datum = BytesIO(content[_TWO.size : _TWO.size + length])
         record: Any = fastavro.schemaless_reader(datum, avro_schema(_RECORDS), None, return_record_name=True)
         return tuple(_delete(entry) for entry in record["deleteRecordList"])
-    except (struct.error, EOFError, ValueError, IndexError, KeyError, TypeError) as error:
-        raise Corrupt(f"log file {file_name!r} has a delete block that cannot be read ({error}); restore it") from error
 
 
 def _delete(record: Any) -> LogDelete:

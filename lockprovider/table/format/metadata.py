@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import fastavro
 
 from lockprovider.bounded import LARGEST_OBJECT, inflate, parse_json, plausible
-from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.layout import FileGroup, join, names_by_partition, parse_log_file
 
 SCHEMA_KEY = "schema"
@@ -31,7 +31,6 @@ _NO_COMMIT = "null"
 _SYNC_BYTES = 16
 _MAGIC = b"Obj\x01"
 _HEADER = {"type": "map", "values": "bytes"}
-_SHORT = 200
 _T = TypeVar("_T")
 
 
@@ -142,22 +141,26 @@ def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
     """Decode a completed commit of any kind; raise `Corrupt` if it is damaged or empty."""
-    return decoded(data, file_name, "commit metadata", _commit)
+    return decoded(data, file_name, "commit metadata", partial(_commit, replaces=file_name.endswith(".replacecommit")))
 
 
-def _commit(record: Mapping[str, Any]) -> CommitMetadata:
-    """Convert an Avro record to commit metadata; raise KeyError, TypeError or AttributeError if a field is wrong."""
-    extra = dict(record.get("extraMetadata") or {})
+def _commit(record: Mapping[str, Any], *, replaces: bool) -> CommitMetadata:
+    """Convert an Avro record to commit metadata; raise KeyError, TypeError or AttributeError if a field is wrong.
+
+    `replaces`: the record must state replaced file groups.
+    """
+    extra = dict(record["extraMetadata"] or {})
     schema = extra.pop(SCHEMA_KEY, None)
+    replaced = record["partitionToReplaceFileIds"] if replaces else record.get("partitionToReplaceFileIds")
     return CommitMetadata(
         stats={
             partition: tuple(_stat_from_avro(stat, partition) for stat in stats)
-            for partition, stats in (record.get("partitionToWriteStats") or {}).items()
+            for partition, stats in (record["partitionToWriteStats"] or {}).items()
         },
-        operation=record.get("operationType") or "UNKNOWN",
+        operation=record["operationType"] or "UNKNOWN",
         schema_json=sys.intern(schema) if schema else None,  # Commits share one text.
         extra=extra,
-        replaced={partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()},
+        replaced={partition: tuple(ids) for partition, ids in (replaced or {}).items()},
     )
 
 
@@ -302,31 +305,14 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 
     `kind` is for the error text.
     """
-    record = read_one(data, file_name)
-    try:
-        return read(record)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{file_name} is not {kind} ({error!r}); restore or remove the file") from error
+    with undamaged(f"{file_name} cannot be read as {kind}"):
+        return read(_one_value(data))
 
 
-def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
-    """Decode a container file's one record; raise `Corrupt` with the file's name if damaged."""
-    try:
-        record = _read(data, file_name)
-    except Corrupt:
-        raise
-    except Exception as error:  # fastavro raises many kinds
-        message = str(error)[:_SHORT]
-        raise Corrupt(f"{file_name} cannot be read as Avro ({message}); restore or remove the file") from error
-    if not isinstance(record, Mapping):
-        raise Corrupt(f"{file_name} holds a value that is no record; restore or remove the file")
-    return record
-
-
-def _read(data: bytes, file_name: str) -> Any:
+def _one_value(data: bytes) -> Any:
     """Decode a container file's one value within memory bounds; its schema and codec are untrusted.
 
-    Raises `Corrupt` for another number of records; else ValueError, KeyError, or errors of zlib and fastavro.
+    Raises many kinds of errors for damaged bytes.
     """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
@@ -344,7 +330,7 @@ def _read(data: bytes, file_name: str) -> Any:
             raise ValueError("a block that is cut")
         records += count
     if records != 1:
-        raise Corrupt(f"{file_name} holds {records} records, not one; restore or remove the file")
+        raise ValueError(f"it holds {records} records, not one")
     if codec not in (b"null", b"deflate"):
         raise ValueError(f"codec {codec!r}, where null and deflate are known")
     body = inflate(body, most=plausible(body), wbits=-zlib.MAX_WBITS) if codec == b"deflate" else body

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from lockprovider.table.errors import Corrupt, InvalidRecords
+from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.bloom import encode_filter
+from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.hfile import HFile, encode_hfile
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join
@@ -70,11 +71,9 @@ class FileListing:
 
 def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[FilesRecord, ...]:
     """Decode the partition's records from an HFile; raise `Corrupt` for other values."""
-    try:
+    with undamaged(f"{file_name!r} has records that are no listing of files"):
         parsed = parsed_schema(schema_json)
         return tuple(_record(key.decode(), _datum(value, parsed)) for key, value in content.entries)
-    except (ValueError, KeyError, TypeError, IndexError, EOFError, AttributeError) as error:
-        raise Corrupt(f"{file_name!r} has records that are no listing of files ({error!r}); restore it") from error
 
 
 def _datum(value: bytes, parsed: Any) -> Mapping[str, Any]:

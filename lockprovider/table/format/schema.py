@@ -17,7 +17,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from lockprovider.bounded import LARGEST_OBJECT, parse_object
-from lockprovider.table.errors import Corrupt, UnsupportedSchema
+from lockprovider.table.errors import UnsupportedSchema
+from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.instant import after
 
 META_COLUMNS = (
@@ -178,16 +179,13 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
     """Convert a table's Avro schema (JSON) to Arrow; raise `Corrupt` or `UnsupportedSchema`."""
-    try:
-        record = json.loads(text)
-        fields = record["fields"]
-        kind = record["type"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"the table schema is no Avro record ({error!r}): {text[:80]!r}") from error
-    if kind != "record":
-        raise Corrupt(f"the table schema is an Avro {kind}, not a record: {text[:80]!r}")
-    named: dict[str, Any] = {}
-    return pa.schema([_arrow_field(field["name"], field["type"], field["name"], named) for field in fields])
+    with undamaged(f"the table schema is no Avro record: {text[:80]!r}"):
+        record, named = parse_object(text.encode(), most=LARGEST_OBJECT), dict[str, Any]()
+        if record["type"] != "record":
+            raise ValueError(f"it is an Avro {record['type']}")
+        return pa.schema(
+            [_arrow_field(field["name"], field["type"], field["name"], named) for field in record["fields"]]
+        )
 
 
 def stated_columns(text: str) -> pa.Schema:
@@ -272,16 +270,15 @@ def begin_of_schema_file(path: str) -> str:
 
 def parse_version(text: str, name: str) -> SchemaVersion:
     """Parse the schema-on-read JSON that a commit states; raise `Corrupt` with `name` if it is damaged."""
-    return _version(_parsed(text.encode(), name), name)
+    with undamaged(f"the schema in {name} cannot be understood"):
+        return _version(parse_object(text.encode(), most=LARGEST_OBJECT))
 
 
 def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
     """Parse the schemas of a `schema_file`, oldest first; raise `Corrupt` if it is damaged."""
-    try:
-        versions = [_version(version, name) for version in _parsed(data, name)["schemas"]]
-    except (KeyError, TypeError) as error:
-        raise Corrupt(f"the history of schemas {name} cannot be understood ({error!r})") from error
-    return tuple(sorted(versions, key=lambda version: version.version))
+    with undamaged(f"the history of schemas {name} cannot be understood"):
+        versions = map(_version, parse_object(data, most=LARGEST_OBJECT)["schemas"])
+        return tuple(sorted(versions, key=lambda version: version.version))
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
@@ -311,18 +308,8 @@ def _difference(then: Mapping[str, int], now: Mapping[str, int]) -> str:
     return ""
 
 
-def _parsed(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        return parse_object(data, most=LARGEST_OBJECT)
-    except ValueError as error:
-        raise Corrupt(f"the schema in {name} cannot be understood: {error}") from error
-
-
-def _version(parsed: Any, name: str) -> SchemaVersion:
-    try:
-        return SchemaVersion(int(parsed["version_id"]), dict(_ids(parsed["fields"], "")))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"the schema in {name} cannot be understood ({error!r})") from error
+def _version(parsed: Any) -> SchemaVersion:
+    return SchemaVersion(int(parsed["version_id"]), dict(_ids(parsed["fields"], "")))
 
 
 def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:

@@ -31,8 +31,6 @@ from lockprovider.table.state.parallel import concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
-_SCHEMA = "schema"
-
 
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
     """Read the metadata table; return the data table's files as of `timeline`, which must have been listed before.
@@ -75,7 +73,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
         """Yield the listing's records of one slice: the base file's, then the valid log blocks'."""
         if slice_.path:
             base = decode_hfile(contents[slice_.path], slice_.path)
-            yield from decode_files(base, base.info.get(_SCHEMA, b"").decode(), slice_.path)
+            yield from decode_files(base, base.schema_json, slice_.path)
         blocks = [(b, log.path) for log in slice_.logs for b in decode_blocks(contents[log.path], log.path)]
         yield from _of_blocks([(block, path) for block, path in blocks if valid(block.instant)])
 
@@ -90,7 +88,7 @@ def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
     for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
-            schema = decode_hfile(data, path).info.get(_SCHEMA, b"").decode()
+            schema = decode_hfile(data, path).schema_json
         else:
             schema = next(filter(None, (b.header.get(Header.SCHEMA, "") for b in decode_blocks(data, path))), "")
         if schema:

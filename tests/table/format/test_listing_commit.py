@@ -10,7 +10,7 @@ from table.metadata_written import NAMES, ROOT, table
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.hfile import decode_hfile, encode_hfile
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_commit, read_one
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_commit, decoded
 from lockprovider.table.format.metadata_table import (
     FilesRecord,
     ListingCommit,
@@ -64,7 +64,7 @@ def test_log_and_completed_file_equal_those_of_the_jvm(
     assert (ours.kind, list(ours.header.items())) == (block.kind, list(block.header.items()))
     assert {one.key: one for one in records(ours)} == {one.key: one for one in records(block)}
     assert abs(len(ours.content) - len(block.content)) < 100
-    said, theirs = read_one(mine.completed, "ours"), read_one(completed, "theirs")
+    said, theirs = decoded(mine.completed, "ours", "a record", dict), decoded(completed, "theirs", "a record", dict)
     not_here = {"partitionToWriteStats": 0, "version": 0}
     assert said | not_here == theirs | not_here  # type: ignore[operator]
     (stat,), (their_stat,) = said["partitionToWriteStats"]["files"], theirs["partitionToWriteStats"]["files"]

@@ -178,20 +178,20 @@ def test_commit_reads_as_by_fastavro_and_whole_or_not_at_all(
     reader = fastavro.reader(BytesIO(whole))
     fastavro.writer(out, reader.writer_schema, [*reader], codec="null", sync_marker=whole[-16:])
     assert len(out.getvalue()) == len(whole)
-    assert raw_record(out.getvalue()) == metadata.read_one(whole, "x")
+    assert raw_record(out.getvalue()) == metadata.decoded(whole, "x", "a record", dict)
     wrong = [whole[:cut] for cut in range(len(whole))] + [whole + b"x", whole[:-1] + bytes([whole[-1] ^ 1])]
     for data in wrong:
         with pytest.raises(Corrupt):
             metadata.decode_commit(data, "x")
     start = whole.index(whole[-16:]) + 16
-    with pytest.raises(Corrupt, match="x holds 2 records"):
+    with pytest.raises(Corrupt, match="it holds 2 records"):
         metadata.decode_commit(whole + whole[start:], "x")
 
 
 def test_json_and_records_of_another_kind_are_corrupt() -> None:
     with pytest.raises(Corrupt, match="x cannot be read"):
         metadata.decode_commit(b'{"partitionToWriteStats": {}}', "x")
-    with pytest.raises(Corrupt, match="not rollback metadata"):
+    with pytest.raises(Corrupt, match="x cannot be read as rollback metadata"):
         metadata.decode_rollback(metadata.encode_commit(CommitMetadata({}, "UPSERT")), "x")
 
 

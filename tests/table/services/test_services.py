@@ -31,7 +31,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action, after
-from lockprovider.table.format.metadata import decode_commit, one_record, read_one
+from lockprovider.table.format.metadata import decode_commit, decoded, one_record
 from lockprovider.table.services import rollback
 from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
@@ -288,11 +288,11 @@ def test_clean_removes_unneeded_files_and_records_it_as_hudi_does(table: Table, 
         f"{done.instant}_{done.completion}.clean",
     } <= names
     timeline = folder / ".hoodie" / "timeline"
-    plan = read_one((timeline / f"{done.instant}.clean.requested").read_bytes(), "plan")
+    plan = decoded((timeline / f"{done.instant}.clean.requested").read_bytes(), "plan", "a record", dict)
     assert [info["filePath"] for info in plan["filePathsToBeDeletedPerPartition"]["a"]] == [
         f"{folder}/a/{name}" for name in done.files["a"]
     ]
-    metadata = read_one((timeline / f"{done.instant}_{done.completion}.clean").read_bytes(), "clean")
+    metadata = decoded((timeline / f"{done.instant}_{done.completion}.clean").read_bytes(), "clean", "a record", dict)
     assert metadata["totalFilesDeleted"] == 3
     assert metadata["partitionMetadata"]["a"]["policy"] == "KEEP_LATEST_FILE_VERSIONS"
     assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
@@ -556,7 +556,7 @@ def test_restore_undoes_later_commits_and_the_table_goes_on(table: Table, folder
     assert not [name for name in timeline_names(folder) if name.startswith(result.taken_back)]
     assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
     (done,) = (folder / ".hoodie" / "timeline").glob(f"{result.instant}_*.restore")
-    metadata = read_one(done.read_bytes(), done.name)
+    metadata = decoded(done.read_bytes(), done.name, "a record", dict)
     assert metadata["instantsToRollback"] == list(result.taken_back)
     assert {info["action"] for info in metadata["restoreInstantInfo"]} == {"commit", "replacecommit"}
     upsert(table, (1, "a", 50))

@@ -1,0 +1,27 @@
+"""Gate of all decoders of stored bytes: damaged bytes raise one typed error."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from lockprovider.bounded import Undecodable
+from lockprovider.table.errors import Corrupt, TableError
+
+_SHORT = 200  # characters of a decoder's message
+
+
+@contextlib.contextmanager
+def undamaged(text: str) -> Iterator[None]:
+    """Raise `Corrupt` from any error of the block, except a `TableError`, which passes unchanged.
+
+    `text` names the file and its fault, like "x is no clean plan". The block must only decode bytes: their faults raise
+    many kinds of errors in fastavro, struct, zlib and json.
+    """
+    try:
+        yield
+    except TableError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, Undecodable) else repr(error)
+        raise Corrupt(f"{text} ({why[:_SHORT]}); restore the file, or remove it") from error

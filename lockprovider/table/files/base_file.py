@@ -6,6 +6,7 @@ Source: Hudi `HoodieAvroParquetWriter`, its key generators;
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
+from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.bucket import BucketIndex, bucket_of
 from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, key_of_texts, separators
@@ -137,16 +138,39 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file, given as path, bytes or pyarrow file, and read only its footer.
-
-    Raises `Corrupt` if it is not Parquet, `UnsupportedTable` as `check_footer`, FileNotFoundError.
-    """
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; a store's errors pass unchanged."""
     try:
-        file = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
-    except pa.ArrowInvalid as error:
-        raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
-    check_footer(file.metadata, _name(source))
+        yield
+    except FileNotFoundError as error:
+        raise HistoryGone.with_file(path) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
+        if isinstance(error, pa.ArrowMemoryError) or (isinstance(error, OSError) and not _is_of_arrow(error)):
+            raise
+        raise Corrupt(f"{path!r} cannot be read: {error}; take it from a backup") from error
+
+
+def _is_of_arrow(error: OSError) -> bool:
+    return type(error) is OSError and error.errno is None  # A file system or store gives a number or a subclass.
+
+
+class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
+    """Opened Parquet file, whose pages are verified by their checksums; `path` is for messages."""
+
+    def __init__(self, source: Any, filesystem: Any, path: str, **settings: Any) -> None:
+        super().__init__(source, filesystem=filesystem, pre_buffer=True, page_checksum_verification=True, **settings)
+        self.path = path
+
+
+def open_base_file(source: Any, filesystem: Any = None, path: str = "in memory") -> ParquetFile:
+    """Open a base file, given as path, bytes or pyarrow file, and read only its footer; `path` is for messages.
+
+    Raises `Corrupt` if it is not Parquet, `UnsupportedTable` as `check_footer`, `HistoryGone` if it is missing.
+    """
+    with reading(path):
+        file = ParquetFile(_source(source), filesystem, path)
+        check_footer(file.metadata, path)
     return file
 
 
@@ -192,14 +216,12 @@ def _from(statistics: pq.Statistics, limit: int | None) -> bool:
     return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
 
 
-def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
+def open_encoded(source: Any, filesystem: Any = None, path: str = "in memory") -> ParquetFile:
     """Open a base file like `open_base_file`, with its errors; repetitive texts are read as dictionaries, for speed."""
-    footer = open_base_file(source, filesystem).metadata
+    footer = open_base_file(source, filesystem, path).metadata
     few = [number for number in range(footer.num_columns) if _is_of_few_texts(footer, number)]
     names = [footer.schema.column(number).path for number in few]
-    return pq.ParquetFile(
-        _source(source), filesystem=filesystem, metadata=footer, read_dictionary=names, pre_buffer=True
-    )
+    return ParquetFile(_source(source), filesystem, path, metadata=footer, read_dictionary=names)
 
 
 def _is_of_few_texts(footer: pq.FileMetaData, number: int) -> bool:
@@ -210,21 +232,19 @@ def _is_of_few_texts(footer: pq.FileMetaData, number: int) -> bool:
     return all(part.has_dictionary_page and part.total_uncompressed_size < part.num_values for part in parts)
 
 
-def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
+def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a base file's `columns` (None: all; absent ones are left out), with the footer as schema metadata.
 
-    Raises `Corrupt` if damaged.
+    Raises as `reading`.
     """
-    try:
+    with reading(file.path):
         return file.read(None if columns is None else list(columns))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _damaged(error) from error
 
 
-def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
+def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
     """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes.
 
-    Raises `Corrupt` if damaged, perhaps after some batches.
+    Raises as `reading`, perhaps after some batches.
     """
     groups = list(range(file.num_row_groups))
     metadata = [file.metadata.row_group(number) for number in groups]
@@ -236,19 +256,13 @@ def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most:
     )
     most = max((group.total_byte_size // max(1, group.num_rows) for group in metadata), default=0)
     size = min(rows, max(1, at_most // max(1, most)))
-    try:
+    with reading(file.path):
         for part in requests:
             for batch in file.iter_batches(size, part, columns=list(columns)):
                 yield pa.Table.from_batches([batch])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _damaged(error) from error
 
 
-def _damaged(error: Exception) -> Corrupt:
-    return Corrupt(f"a base file cannot be read: {error}; take it from a backup")
-
-
-def keys_of(file: pq.ParquetFile) -> pa.Array:
+def keys_of(file: ParquetFile) -> pa.Array:
     """Read the record keys of a base file, in file order."""
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
@@ -268,15 +282,11 @@ def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
     text = entries.get(BLOOM_KEY.encode())
     if text is None or entries.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
         return None
-    return bloom.KnownFilter(text.decode(), footer.num_rows)
+    return bloom.KnownFilter(text.decode("latin-1"), footer.num_rows)
 
 
 def _source(source: Any) -> Any:
-    return pa.BufferReader(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
-
-
-def _name(source: Any) -> str:
-    return f"of {len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else repr(source)
+    return pa.BufferReader(source) if isinstance(source, bytes) else source
 
 
 _LIKELY = 65_536  # Few random file ids begin with such 8 digits.

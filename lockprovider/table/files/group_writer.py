@@ -236,7 +236,7 @@ class GroupWriter:
         return self.merge(old, opened, plan.with_new(keys, delete_keys), rows, token)
 
     def merge(
-        self, old: FileSlice, opened: pq.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
+        self, old: FileSlice, opened: base_file.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
         """Write a file group's marker and next base file by a merge plan of `upserts`; None: nothing changes.
 

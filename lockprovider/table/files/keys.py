@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import types
 
 from lockprovider.table.errors import Corrupt
@@ -176,5 +175,5 @@ class KeyFile:
         return self.place.footer_notes.get(self.path) or FooterNote.of(self._file.metadata)
 
     @cached_property
-    def _file(self) -> pq.ParquetFile:
+    def _file(self) -> base_file.ParquetFile:
         return self.place.open(self.path, self.size)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import types
 
 from lockprovider.table.convert import read_as
@@ -78,14 +77,14 @@ class MergePlan:
         return replace(self, keys=keys, new=new)
 
 
-def untouched(file: pq.ParquetFile) -> MergePlan:
+def untouched(file: files.ParquetFile) -> MergePlan:
     """Read the file's keys and return the plan that keeps all rows."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
 
 def merge_plan(
-    file: pq.ParquetFile,
+    file: files.ParquetFile,
     upserts: pa.Table,
     upsert_keys: pa.Array,
     delete_keys: pa.Array,
@@ -114,7 +113,7 @@ def merge_plan(
     )
 
 
-def merged(file: pq.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
+def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """Read the old file, and yield the next base file's rows by the plan, in at least one part.
 
     For `write_base_file` with `plan.keys`. Raises `Corrupt`.
@@ -160,7 +159,7 @@ def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
     return numbers.filter(pc.and_(pc.greater_equal(keys, ends[0]), pc.less_equal(keys, ends[1])))
 
 
-def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
+def _refuse_loss(file: files.ParquetFile, target: pa.Schema) -> None:
     columns = {path for path, _ in leaf_types(target)}
     missing = [path for path, _ in leaf_types(schema.without_meta(file.schema_arrow)) if path not in columns]
     if missing:
@@ -168,7 +167,7 @@ def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
 
 
 def _old_wins(
-    file: pq.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
+    file: files.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
 ) -> NDArray[np.bool_]:
     """Read the old ordering values; return a mask of old rows higher than their upsert (not for ties or nulls)."""
     upsert_values = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))

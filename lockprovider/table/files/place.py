@@ -13,8 +13,8 @@ from pyarrow import fs as arrow_fs
 
 from fsspec_cas import Store
 from fsspec_cas.backends import split_url
-from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
+from lockprovider.table.files.base_file import ParquetFile
 from lockprovider.table.files.footers import FooterNotes, Ranges
 
 WHOLE_BYTES = 8 << 20  # Up to this size, one request is cheaper than ranged reads.
@@ -80,7 +80,7 @@ class TablePlace:
         """Read a base file's rows, or some `columns`; raise `HistoryGone` if a clean removed it."""
         return base_file.read_columns(self.open(path), columns)
 
-    def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
+    def open(self, path: str, size: int | None = None) -> ParquetFile:
         """Open a base file, and cache its footer's note; without a `size` fetch the whole file.
 
         May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
@@ -96,15 +96,13 @@ class TablePlace:
         """Whether the table is in a local folder."""
         return self.store.kind == _LOCAL
 
-    def open_encoded(self, path: str) -> pq.ParquetFile:
+    def open_encoded(self, path: str) -> ParquetFile:
         """Fetch and open a base file for a merge with `base_file.open_encoded`; cache its note. Raises as `open`."""
         return self._opened(path, None, base_file.open_encoded)
 
-    def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:
+    def _opened(self, path: str, size: int | None, way: Callable[..., ParquetFile]) -> ParquetFile:
         """Open a base file by the function `way`, and cache its footer's note; raise `HistoryGone` if missing."""
-        try:
-            file = way(*self.source(path, size))
-        except FileNotFoundError as error:
-            raise HistoryGone.with_file(path) from error
+        with base_file.reading(path):
+            file = way(*self.source(path, size), path)
         self.footer_notes.opened(path, file.metadata)
         return file

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import types
 
-from fsspec_cas import ObjectNotFound
 from lockprovider.table.convert import read_as
-from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
+from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.files.base_file import (
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
+    ParquetFile,
     array_of,
     check_operation,
     in_batches,
     open_base_file,
     read_columns,
+    reading,
 )
 from lockprovider.table.files.keys import (
     KeyMatch,
@@ -121,7 +121,7 @@ def held_bytes(file_slice: FileSlice) -> int:
     return min(log_bytes(file_slice), _PART_BYTES)
 
 
-def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
+def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
     stored_names = present(columns.names, opened.schema_arrow.names)
     at_most = ROW_GROUP_BYTES * max(1, at_once // _BATCH_ROWS)
     for batch in in_batches(opened, stored_names, at_once, at_most):
@@ -181,10 +181,8 @@ def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
 
 
 def _read(place: TablePlace, path: str) -> bytes:
-    try:
+    with reading(path):
         return place.store.read(path).data
-    except (ObjectNotFound, FileNotFoundError) as error:
-        raise HistoryGone.with_file(path) from error
 
 
 def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
@@ -321,8 +319,5 @@ def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) 
         return rows
     if block.kind is BlockKind.HFILE:
         raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
-    try:
-        file = open_base_file(block.content)
-        return read_columns(file, needed(file.schema_arrow))
-    except Corrupt as error:
-        raise Corrupt(f"log file {path!r} has a Parquet block that cannot be read: {error}; restore it") from error
+    file = open_base_file(block.content, path=path)
+    return read_columns(file, needed(file.schema_arrow))

@@ -35,6 +35,7 @@ _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
 _DIGITS = 9  # of a row number
 # For so few rows zstd saves nothing, and its buffers cost much.
 _FEW_ROWS = 1000
+PAGES = {"store_schema": False, "write_page_checksum": True}  # settings of all files
 CALENDAR = "3.5.0"  # From 3.0 on Spark reads dates in today's calendar.
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _ORDERS_DIFFER_FROM = 0xEE  # first byte of U+E000 in UTF-8
@@ -95,7 +96,7 @@ def write_base_file(
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
     first = next(groups)
     compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
-    settings = {"compression": compression, "use_dictionary": repetitive(first), "store_schema": False}
+    settings = {"compression": compression, "use_dictionary": repetitive(first), **PAGES}
     settings["write_statistics"] = _compared(first)
     # Parquet checks the page size only after so many rows.
     settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (_bytes_of(first) or 1)))

@@ -17,7 +17,7 @@ from pyarrow import types
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import AVRO_KEY, SPARK_KEY, array_of
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.write_base_file import CALENDAR, COMPRESSION, constant, fresh, repetitive
+from lockprovider.table.files.write_base_file import CALENDAR, COMPRESSION, PAGES, constant, fresh, repetitive
 from lockprovider.table.format.layout import LogFile, join, parse_log_file
 from lockprovider.table.format.log_block import (
     BlockKind,
@@ -125,7 +125,7 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 def _parquet(rows: pa.Table, text: str) -> bytes:
     """Encode rows as Parquet without statistics; the footer has the Avro schema `text`."""
     out = BytesIO()
-    settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), "store_schema": False}
+    settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), **PAGES}
     settings["write_statistics"] = False  # Readers read whole blocks.
     with pq.ParquetWriter(out, rows.schema, **settings) as writer:
         writer.write_table(rows)

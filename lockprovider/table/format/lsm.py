@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockprovider.bounded import LARGEST_OBJECT, parse_json
-from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.layout import HISTORY
 
 VERSION_FILE = f"{HISTORY}/_version_"
@@ -91,11 +91,9 @@ def encode_manifest(files: Manifest) -> bytes:
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
     """Decode a manifest to bytes by file name; raise `Corrupt` with its name if it is damaged."""
-    try:
+    with undamaged(f"{name} cannot be understood"):
         listed = parse_json(data, most=LARGEST_OBJECT)["files"]
         return {str(file["fileName"]): int(file["fileLen"]) for file in listed}
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise Corrupt(f"{name} cannot be understood ({error!r}); restore the file") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,9 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
     """Encode an archive file by row groups; equal rows give equal bytes."""
     out = pa.BufferOutputStream()
     summary = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
-    with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:
+    with pq.ParquetWriter(
+        out, SCHEMA, compression="gzip", version="1.0", store_schema=False, write_page_checksum=True
+    ) as writer:
         for group in _groups(rows):
             writer.write_table(pa.Table.from_pylist(group, SCHEMA))
         writer.add_key_value_metadata(

@@ -25,9 +25,9 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import shown, texts
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
-from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
+from lockprovider.table.errors import InvalidRecords, UnsupportedTable
 from lockprovider.table.files import footers
-from lockprovider.table.files.base_file import check_footer
+from lockprovider.table.files.base_file import check_footer, reading
 from lockprovider.table.files.footers import FEW
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -296,7 +296,7 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
 
     With a filter, caches the footer's note. Raises `HistoryGone`, `Corrupt` or `UnsupportedTable`.
     """
-    try:
+    with reading(file_slice.path):
         fragment = _fragment(place, file_slice)
         file_schema = fragment.physical_schema
         check_footer(fragment.metadata, repr(file_slice.path))
@@ -311,14 +311,12 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
             batch_size=SCAN_BATCH_ROWS,
             batch_readahead=1,
             use_threads=ahead,
-            fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
+            fragment_scan_options=_dataset().ParquetFragmentScanOptions(
+                pre_buffer=ahead, page_checksum_verification=True
+            ),
         )
         for batch in scanner.to_batches():
             yield read_as(batch, scan.read)
-    except FileNotFoundError as error:
-        raise HistoryGone.with_file(file_slice.path) from error
-    except pa.ArrowInvalid as error:
-        raise Corrupt(f"base file {file_slice.path!r} cannot be read: {error}") from error
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:

@@ -157,7 +157,7 @@ def test_row_groups_without_matching_rows_are_not_decoded(tmp_path: Path, monkey
     data[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
     path.write_bytes(data)
     assert triples(table.to_arrow(filter=pc.field("value") >= 950)) == {(n, "a", n) for n in range(950, 1000)}
-    with pytest.raises((Corrupt, OSError)):
+    with pytest.raises(Corrupt, match="cannot be read"):
         table.to_arrow(filter=pc.field("value") < 50)
 
 

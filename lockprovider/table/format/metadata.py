@@ -28,6 +28,8 @@ CLUSTER = "CLUSTER"
 COMPACT = "COMPACT"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", CLUSTER})
 _NO_COMMIT = "null"
+_FIELDS = ("partitionToWriteStats", "extraMetadata", "operationType")
+_NEEDED = {"commit": _FIELDS, "deltacommit": _FIELDS, "replacecommit": (*_FIELDS, "partitionToReplaceFileIds")}
 _SYNC_BYTES = 16
 _MAGIC = b"Obj\x01"
 _HEADER = {"type": "map", "values": "bytes"}
@@ -141,26 +143,27 @@ def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
     """Decode a completed commit of any kind; raise `Corrupt` if it is damaged or empty."""
-    return decoded(data, file_name, "commit metadata", partial(_commit, replaces=file_name.endswith(".replacecommit")))
+    return decoded(data, file_name, "commit metadata", partial(_commit, file_name=file_name))
 
 
-def _commit(record: Mapping[str, Any], *, replaces: bool) -> CommitMetadata:
+def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
     """Convert an Avro record to commit metadata; raise KeyError, TypeError or AttributeError if a field is wrong.
 
-    `replaces`: the record must state replaced file groups.
+    Other instants than commits, by their file names, need none of the fields.
     """
-    extra = dict(record["extraMetadata"] or {})
+    if missing := [name for name in _NEEDED.get(file_name.rpartition(".")[2], ()) if name not in record]:
+        raise KeyError(*missing)
+    extra = dict(record.get("extraMetadata") or {})
     schema = extra.pop(SCHEMA_KEY, None)
-    replaced = record["partitionToReplaceFileIds"] if replaces else record.get("partitionToReplaceFileIds")
     return CommitMetadata(
         stats={
             partition: tuple(_stat_from_avro(stat, partition) for stat in stats)
-            for partition, stats in (record["partitionToWriteStats"] or {}).items()
+            for partition, stats in (record.get("partitionToWriteStats") or {}).items()
         },
-        operation=record["operationType"] or "UNKNOWN",
+        operation=record.get("operationType") or "UNKNOWN",
         schema_json=sys.intern(schema) if schema else None,  # Commits share one text.
         extra=extra,
-        replaced={partition: tuple(ids) for partition, ids in (replaced or {}).items()},
+        replaced={partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()},
     )
 
 

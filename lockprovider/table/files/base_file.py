@@ -37,6 +37,7 @@ _EARLIEST = {
     "DATE": -141_427,  # 1582-10-15 began the Gregorian calendar.
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
+INT96_UNIT = "us"  # Spark's old timestamps: in nanoseconds years after 2262 overflow.
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 128 << 20
 
@@ -159,7 +160,8 @@ class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
     """Opened Parquet file, whose pages are verified by their checksums; `path` is for messages."""
 
     def __init__(self, source: Any, filesystem: Any, path: str, **settings: Any) -> None:
-        super().__init__(source, filesystem=filesystem, pre_buffer=True, page_checksum_verification=True, **settings)
+        settings |= {"page_checksum_verification": True, "coerce_int96_timestamp_unit": INT96_UNIT}
+        super().__init__(source, filesystem=filesystem, pre_buffer=True, **settings)
         self.path = path
 
 

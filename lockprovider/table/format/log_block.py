@@ -205,7 +205,6 @@ def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlo
 
 
 _CONTENT_VERSION = 3
-_TIMES = frozenset({"date", "timestamp-micros", "timestamp-millis", "local-timestamp-micros", "local-timestamp-millis"})
 _RECORDS = "HoodieDeleteRecordList"
 _PACKAGE = "org.apache.hudi.avro.model."
 _ARRAY = "ArrayWrapper"
@@ -261,18 +260,18 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
-    """Parse the schema with times as numbers, since Arrow's years exceed Python's."""
-    return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
+    """Parse the schema with times as numbers, since Arrow's years exceed Python's, and UUIDs as text."""
+    return fastavro.parse_schema(_as_stored(checked_schema(schema_json)))
 
 
-def _without_times(avro: Any) -> Any:
-    """Return an Avro schema without the logical types of dates and times, also nested ones."""
+def _as_stored(avro: Any) -> Any:
+    """Return an Avro schema without its logical types, also nested ones, except decimals."""
     if isinstance(avro, list):
-        return [_without_times(one) for one in avro]
+        return [_as_stored(part) for part in avro]
     if not isinstance(avro, dict):
         return avro
-    kept = {key: value for key, value in avro.items() if not (key == "logicalType" and value in _TIMES)}
-    inner = {key: _without_times(kept[key]) for key in ("type", "items", "values", "fields") if key in kept}
+    kept = {key: value for key, value in avro.items() if key != "logicalType" or value == "decimal"}
+    inner = {key: _as_stored(kept[key]) for key in ("type", "items", "values", "fields") if key in kept}
     return {**kept, **inner}
 
 

@@ -27,7 +27,7 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable
 from lockprovider.table.files import footers
-from lockprovider.table.files.base_file import check_footer, reading
+from lockprovider.table.files.base_file import INT96_UNIT, check_footer, reading
 from lockprovider.table.files.footers import FEW
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -332,7 +332,8 @@ def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
 
 
 def _fragment(place: TablePlace, file_slice: FileSlice) -> Any:
-    return _dataset().ParquetFileFormat().make_fragment(*place.source(file_slice.path, file_slice.size))
+    old_times = _dataset().ParquetReadOptions(coerce_int96_timestamp_unit=INT96_UNIT)
+    return _dataset().ParquetFileFormat(old_times).make_fragment(*place.source(file_slice.path, file_slice.size))
 
 
 def _dataset() -> Any:

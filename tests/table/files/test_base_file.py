@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 from table.key_texts import path_for, record_key
 
+from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file, write_base_file
@@ -384,3 +388,21 @@ def test_rows_cannot_be_ordered_by_a_struct_or_a_missing_column() -> None:
         merging.dedupe(rows, rows["id"].combine_chunks(), "o")
     with pytest.raises(InvalidRecords, match="'p' is missing"):
         merging.dedupe(rows, rows["id"].combine_chunks(), "p")
+
+
+@pytest.mark.parametrize("where", [None, pc.field("id") == "a"])
+def test_int96_timestamps_beyond_the_years_of_nanoseconds_are_read(where: Any, tmp_path: Path) -> None:
+    times = [datetime(9999, 12, 31, tzinfo=timezone.utc), datetime(1500, 1, 1, tzinfo=timezone.utc)]
+    columns = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", columns, ("id",)))
+    table.upsert(pa.table({"id": ["a", "b"], "at": times}, columns))
+    (path,) = (tmp_path / "t").glob("*.parquet")
+    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
+    assert Table.open(table.url).to_arrow(filter=where).column("at").to_pylist() == times[: 2 if where is None else 1]
+    assert (
+        base_file.read_columns(base_file.open_base_file(str(path)), ["at"])
+        .column("at")
+        .cast(columns.field("at").type)
+        .to_pylist()
+        == times
+    )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import struct
 from datetime import date, datetime, timezone
 from decimal import Decimal
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -318,3 +322,22 @@ def test_decimals_are_whole() -> None:
     )
     text = schema.to_avro(columns, "t")
     assert decode_avro(encode_avro(there, text), text, "log").equals(there)
+
+
+def test_avro_rows_of_the_jvm_s_types_are_read_by_their_schema() -> None:
+    """Enums, UUIDs, both kinds of decimals and millisecond times, which other readers took for nulls or failed at."""
+    kinds = {
+        "kind": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]},
+        "uuid": {"type": "string", "logicalType": "uuid"},
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        "total": {"type": "fixed", "name": "Total", "size": 9, "logicalType": "decimal", "precision": 20, "scale": 2},
+        "at": {"type": "long", "logicalType": "timestamp-millis"},
+    }
+    avro = {"type": "record", "name": "r", "fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+    text = "0f0e0d0c-0000-0000-0000-000000000001"
+    at = datetime(2024, 7, 10, 1, 2, 3, 4000, tzinfo=timezone.utc)
+    row = {"kind": "B", "uuid": text, "price": Decimal("-12.34"), "total": Decimal("123456789012345678.90"), "at": at}
+    datum = io.BytesIO()
+    fastavro.schemaless_writer(datum, fastavro.parse_schema(avro), row)
+    content = struct.pack(">iii", 3, 1, datum.tell()) + datum.getvalue()
+    assert decode_avro(content, json.dumps(avro), "x").to_pylist() == [row]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas import CasError, Entry
-from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord, MalformedRecord
-from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound, UnsupportedTable
+from fsspec_cas import Entry, Unavailable
+from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord
+from lockprovider.table.errors import HistoryGone, TableNotFound
 from lockprovider.table.files.base_file import misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.instant import Action, Instant, format_ms, parse_instant
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _SHOWN = 3
+_Read = TypeVar("_Read")
+_Failed = TypeVar("_Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +94,12 @@ class Facts:
         lockless: commits that the lock's log lacks, although it reaches back far enough.
         bucket_rules: whether a JVM writer stored bucket rules, unknown to this library.
         slices: the latest snapshot, if it could be read.
-        misread: why a reader here would misread rows.
+        misread: why the latest snapshot cannot be read, if no other fact says so.
         archive_fault: a fault of the archive's own files.
         archive_left: archived instants that are still on the timeline.
         archive_hidden: archived writes that `archive_left` hides: they count as never committed.
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
+        unread: error texts of files that no other fact is about, by path.
         misplaced: number of rows in the wrong bucket, by file.
         repeated: number of keys in several base files, by partition; None if not read.
         data: partition, parsed name and entry of each base or log file.
@@ -124,6 +129,7 @@ class Facts:
     archive_left: tuple[str, ...] = ()
     archive_hidden: tuple[str, ...] = ()
     listing: ListingDifferences | str | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
     misplaced: Mapping[str, int] = field(default_factory=dict)
     repeated: Mapping[str, int] | None = None
     data: tuple[tuple[str, BaseFile | LogFile, Entry], ...] = field(init=False)
@@ -175,19 +181,29 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     beats_ms, beats_now_ms = last_beats(store, table.knowledge, table.world)
     # No action depends on this time, so the clock of this machine is good enough.
     now_ms = max(table.world.now_ms(), beats_now_ms)
-    fault, note, lockless = _lock(table, timeline)
-    broken, left, hidden = _archive(table, timeline)
-    properties = _parsed(plain if plain is not None else backup)
-    slices, misread = _slices(table, timeline, files)
+    unread: dict[str, str] = {}
+    fault, note, lockless = _or_error(partial(_lock, table, timeline), lambda error: (error, "", ()))
+    broken, left, hidden = _or_error(partial(_archive, table, timeline), lambda error: (error, (), ()))
+    content = plain if plain is not None else backup
+    properties = (
+        "hoodie.properties is missing" if content is None else _or_error(partial(parse_properties, content), str)
+    )
+    commits = {instant: _or_error(partial(table.metadata_of, instant), str) for instant in timeline.writes}
+    snapshot = _or_error(lambda: table.snapshot_of(timeline, files).slices, str)
+    slices, misread = ((), snapshot) if isinstance(snapshot, str) else (snapshot, "")
+    if misread in (properties, broken, *commits.values()):
+        misread = ""
+    config = None if isinstance(properties, str) else properties
+    strays, repeated = _count_keys(table, config, slices, unread, all_keys=keys)
     return Facts(
         properties=properties,
         timeline=timeline,
         entries=entries,
         files=files,
-        commits={instant: _commit(table, instant) for instant in timeline.writes},
+        commits=commits,
         markers=tuple(entry.path for entry in store.list(f"{MARKERS}/")),
         beats=tuple(beats_ms),
-        victims=_victims(table, timeline),
+        victims=_victims(table, timeline, unread),
         now_ms=now_ms,
         dead=_dead(table, timeline, entries, beats_ms, now_ms),
         metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
@@ -203,71 +219,69 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
         archive_fault=broken,
         archive_left=left,
         archive_hidden=hidden,
-        listing=None if isinstance(properties, str) else _listing(table, properties, timeline, files),
-        misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
-        repeated=_repeated(table, slices) if keys else None,
+        listing=None if config is None else _or_error(partial(_listing, table, config, timeline, files), str),
+        unread=unread,
+        misplaced=strays,
+        repeated=repeated if keys else None,
     )
 
 
-def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
-    """Return the latest snapshot's slices; or none, and why a reader would misread rows.
-
-    Both are empty after errors that other checks report.
-    """
-    with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
-        try:
-            return table.snapshot_of(timeline, files).slices, ""
-        except UnsupportedTable as error:
-            return (), str(error)
-    return (), ""
+def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _Read | _Failed:
+    """Return what `read` returns, or what `failed` makes of the text of its error; raises `Unavailable`."""
+    try:
+        return read()
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever stops a read of the table is a finding
+        return failed(str(error) or repr(error))
 
 
 def _listing(
     table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
-) -> ListingDifferences | str | None:
-    """Compare the metadata table with the files; return differences, or the error text.
-
-    None if readers use no such listing.
-    """
+) -> ListingDifferences | None:
+    """Compare the metadata table with the files; return differences, or None if readers use no such listing."""
     if LISTING not in config.metadata_partitions:
         return None
-    try:
-        listed = listed_files(table.store, timeline)
-    except TableError as error:
-        return str(error)
-    return differences(listed, files, table.data_files(), timeline)
+    return differences(listed_files(table.store, timeline), files, table.data_files(), timeline)
 
 
-def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Read all base files' keys, and count rows in a wrong bucket, by path.
+def _count_keys(
+    table: TableContext,
+    config: TableConfig | None,
+    slices: tuple[FileSlice, ...],
+    unread: dict[str, str],
+    *,
+    all_keys: bool,
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Read the keys of base files, but no logs, if there are buckets or `all_keys` is set; adds errors to `unread`.
 
-    Skips unreadable files; empty without a bucket index.
+    Returns the number of rows in a wrong bucket, by path, and, with `all_keys`, of keys in several files, by partition.
     """
+    strays: dict[str, int] = {}
     counts: dict[str, int] = {}
-    for file_slice in (file_slice for file_slice in slices if config.bucket_index is not None and file_slice.path):
-        with contextlib.suppress(Corrupt, CasError, HistoryGone):
-            counts[file_slice.path] = misplaced(
-                config, file_slice, KeyFile(table.place, file_slice.path, file_slice.size).keys
-            )
-    return {path: count for path, count in counts.items() if count}
+    if config is None or not (all_keys or config.bucket_index is not None):
+        return strays, counts
+    for partition, group in groupby(sorted(slices, key=attrgetter("partition")), attrgetter("partition")):
+        parts: list[pa.Array] = []
+        for file_slice in (file_slice for file_slice in group if file_slice.path):
+            keys = _or_error(partial(_keys, table, config, file_slice), str)
+            if isinstance(keys, str):
+                unread[file_slice.path] = keys
+                continue
+            parts += [keys[0].unique()] if all_keys else []
+            strays |= {file_slice.path: keys[1]} if keys[1] else {}
+        values = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
+        counts[partition] = pc.sum(pc.greater(values, 1)).as_py() or 0
+    return strays, {partition: count for partition, count in counts.items() if count}
 
 
-def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Read base files, but no logs; count keys in several of them, by partition, if any.
-
-    Skips unreadable files.
-    """
-    repeated: dict[str, int] = {}
-    for partition in sorted({file_slice.partition for file_slice in slices}):
-        parts = []
-        for file_slice in (
-            file_slice for file_slice in slices if file_slice.partition == partition and file_slice.path
-        ):
-            with contextlib.suppress(Corrupt, CasError, HistoryGone):
-                parts.append(KeyFile(table.place, file_slice.path, file_slice.size).keys.unique())
-        counts = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
-        repeated[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
-    return {partition: count for partition, count in repeated.items() if count}
+def _keys(table: TableContext, config: TableConfig, file_slice: FileSlice) -> tuple[pa.Array, int]:
+    """Read the keys of a base file, and count those in a wrong bucket; none if the file was cleaned meanwhile."""
+    try:
+        keys = KeyFile(table.place, file_slice.path, file_slice.size).keys
+    except HistoryGone:
+        return pa.array([], pa.string()), 0
+    return keys, 0 if config.bucket_index is None else misplaced(config, file_slice, keys)
 
 
 def _read(table: TableContext, path: str) -> bytes | None:
@@ -275,42 +289,27 @@ def _read(table: TableContext, path: str) -> bytes | None:
     return None if content is None else content.data
 
 
-def _parsed(data: bytes | None) -> TableConfig | str:
-    """Parse the properties; return an error text if they are missing or damaged."""
-    if data is None:
-        return "hoodie.properties is missing"
-    try:
-        return parse_properties(data)
-    except Corrupt as error:
-        return str(error)
-
-
-def _commit(table: TableContext, instant: Instant) -> CommitMetadata | str:
-    try:
-        return table.metadata_of(instant)
-    except (Corrupt, HistoryGone) as error:
-        return str(error)
-
-
-def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    """Read completed rollbacks and restores; return the begin times that they undid.
-
-    Skips unreadable files.
-    """
+def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) -> frozenset[str]:
+    """Read completed rollbacks and restores; return the begin times that they undid. Adds errors to `unread`."""
     begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
-            with contextlib.suppress(Corrupt, CasError):  # Readers do not need this file.
-                name = instant.file_name
-                data = table.store.read(f"{TIMELINE}/{name}").data
-                begins |= _undone(instant.action, data, name)
+            path = f"{TIMELINE}/{instant.file_name}"
+            undone = _or_error(partial(_undone, table, instant.action, path), str)
+            if isinstance(undone, str):
+                unread[path] = undone
+            else:
+                begins |= undone
     return frozenset(begins)
 
 
-def _undone(action: Action, data: bytes, name: str) -> set[str]:
+def _undone(table: TableContext, action: Action, path: str) -> set[str]:
+    data = _read(table, path)
+    if data is None:
+        return set()  # archived meanwhile
     if action is Action.RESTORE:
-        return set(decode_restore(data, name))
-    return {victim.begin for victim in decode_rollback(data, name)}
+        return set(decode_restore(data, path))
+    return {victim.begin for victim in decode_rollback(data, path)}
 
 
 def _dead(
@@ -338,11 +337,8 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     """
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
-    try:
-        files = archive_index.read_history(table.knowledge).files
-        archived = archive_index.instants_since(table.knowledge, min(done, default="~"))
-    except Corrupt as error:
-        return str(error), (), ()
+    files = archive_index.read_history(table.knowledge).files
+    archived = archive_index.instants_since(table.knowledge, min(done, default="~"))
     lost = [name for name, size in files.items() if sizes.get(name) != size]
     fault = f"{len(lost)} files of the archive are gone or have a wrong size: {first_names(lost)}" if lost else ""
     names = timeline.names
@@ -356,12 +352,8 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()
-    try:
-        record = LockRecord.decode(data, LOCK)
-        lockless = _lockless(record, timeline)
-    except MalformedRecord as error:
-        return str(error), "", ()
-    return "", _lock_note(table, record), lockless
+    record = LockRecord.decode(data, LOCK)
+    return "", _lock_note(table, record), _lockless(record, timeline)
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:

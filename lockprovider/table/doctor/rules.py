@@ -362,7 +362,13 @@ def _commits(facts: Facts) -> _Found:
             what = f"the last commit {instant.file_name} has neither a schema nor a file: hudi-rs fails"
             yield _WRONG, what, "commit any change with this library, which records the schema"
     if facts.misread:
-        yield _WRONG, facts.misread, "cluster all partitions with JVM Hudi, then clean"
+        mend = "if a column was renamed or dropped, cluster all partitions with JVM Hudi, then clean"
+        yield _WRONG, facts.misread, f"{mend}; restore a damaged file from a copy"
+    for error in facts.unread.values():
+        what = f"{len(facts.unread)} files cannot be read ({error})"
+        mend = "restore damaged files from a copy; read other ones with the engine that wrote them"
+        yield from _listed(_WRONG, facts.unread, what, mend)
+        break
     # A rolled-back service's plan can run again.
     planned = {i.begin for i in facts.timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     for instant in facts.timeline.writes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from table.overwriting import overwrite
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
@@ -47,10 +48,11 @@ def folder(template: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def findings(folder: Path, state: str = "wrong") -> list[tuple[str, str]]:
+def findings(folder: Path, state: str = "wrong", *, keys: bool = False) -> list[tuple[str, str]]:
     """(rule, sentence) pairs."""
     table = Table(Store.from_url(str(folder)), str(folder), settings=SETTINGS)
-    return [(f.rule, f"{f.what}: {f.mend}") for _, _, found in diagnose(table) for f in found if f.state == state]
+    report = diagnose(table, keys=keys)
+    return [(f.rule, f"{f.what}: {f.mend}") for _, _, found in report for f in found if f.state == state]
 
 
 def timeline(folder: Path) -> list[Path]:
@@ -309,6 +311,55 @@ def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: 
     assert [(one.state, one.what.partition(";")[0]) for one in found] == [
         ("wrong", "1 keys of partition 'a' are in several file groups")
     ]
+
+
+@pytest.mark.parametrize("buckets", [None, 2])
+def test_flink_change_log_is_reported_and_the_other_checks_go_on(tmp_path: Path, buckets: int | None) -> None:
+    table = Table.create(str(tmp_path / "t"), replace(SPEC, buckets=buckets), settings=SETTINGS)
+    table.append(rows((1, "a", 1), (2, "b", 2)))
+    path = slices(tmp_path / "t", "a")[0]
+    whole = pq.read_table(path, partitioning=None)
+    pq.write_table(whole.add_column(5, "_hoodie_operation", pa.array(["I"])), path)
+    (tmp_path / "t" / "b" / ".hoodie_partition_metadata").unlink()
+    found = findings(tmp_path / "t", keys=True)
+    (unread,) = (what for _, what in found if "1 files cannot be read" in what)
+    assert "Flink" in unread
+    assert [rule for rule, _ in found] == ["R7", "commits", "commits"]  # unread, and of another size
+
+
+DAMAGED = {
+    "cut": lambda data: data[:-1],
+    "half": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "zeros": lambda data: bytes(len(data)),
+    "json": lambda data: b'{"a": 1}',
+    "no_text": lambda data: data.replace(b"_hoodie_", b"_hoodi\xff_"),
+    "footer": lambda data: data[:-1008] + bytes(1000) + data[-8:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("sample", ["cow_v8_nonpartitioned", "mor_avro_v9_nonpartitioned_rollback"])
+def test_doctor_reports_whatever_file_is_damaged(tmp_path: Path, sample: str, damage: str) -> None:
+    with ZipFile(DATA / f"{sample}.zip") as archive:
+        archive.extractall(tmp_path)
+    (folder,) = (path.parent for path in tmp_path.glob("*/.hoodie"))
+    read = {Path(part.path).name for part in Table.open(str(folder)).snapshot().slices}
+    for path in (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"):
+        data = path.read_bytes()
+        path.write_bytes(DAMAGED[damage](data))
+        found = findings(folder, keys=True)
+        if path.name in read and path.read_bytes() != data:
+            assert [what for _, what in found if path.name in what]
+        path.write_bytes(data)
+
+
+def test_unreadable_rollback_is_reported(folder: Path) -> None:
+    a_ghost(folder)
+    (path,) = (path for path in timeline(folder) if path.suffix == ".rollback")
+    path.write_bytes(b"Obj")
+    (what,) = (what for _, what in findings(folder) if path.name in what)
+    assert "1 files cannot be read" in what
 
 
 def test_decided_commit_is_reported_until_it_is_applied(folder: Path) -> None:

@@ -41,8 +41,8 @@ LATE: dict[str, tuple[str, str]] = {
     "wal": ("lockprovider.commands.wal", "Append to a shared log and read it."),
 }
 
-_RUN_ONE = {"run", "elect"}
-_RUN = (["state", "run"], ["state", "lock"], ["queue", "work"])  # subcommands that run another program
+_RUN = ("run", "elect", "state run", "state lock", "queue work")  # they run another program
+_OWN_CODES = _RUN[:4]  # 2 may be the program's exit code
 
 _EXAMPLES = """examples:
   lockprovider status s3://bucket/table
@@ -55,27 +55,27 @@ _EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command (default: of `sys.argv`) and return its exit status.
 
-    Usage errors raise SystemExit, those of `run` and `elect` return 125.
+    Usage errors raise SystemExit, those of commands that run another program return 125.
     """
     all_words = list(sys.argv[1:] if arguments is None else arguments)
     options = list(takewhile(lambda word: word.startswith("-"), all_words))
-    words, command = _split(all_words[len(options) :])
+    words, command = all_words[len(options) :], list[str]()
+    name = next((name for name in _RUN if words[: name.count(" ") + 1] == name.split()), "")
+    if name and "--" in words:
+        at = words.index("--")
+        words, command = words[:at], words[at + 1 :]
     try:
-        parsed = parser(words[:1]).parse_args([*options, *words])
+        root = parser(words[:1])
+        parsed = root.parse_args([*options, *words])
+        if any("\udc80" <= letter <= "\udcff" for letter in "".join(words)):  # bytes that Python could not decode
+            root.error("an argument is not UTF-8 text")
     except SystemExit as end:
-        if not words or words[0] not in _RUN_ONE or end.code != BAD_INPUT:
+        if name not in _OWN_CODES or end.code != BAD_INPUT or (name == "state lock" and not command):
             raise
-        complain("lockprovider", running.form(words[0]))  # argparse rejected the program's words
-        return running.FAILED  # 2 may be the program's own exit code
+        complain("lockprovider", running.form(name))  # argparse rejected the program's words
+        return running.FAILED
     parsed.words = command
     return run("lockprovider", parsed, parsed.run, _code)
-
-
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    if "--" not in words or (not {*words[:1]} & _RUN_ONE and words[:2] not in _RUN):
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:

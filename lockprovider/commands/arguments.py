@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
+from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options
+from fsspec_cas.given import LARGEST_NUMBER
 
 Commands = Any  # argparse's own type is private
 
@@ -65,6 +70,75 @@ def add_command(
     return parser
 
 
-def say(arguments: Any, fields: dict[str, Any], plain: str) -> None:
+def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
+    """Return argparse's `type` of an option: it parses a number in the bounds, and refuses other text by `words`."""
+
+    def parse(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
+        return number
+
+    return parse
+
+
+_LONGEST_S = 1e9
+seconds = _number(float, 0, _LONGEST_S, "a number of seconds, 0 or more")
+pause = _number(float, 0.001, _LONGEST_S, "a number of seconds, 0.001 or more")
+hours = _number(float, 0, _LONGEST_S / 3600, "a number of hours, 0 or more")
+whole = _number(int, 0, LARGEST_NUMBER, "a whole number, 0 or more")
+positive = _number(int, 1, LARGEST_NUMBER, "a whole number, 1 or more")
+integer = _number(int, -LARGEST_NUMBER, LARGEST_NUMBER, "a whole number")
+
+
+def parse_json(text: str | bytes, what: str, hint: str) -> Any:
+    """Parse JSON; raise InvalidInput, with `what` as its subject and `hint` as its end, for other text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{what} is not JSON ({error}){hint}") from error
+
+
+def to_json(value: Any) -> str:
+    """Encode as JSON: bytes as base64 text, NaN and infinities as text, other values as `str` does."""
+    try:
+        return json.dumps(value, default=_encoded, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=_encoded)
+
+
+def _encoded(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        case _:
+            return value
+
+
+def say(arguments: Any, fields: Any, plain: str) -> None:
     """Print an answer as text or JSON on stdout, and flush it for pipes."""
-    print(json.dumps(fields) if arguments.json else plain, flush=True)
+    print(to_json(fields) if arguments.json else plain, flush=True)
+
+
+def confirmed(arguments: Any, question: str, check: str) -> bool:
+    """Return whether `--yes` is given, or the user types yes after this question on stderr.
+
+    InvalidInput: stdin is no terminal; it names the command `check`, which shows what the question is about.
+    """
+    if arguments.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"no terminal to ask for confirmation: check with `lockprovider {check}`, then add --yes")
+    print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == "yes"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 from typing import Any
 
-from fsspec_cas import InvalidInput, Unavailable
+from fsspec_cas import Unavailable
 from fsspec_cas.command import REFUSED, complain, storage_options
-from lockprovider.commands.arguments import Commands, add_command, say
+from lockprovider.commands.arguments import Commands, add_command, parse_json, pause, say, seconds
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     SIGNALLED,
@@ -17,8 +16,7 @@ from lockprovider.commands.running import (
     CommandResult,
     add_grace,
     codes,
-    form,
-    grace_s,
+    command_of,
     passed_signals,
     reported,
 )
@@ -30,9 +28,9 @@ _URL = "the election's object: s3://bucket/jobs/compactor.json"
 
 
 _ELECT_CODES = codes(
+    "its election",
     "not elected: others led for --timeout seconds; the command was not started",
     "lost, with --once: the term was lost before the command ended by itself; the command was ended",
-    "its election",
 )
 _ELECT_MORE = """The command gets the terminal, the signals TERM, INT, HUP, QUIT, USR1 and USR2, and the variable
 LOCKPROVIDER_EPOCH: a number that rises with every term, for use as a fencing token.
@@ -45,6 +43,9 @@ command's exit code. If this program is killed, the command is ended, and the te
 Not promised: that no other process leads while this process or its machine is paused beyond the validity."""
 
 
+_TEXT_HINT = """: write text as '"text"'"""
+
+
 def add_elect(commands: Commands) -> None:
     """Register `elect`."""
     text = "Run a command while this process leads an election, anew in each of its terms."
@@ -52,9 +53,9 @@ def add_elect(commands: Commands) -> None:
     elect.usage = "lockprovider elect URL [options] -- COMMAND [ARGUMENT ...]"
     elect.add_argument("--name", metavar="NAME", help="this candidate's name (default: host and process)")
     elect.add_argument("--value", metavar="JSON", help="a value to publish while this candidate leads")
-    elect.add_argument("--timeout", type=float, metavar="S", help="seconds to wait to be elected (default: for ever)")
+    elect.add_argument("--timeout", type=seconds, metavar="S", help="seconds to wait to be elected (default: for ever)")
     text = "seconds that a term lasts without renewal (default: 30)"
-    elect.add_argument("--validity", type=float, default=VALIDITY_S, metavar="S", help=text)
+    elect.add_argument("--validity", type=seconds, default=VALIDITY_S, metavar="S", help=text)
     add_grace(elect)
     elect.add_argument("--once", action="store_true", help="exit when the term is lost instead of standing again")
 
@@ -68,18 +69,18 @@ def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandRes
 
     Returns the result. Not elected within `--timeout`: code 122. InvalidInput: no command.
     """
-    if not arguments.words or not arguments.words[0]:
-        raise InvalidInput(f"no command was given: {form('elect')}")
+    words = command_of(arguments, "elect")
     election = Election.open(
         arguments.url,
         storage_options=storage_options(arguments),
         name=arguments.name,
-        value=_value(arguments.value),
+        value=None if arguments.value is None else parse_json(arguments.value, "--value", _TEXT_HINT),
         validity=arguments.validity,
     )
     news = threading.Event()
     with passed_signals() as signals, election:
-        order = CommandOrder(arguments.words, grace_s(arguments, election.settings.margin_s), news, signals)
+        grace_s = election.settings.margin_s if arguments.grace is None else arguments.grace
+        order = CommandOrder(words, signals, grace_s, news)
         try:
             election.leader()  # raises for a wrong place before the wait
         except Unavailable as error:
@@ -100,15 +101,6 @@ def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandRes
             complain("lockprovider", f"{result.why}; standing again")
 
 
-def _value(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"--value {text!r} is not JSON ({error}): write text as '\"text\"'") from error
-
-
 _LEADER_MORE = """The exit code is 1 if there is no leader. The command only reads. The store's clock decides whether a
 term has lapsed. A local disk has no such clock: there a dead leader is still shown; with --watch, until its validity
 has passed since the first read. A change that is undone between two reads is not shown."""
@@ -118,7 +110,7 @@ def add_leader(commands: Commands) -> None:
     """Register `leader`."""
     leader = add_command(commands, "leader", _leader, "Show the leader of an election.", _URL, more=_LEADER_MORE)
     leader.add_argument("--watch", action="store_true", help="print each change until Ctrl-C")
-    leader.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between reads (default: 1)")
+    leader.add_argument("--every", type=pause, default=1.0, metavar="S", help="seconds between reads (default: 1)")
 
 
 def _leader(arguments: Any) -> int | None:

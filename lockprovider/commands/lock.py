@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -25,7 +24,7 @@ from fsspec_cas import (
 )
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
-from lockprovider.commands.arguments import CODES, Commands, add_command, say
+from lockprovider.commands.arguments import CODES, Commands, add_command, confirmed, pause, positive, say, seconds
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     CommandOrder,
@@ -33,8 +32,7 @@ from lockprovider.commands.running import (
     Stopped,
     add_grace,
     codes,
-    form,
-    grace_s,
+    command_of,
     passed_signals,
     reported,
 )
@@ -69,16 +67,16 @@ def add(commands: Commands) -> None:
     run = _command(commands, "run", _run, text, codes=_RUN_CODES, more=_RUN_MORE)
     run.usage = "lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"
     text = "seconds to wait for the lock; 0 tries once (default: 60)"
-    run.add_argument("--timeout", type=float, metavar="S", help=text)
+    run.add_argument("--timeout", type=seconds, metavar="S", help=text)
     run.add_argument(
-        "--validity", type=float, metavar="S", help="seconds that a lease lasts without renewal (default: 300)"
+        "--validity", type=seconds, metavar="S", help="seconds that a lease lasts without renewal (default: 300)"
     )
     text = "seconds between renewals (default: a tenth of --validity)"
-    run.add_argument("--renew", type=float, metavar="S", help=text)
+    run.add_argument("--renew", type=seconds, metavar="S", help=text)
     add_grace(run)
     watch = _command(commands, "watch", _watch, "Print each change of the lock as it happens.", more=_WATCH_MORE)
-    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between reads (default: 1)")
-    watch.add_argument("--for", dest="for_s", type=float, metavar="S", help="end after S seconds (default: at Ctrl-C)")
+    watch.add_argument("--every", type=pause, default=1.0, metavar="S", help="seconds between reads (default: 1)")
+    watch.add_argument("--for", dest="for_s", type=seconds, metavar="S", help="end after S seconds (default: Ctrl-C)")
     _add_timeout(watch)
     free = _command(commands, "break", _break, "Release a lock that another process holds.", more=_BREAK_MORE)
     free.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -91,7 +89,7 @@ def add(commands: Commands) -> None:
     switch.add_argument("--enable", action="store_true", help="make all writers keep records from now on")
     switch.add_argument("--disable", action="store_true", help="stop keeping records; old ones stay")
     audit.add_argument("--svg", type=Path, metavar="FILE", help="draw the records as a picture")
-    audit.add_argument("--last", type=int, metavar="N", help="read only the N files that were written last")
+    audit.add_argument("--last", type=positive, metavar="N", help="read only the N files that were written last")
     _add_timeout(audit)
 
 
@@ -107,7 +105,7 @@ def _command(
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="S", help="seconds for each request (default: 30)"
+        "--timeout", type=seconds, default=30.0, metavar="S", help="seconds for each request (default: 30)"
     )
 
 
@@ -208,7 +206,8 @@ def _break(arguments: Any) -> int:
         return _refused(arguments, status, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
     if record.is_free and not record.all_pending:
         return _nothing_to_do(arguments, at, status)
-    if not arguments.yes and not _confirmed(at, status):
+    shown = "\n".join([f"lock     {at}", *lines(status)])
+    if not confirmed(arguments, f"{shown}\nBreak it?", "status"):
         return _refused(arguments, status, "not confirmed")
     return _break_seen(arguments, at, status)
 
@@ -240,15 +239,6 @@ def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
         for path, copy in result.set_aside.items()
     ]
     return "\n".join(sentences)
-
-
-def _confirmed(at: LockPlace, status: LockStatus) -> bool:
-    """Show the lock on stderr, and return whether the user types yes. InvalidInput: stdin is no terminal."""
-    if not sys.stdin.isatty():
-        raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider status`, then add --yes")
-    shown = "\n".join([f"lock     {at}", *lines(status)])
-    print(f"{shown}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == "yes"
 
 
 def _nothing_to_do(arguments: Any, at: LockPlace, status: LockStatus) -> int:
@@ -291,9 +281,9 @@ def _audit(arguments: Any) -> int:
     """
     at = _place(arguments)
     if arguments.enable or arguments.disable:
+        if arguments.svg is not None or arguments.last is not None:
+            raise InvalidInput("--svg and --last are for the records: leave them out with --enable and --disable")
         return _set(arguments, at)
-    if arguments.last is not None and arguments.last < 1:
-        raise InvalidInput(f"--last {arguments.last} must be above zero")
     where = places(at.path)
     enabled = is_enabled(at.store, where.switch, timeout_s=arguments.timeout)
     files = read_files(at.store, where.folder, arguments.last, timeout_s=arguments.timeout)
@@ -362,9 +352,9 @@ def draw_audit(audit: Audit, title: str) -> str:
 _FIRST_LOOK_S = 5.0
 _AUDIT_S = 10.0  # timeout for the last record, at the end
 _RUN_CODES = codes(
+    "the lock",
     "not acquired: other clients held the lock for --timeout seconds; the command was not started",
     "lost: the lease was lost while the command ran; the command was ended",
-    "the lock",
 )
 
 _RUN_MORE = """The command gets the terminal, the signals TERM, INT, HUP, QUIT, USR1 and USR2, and the variable
@@ -384,13 +374,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Acquire the lock, run the command while the lease lasts, and release; return the result.
 
-    Not acquired: code 122. InvalidInput: no command, or a bad `--grace`. InvalidSettings: other bad times.
+    Not acquired: code 122. InvalidInput: no command. InvalidSettings: bad times.
     """
-    if not arguments.words or not arguments.words[0]:
-        raise InvalidInput(f"no command was given: {form('run')}")
+    words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
-    grace = grace_s(arguments, settings.margin_s)
+    grace_s = settings.margin_s if arguments.grace is None else arguments.grace
     audit = AuditLog(at.store, at.path, exit_s=_AUDIT_S)
     lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
     with passed_signals() as signals:
@@ -403,7 +392,7 @@ def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResu
         except Stopped:
             _give_back(lock, at)
             raise
-        return CommandOrder(arguments.words, grace, news, signals).run_under(lease, lease.release, result)
+        return CommandOrder(words, signals, grace_s, news).run_under(lease, lease.release, result)
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,18 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import complain, storage_options
 from fsspec_cas.waiting import Worker
-from lockprovider.commands.arguments import CODES, Commands, add_command, add_group, say
+from lockprovider.commands.arguments import (
+    CODES,
+    Commands,
+    add_command,
+    add_group,
+    integer,
+    positive,
+    say,
+    seconds,
+    whole,
+)
+from lockprovider.commands.running import command_of
 from lockprovider.queue import Job, Letter, Queue
 from lockprovider.recipes.errors import ClaimLost
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S
@@ -42,21 +54,21 @@ def add_queue(commands: Commands) -> None:
     create = _command(queue, "create", _create, "Create the queue; does nothing if it exists with the same settings.")
     create.add_argument(
         "--visible",
-        type=float,
+        type=seconds,
         default=VISIBLE_S,
         metavar="S",
         help="seconds that a claim lasts without heartbeat (default: %(default)g)",
     )
     create.add_argument(
         "--max-attempts",
-        type=int,
+        type=positive,
         default=MAX_ATTEMPTS,
         metavar="N",
         help="deliveries before a message becomes a dead letter (default: %(default)s)",
     )
     create.add_argument(
         "--max-bytes",
-        type=int,
+        type=positive,
         default=MAX_BYTES,
         metavar="N",
         help="largest size of the queue's object (default: %(default)s)",
@@ -68,20 +80,24 @@ def add_queue(commands: Commands) -> None:
     )
     put.add_argument("--key", default="", help="process at most one message of this key at a time")
     put.add_argument(
-        "--priority", type=int, default=0, metavar="N", help="higher ones are delivered first (default: 0)"
+        "--priority", type=integer, default=0, metavar="N", help="higher ones are delivered first (default: 0)"
     )
     put.add_argument(
-        "--delay", type=float, default=0.0, metavar="S", help="seconds until the messages may be delivered (default: 0)"
+        "--delay",
+        type=seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds until messages may be delivered (default: 0)",
     )
-    put.add_argument("--fence", type=int, metavar="EPOCH", help="refuse the messages if a newer epoch has put some")
+    put.add_argument("--fence", type=positive, metavar="EPOCH", help="refuse messages if a newer epoch has put some")
     work = _command(queue, "work", _work, "Run a command for each message.", _WORK_MORE)
     work.usage = "lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
     work.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="messages to process at the same time (default: 1)"
+        "--threads", type=positive, default=1, metavar="N", help="messages to process at the same time (default: 1)"
     )
     work.add_argument(
         "--visible",
-        type=float,
+        type=seconds,
         default=None,
         metavar="S",
         help="seconds that a claim lasts without heartbeat (default: the queue's)",
@@ -91,15 +107,15 @@ def add_queue(commands: Commands) -> None:
     work.add_argument("--until-empty", action="store_true", help="end when no message is left")
     _command(queue, "stat", _stat, "Show how many messages wait, are claimed, and are dead.")
     peek = _command(queue, "peek", _peek, "Show the next messages without claiming them.")
-    peek.add_argument("--last", type=int, default=20, metavar="N", help="show at most N messages (default: 20)")
+    peek.add_argument("--last", type=positive, default=20, metavar="N", help="show at most N messages (default: 20)")
     _command(queue, "dead", _dead, "Show the dead letters with their errors.")
     redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, with all their attempts.")
-    redrive.add_argument("numbers", nargs="*", type=int, metavar="N", help="numbers of dead letters (default: all)")
+    redrive.add_argument("numbers", nargs="*", type=positive, metavar="N", help="numbers of letters (default: all)")
     _command(queue, "clean", _clean, "Remove the segments that dead writers left.")
     purge = _command(
         queue, "purge", _purge, "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
     )
-    purge.add_argument("--expected", type=int, required=True, metavar="REV", help="the `rev` that `stat` has shown")
+    purge.add_argument("--expected", type=whole, required=True, metavar="REV", help="the `rev` that `stat` has shown")
 
 
 def _command(
@@ -147,7 +163,7 @@ def _bodies(arguments: Any) -> Iterator[Any]:
     for text in arguments.messages or (line.rstrip("\n") for line in sys.stdin):
         try:
             yield json.loads(text, parse_constant=_no_number)
-        except ValueError:
+        except (ValueError, RecursionError):
             yield text
 
 
@@ -199,7 +215,6 @@ def _clean(arguments: Any) -> None:
 
 
 LATER = 75  # sysexits' EX_TEMPFAIL
-_FORM = "write -- between the options and the command: lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
 _LOOK_S = 0.2
 _WORK_MORE = """The command gets the message on stdin: text unchanged, other values as JSON. It also gets the variables
 QUEUE_MESSAGE (the message's id, the same at each delivery), QUEUE_ATTEMPT, QUEUE_KEY, and QUEUE_EPOCH, which rises with
@@ -221,9 +236,9 @@ def _work(arguments: Any) -> None:
 
     Replaces the handlers of TERM, INT and HUP.
     """
-    words: list[str] = arguments.words
-    if not words:
-        raise InvalidInput(f"no command was given: {_FORM}")
+    words = command_of(arguments, "queue work")
+    if shutil.which(words[0]) is None:
+        raise InvalidInput(f"{words[0]!r} is no command that can be run; no message was claimed")
     queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
     queue.stat()  # raises for a wrong place before a command runs
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
@@ -25,12 +24,14 @@ from fsspec_cas import CasError, InvalidInput, Machine
 from fsspec_cas.command import OPTIONS_HELP, complain
 from fsspec_cas.waiting import Worker
 from lockprovider import LeaseLost, LockError
+from lockprovider.commands.arguments import seconds
 from lockprovider.recipes.errors import CoordinationError, TermLost
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
 _CHECK_S = 5.0  # between checks, in case the heartbeat's thread hangs
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _ENDS = {getattr(signal, name) for name in _PASSED_ON[:4] if hasattr(signal, name)}
+EXPECTED = (CasError, LockError, CoordinationError, OSError)  # errors whose text is a sentence for the user
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
 
 
@@ -41,13 +42,13 @@ def form(command: str) -> str:
     )
 
 
-def codes(not_acquired: str, lost: str, waited_for: str) -> str:
+def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
     """Format the exit codes for the help of a command."""
+    own = {NOT_ACQUIRED: not_acquired, LOST: lost}
+    lines = "".join(f"  {code}    {text}\n" for code, text in own.items() if text)
     return f"""exit codes:
   N      the command's own; {SIGNALLED} + N if signal N ended it
-  {NOT_ACQUIRED}    {not_acquired}
-  {LOST}    {lost}
-  {FAILED}    lockprovider failed before the command was started: usage, URL, options, store
+{lines}  {FAILED}    lockprovider failed before the command was started: usage, URL, options, store
   {CANNOT_EXECUTE}    the command cannot be executed
   {NO_SUCH_COMMAND}    the command was not found
   {SIGNALLED} + N  signal N arrived while lockprovider waited for {waited_for}
@@ -55,20 +56,22 @@ def codes(not_acquired: str, lost: str, waited_for: str) -> str:
 {OPTIONS_HELP}"""
 
 
+def command_of(arguments: argparse.Namespace, name: str) -> list[str]:
+    """Return the words of the command to run; raise InvalidInput if there are none. `name`: lockprovider's command."""
+    words: list[str] = arguments.words
+    if not words or not words[0]:
+        raise InvalidInput(f"no command was given: {form(name)}")
+    return words
+
+
 def add_grace(parser: argparse.ArgumentParser) -> None:
-    """Add `--grace`, which `grace_s` reads."""
+    """Add `--grace`."""
     parser.add_argument(
-        "--grace", type=float, metavar="S", help="seconds between TERM and KILL (default: the safety margin, see above)"
+        "--grace",
+        type=seconds,
+        metavar="S",
+        help="seconds between TERM and KILL (default: the safety margin, see above)",
     )
-
-
-def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
-    """Return the seconds between TERM and KILL, or raise InvalidInput."""
-    if arguments.grace is None:
-        return margin_s
-    if not 0 <= arguments.grace < math.inf:
-        raise InvalidInput(f"--grace {arguments.grace:g} must be a number of seconds, 0 or more")
-    return float(arguments.grace)
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
     except Exception as error:  # exit code 2 belongs to the command here
         if arguments.debug:
             raise
-        expected = isinstance(error, (CasError, LockError, CoordinationError, OSError))
+        expected = isinstance(error, EXPECTED)
         result.why = (
             str(error) if expected else f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
         )
@@ -130,40 +133,50 @@ class LeaseOrTerm(Protocol):
 
 @dataclass(slots=True)
 class CommandOrder:
-    """A command with its grace, signals, and the event that wakes its watcher."""
+    """A command with its signals, its grace (None: it is never killed), and the event that wakes its watcher."""
 
     words: list[str]
-    grace_s: float
-    news: threading.Event
     signals: Signals
+    grace_s: float | None = None
+    news: threading.Event = field(default_factory=threading.Event)
+
+    def run(
+        self, environment: Mapping[str, str], result: CommandResult, held: LeaseOrTerm | None = None
+    ) -> CommandResult:
+        """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
+
+        Afterwards, and if it cannot start, signals are kept.
+        """
+        self.signals.hold()
+        try:
+            child = Child(self.words, environment, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
+        except OSError as error:
+            result.code = NO_SUCH_COMMAND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+            result.why = f"{self.words[0]}: {error.strerror}"
+            return result
+        self.signals.pass_to(child)
+        lost = _watch(held, child, self.news) if held is not None else None
+        child.ended.wait()
+        self.signals.hold()
+        result.code, result.outcome = child.code(), "ended"
+        if lost is not None:
+            result.why = f"{lost}; the command was ended (exit code {result.code})"
+            result.code, result.outcome, result.reason = LOST, "lost", lost.reason.value
+        return result
 
     def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command until its end, or end it once `held` is lost; then call `give_back`.
+        """Run the command as `run` does, then call `give_back`; fill in and return `result`.
 
-        Fills in and returns `result`. Prints store and lock errors of `give_back`, and an interrupt of it.
+        Prints store, lock and recipe errors of `give_back`, and an interrupt of it.
         """
         world = Machine()
         began_s = world.monotonic_s()
         result.epoch = held.epoch
-        self.signals.hold()
-        try:
-            epoch = {"LOCKPROVIDER_EPOCH": str(held.epoch)}
-            child = Child(self.words, epoch, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
-        except OSError as error:
-            result.code = NO_SUCH_COMMAND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
-            result.why = f"{self.words[0]}: {error.strerror}"
-        else:
-            self.signals.pass_to(child)
-            lost = _watch(held, child, self.news)
-            self.signals.hold()
-            result.code, result.outcome = child.code(), "ended"
-            if lost is not None:
-                result.why = f"{lost}; the command was ended (exit code {result.code})"
-                result.code, result.outcome, result.reason = LOST, "lost", lost.reason.value
+        self.run({"LOCKPROVIDER_EPOCH": str(held.epoch)}, result, held)
         self.signals.stop()
         try:
             give_back()
-        except (CasError, LockError, KeyboardInterrupt) as error:
+        except (*EXPECTED, KeyboardInterrupt) as error:
             complain(
                 "lockprovider",
                 f"the release failed, and the lease or term lapses by itself: {str(error) or 'interrupted'}",
@@ -265,9 +278,12 @@ def passed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-# The first line names a process or (negative) group; $1 is the seconds between TERM and KILL. End of file: this process
-# has died; a second line: all is well.
-_GUARD = 'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; sleep "$1"; kill -s KILL -- "$it" 2>&-'
+# The first line names a process or (negative) group; $1 is the seconds between TERM and KILL, or empty: no KILL. End of
+# file: this process has died; a second line: all is well.
+_GUARD = (
+    'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; '
+    '[ "$1" ] && sleep "$1" && kill -s KILL -- "$it" 2>&-'
+)
 
 
 class Child:
@@ -280,7 +296,7 @@ class Child:
         self,
         words: Sequence[str],
         environment: Mapping[str, str],
-        grace_s: float,
+        grace_s: float | None,
         *,
         on_start: Callable[[], None],
         on_end: Callable[[], None],
@@ -331,7 +347,7 @@ class Child:
     def _start_guard(self) -> subprocess.Popen[bytes]:
         """Start the shell that ends the command, by TERM and KILL, if this process dies without a word to it."""
         return subprocess.Popen(  # noqa: S603 - fixed words
-            ["/bin/sh", "-c", _GUARD, "guard", f"{self._grace_s:.3f}"],
+            ["/bin/sh", "-c", _GUARD, "guard", "" if self._grace_s is None else f"{self._grace_s:.3f}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -357,28 +373,3 @@ class Child:
             self._process.wait()
         self.ended.set()
         self._on_end()
-
-
-def run_child(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command, passing on TERM and HUP, ignoring INT; return its exit code (128+N: signal N).
-
-    Restores the handlers. InvalidInput: it cannot start.
-    """
-    child: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        del frame
-        for process in child:
-            process.send_signal(number)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        child.append(subprocess.Popen(words, env={**os.environ, **environment}))  # noqa: S603 - its purpose
-        status = child[0].wait()
-    except OSError as error:
-        raise InvalidInput(f"{words[0]}: {error.strerror}") from error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return SIGNALLED - status if status < 0 else status

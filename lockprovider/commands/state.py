@@ -7,26 +7,38 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import REFUSED, complain, storage_options
 from fsspec_cas.waiting import Worker
-from lockprovider.commands.arguments import Commands, add_command, add_group, say
+from lockprovider.commands.arguments import (
+    Commands,
+    add_command,
+    add_group,
+    confirmed,
+    parse_json,
+    positive,
+    say,
+    seconds,
+    whole,
+)
 from lockprovider.commands.running import (
+    EXPECTED,
     LOST,
     NOT_ACQUIRED,
+    CommandOrder,
     CommandResult,
     codes,
+    command_of,
     passed_signals,
     reported,
-    run_child,
 )
 from lockprovider.commands.state_server import StateServer
 from lockprovider.recipes.errors import StateConflict, StateLocked
@@ -51,26 +63,28 @@ def add_state(commands: Commands) -> None:
     state = add_group(commands, "state", text, _EXAMPLES)
     url = "the state's object: s3://bucket/folder/orders.json"
     get = add_command(state, "get", _get, "Print the state.", url)
-    get.add_argument("--serial", type=int, metavar="N", help="print revision N from the history (default: the newest)")
+    get.add_argument("--serial", type=whole, metavar="N", help="print revision N of the history (default: the newest)")
     put = add_command(state, "put", _put, "Replace the state with the content of stdin.", url)
     put.add_argument("--bytes", action="store_true", help="store the bytes of stdin unchanged instead of JSON")
     put.add_argument(
-        "--expected", type=int, metavar="N", help="write only if the state's serial is N (0: no state exists)"
+        "--expected", type=whole, metavar="N", help="write only if the state's serial is N (0: no state exists)"
     )
-    put.add_argument("--fence", type=int, metavar="EPOCH", help="refuse the write if a newer epoch has written")
+    put.add_argument("--fence", type=positive, metavar="EPOCH", help="refuse the write if a newer epoch has written")
     put.add_argument("--reason", default="", help="a note for the history")
     text = "Open the state in an editor, under a lease, and write the saved file."
     edit = add_command(state, "edit", _edit, text, url)
     edit.add_argument("--editor", default=None, metavar="COMMAND", help="the editor (default: $VISUAL, $EDITOR, or vi)")
     edit.add_argument("--reason", default="", help="a note for waiting editors and for the history")
-    edit.add_argument("--timeout", type=float, default=None, metavar="S", help="seconds to wait for other editors")
+    edit.add_argument("--timeout", type=seconds, default=None, metavar="S", help="seconds to wait for other editors")
     history = add_command(state, "history", _history, "List the newest revisions.", url)
-    history.add_argument("--last", type=int, default=20, metavar="N", help="list at most N revisions (default: 20)")
+    history.add_argument(
+        "--last", type=positive, default=20, metavar="N", help="list N revisions at most (default: 20)"
+    )
     diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url)
-    diff.add_argument("before", type=int, metavar="SERIAL")
-    diff.add_argument("after", type=int, metavar="SERIAL")
+    diff.add_argument("before", type=whole, metavar="SERIAL")
+    diff.add_argument("after", type=whole, metavar="SERIAL")
     rollback = add_command(state, "rollback", _rollback, "Write an earlier revision again, as the newest one.", url)
-    rollback.add_argument("serial", type=int, metavar="SERIAL")
+    rollback.add_argument("serial", type=whole, metavar="SERIAL")
     rollback.add_argument("--reason", default="", help="a note for the history")
     who = add_command(state, "who", _who, "Show who edits the state, and since when.", url)
     text = "Break the lock of an edit; the write of its holder is then refused."
@@ -89,11 +103,11 @@ def _add_terraform(state: Commands) -> None:
     """Register the commands for Terraform: `run`, `serve` and `lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
-    run = add_command(state, "run", _run, text, url, more=_RUN_MORE)
+    run = add_command(state, "run", _run, text, url, codes=_RUN_CODES, more=_RUN_MORE)
     run.usage = "lockprovider state run URL [options] -- COMMAND [ARGUMENT ...]"
     text = "Serve the state to Terraform's `http` backend on loopback until Ctrl-C."
     serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
-    serve.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+    serve.add_argument("--port", type=whole, default=0, help="port on 127.0.0.1 (default: a free one)")
     for parser in (run, serve):
         parser.add_argument("--force", action="store_true", help="accept states of another lineage or a lower serial")
     text = "Hold Terraform's own lock of a state while a command runs, or until `state unlock`."
@@ -102,7 +116,7 @@ def _add_terraform(state: Commands) -> None:
     lock.usage = "lockprovider state lock URL --style tflock [options] [-- COMMAND [ARGUMENT ...]]"
     lock.add_argument("--style", choices=(_STYLE,), required=True, help="the kind of lock")
     lock.add_argument(
-        "--timeout", type=float, default=0.0, metavar="S", help="seconds to wait for other holders (default: 0)"
+        "--timeout", type=seconds, default=0.0, metavar="S", help="seconds to wait for other holders (default: 0)"
     )
     lock.add_argument("--reason", default="", help="a note for waiting clients")
 
@@ -158,9 +172,9 @@ def _put(arguments: Any) -> None:
 def _edit(arguments: Any) -> None:
     """Hold the lock of edits while an editor runs, then write the saved content.
 
-    InvalidInput: the editor failed, or its content is not JSON.
+    InvalidInput: the editor was not found or failed, or its content is not JSON.
     """
-    editor = arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
         old = doc.value if raw else f"{json.dumps(doc.value, indent=2, ensure_ascii=False)}\n".encode()
@@ -169,7 +183,16 @@ def _edit(arguments: Any) -> None:
     _wrote(arguments, doc.revision)
 
 
-def _by_hand(content: bytes, editor: str) -> bytes:
+def _editor(command: str) -> list[str]:
+    """Return the words of the editor's command; raise InvalidInput if there is no such program."""
+    with contextlib.suppress(ValueError):  # an open quotation
+        words = shlex.split(command)
+        if words and shutil.which(words[0]) is not None:
+            return words
+    raise InvalidInput(f"the editor {command} is no command that can be run; name another with --editor")
+
+
+def _by_hand(content: bytes, editor: list[str]) -> bytes:
     """Write the bytes to a temporary file, run the editor on it, and return the saved bytes.
 
     InvalidInput: the editor failed.
@@ -177,12 +200,9 @@ def _by_hand(content: bytes, editor: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
-        try:
-            code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode  # noqa: S603 - its purpose
-        except OSError as error:
-            raise InvalidInput(f"the editor {editor} failed: {error.strerror}; name another with --editor") from error
+        code = subprocess.run([*editor, str(file)], check=False).returncode  # noqa: S603 - its purpose
         if code:
-            raise InvalidInput(f"the editor {editor} ended with exit code {code}; nothing was written")
+            raise InvalidInput(f"the editor {editor[0]} ended with exit code {code}; nothing was written")
         return file.read_bytes()
 
 
@@ -232,7 +252,7 @@ def _unlock(arguments: Any) -> int | None:
     None: done, or it was not held.
     """
     if arguments.style == _STYLE:
-        return _unlock_file(arguments, lambda words: _refused(arguments, words))
+        return _unlock_file(arguments)
     if arguments.id is not None:
         raise InvalidInput(f"--id {arguments.id} names a lock file: add --style {_STYLE}")
     state = _opened(arguments)
@@ -241,36 +261,20 @@ def _unlock(arguments: Any) -> int | None:
         say(arguments, {"outcome": "not_held"}, "the state is not being edited; nothing was broken")
         return None
     words = _editing(shown)
-    if (refused := _refused(arguments, words)) is not None:
-        return refused
+    if not confirmed(arguments, f"{words}\nBreak it?", "state who"):
+        return _not_confirmed()
     state.unlock(shown)
     say(arguments, {"outcome": "broken", "by": shown.by, "reason": shown.reason}, f"broken: the edit of {words}")
     return None
 
 
-def _refused(arguments: Any, words: str) -> int | None:
-    """Ask for confirmation unless `--yes`; return None if given, else the exit code.
-
-    InvalidInput: stdin is no terminal.
-    """
-    if arguments.yes:
-        return None
-    if not sys.stdin.isatty():
-        raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider state who`, then add --yes")
-    print(f"{words}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() == "yes":
-        return None
+def _not_confirmed() -> int:
     complain("lockprovider", "not confirmed; nothing was broken")
     return REFUSED
 
 
 def _parsed(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise InvalidInput(
-            f"the new state is not JSON ({error}); `lockprovider state put --bytes` stores any bytes unchanged"
-        ) from error
+    return parse_json(data, "the new state", "; `lockprovider state put --bytes` stores any bytes unchanged")
 
 
 def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
@@ -294,10 +298,10 @@ def _behind(reason: str) -> str:
     return f"  {lock_in_words(reason)}" if reason else ""
 
 
-_RUN_FORM = "write -- between the options and the command: lockprovider state run URL [options] -- terraform apply"
+_RUN_CODES = codes("the state")
 _RUN_MORE = """Configure Terraform with `terraform { backend "http" {} }` alone: address and password come from the
-environment. The lock lapses if this process dies. The write of an overtaken run is refused, and Terraform leaves its
-state in errored.tfstate. `lockprovider state history` lists all states until they are trimmed.
+environment. If this process dies, Terraform gets TERM, and the lock lapses. The write of an overtaken run is refused,
+and Terraform leaves its state in errored.tfstate. `lockprovider state history` lists all states until they are trimmed.
 
 A state with another lineage, a lower serial, or the same serial and other content is refused. Terraform's own -force
 does not reach its `http` backend: add --force to this command as well.
@@ -311,22 +315,25 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
     return StateServer(state, Machine().new_id(), port, on_rejected=lambda message: complain("lockprovider", message))
 
 
-def _run(arguments: Any) -> int:
-    """Serve the state on loopback while the command runs, then release its lock; return the exit code.
+def _run(arguments: argparse.Namespace) -> int:
+    return reported(arguments, _served)
 
-    InvalidInput: no command, or it cannot start.
+
+def _served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+    """Serve the state on loopback while the command runs, then release its lock; return the result.
+
+    InvalidInput: no command.
     """
-    words = arguments.words
-    if not words:
-        raise InvalidInput(f"no command was given: {_RUN_FORM}")
-    server = _server(arguments)
-    serving = Worker(server.serve, "state")
-    serving.start()
-    try:
-        return run_child(words, server.environment(force=arguments.force))
-    finally:
-        server.shutdown()
-        serving.join()
+    words = command_of(arguments, "state run")
+    with passed_signals() as signals:
+        server = _server(arguments)
+        serving = Worker(server.serve, "state")
+        serving.start()
+        try:
+            return CommandOrder(words, signals).run(server.environment(force=arguments.force), result)
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def _serve(arguments: Any) -> None:
@@ -342,9 +349,9 @@ def _serve(arguments: Any) -> None:
 
 _STYLE = "tflock"
 _LOCK_CODES = codes(
+    "the lock",
     "not acquired: other clients held the lock for --timeout seconds; the command was not started",
     "lost: another process unlocked it before the command ended",
-    "the lock",
 )
 _LOCK_MORE = f"""The lock is the file URL.{_STYLE}, which Terraform and OpenTofu create with `use_lockfile = true`. It
 stops their runs on this state. The command gets LOCKPROVIDER_LOCK_ID. Without a command the state stays locked, and the
@@ -369,7 +376,7 @@ def _who_holds(shown: TfLockFile) -> str:
     return "  ".join(word for word in parts if word)
 
 
-def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int | None:
+def _unlock_file(arguments: Any) -> int | None:
     """Remove the lock file after confirmation, or that of `--id` without; return the exit code.
 
     StateConflict: it is of another ID, or has changed.
@@ -381,8 +388,8 @@ def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int 
         return None
     if arguments.id is not None and arguments.id != shown.id:
         raise StateConflict(f"another client holds the lock: {_who_holds(shown)}; nothing was unlocked")
-    if arguments.id is None and (refused := confirmed(_who_holds(shown))) is not None:
-        return refused
+    if arguments.id is None and not confirmed(arguments, f"{_who_holds(shown)}\nBreak it?", "state who"):
+        return _not_confirmed()
     lock.unlock(shown)
     say(arguments, {"outcome": "unlocked", **_lock_fields(shown)}, f"unlocked: {_who_holds(shown)}")
     return None
@@ -401,31 +408,24 @@ def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResu
 
     `lost`: another client removed it first. Not acquired: code 122.
     """
-    lock = _file_lock(arguments)
-    with passed_signals():
+    words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
+    with passed_signals() as signals:
         try:
-            held = lock.acquire(operation=arguments.words[0], info=arguments.reason, timeout=arguments.timeout)
+            held = lock.acquire(operation=words[0], info=arguments.reason, timeout=arguments.timeout)
         except StateLocked as refusal:
             return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
+        CommandOrder(words, signals).run({"LOCKPROVIDER_LOCK_ID": held.id}, result)
+        signals.stop()
         try:
-            result = CommandResult("ended", run_child(arguments.words, {"LOCKPROVIDER_LOCK_ID": held.id}))
-        finally:
-            existed = _given_back(lock, held)
-    return (
-        result
-        if existed
-        else CommandResult(
-            "lost", LOST, f"another process unlocked the state; the command ended with exit code {result.code}"
-        )
-    )
-
-
-def _given_back(lock: TfLock, held: TfLockFile) -> bool:
-    try:
-        return lock.unlock(held)
-    except StateConflict as conflict:
-        complain("lockprovider", str(conflict))
-        return False
+            existed = lock.unlock(held)
+        except (*EXPECTED, KeyboardInterrupt) as error:
+            existed = not isinstance(error, StateConflict)
+            check = f"check with `lockprovider state who {arguments.url} --style {_STYLE}`"
+            complain("lockprovider", f"the unlock failed: {str(error) or 'interrupted'}; {check}")
+    if not existed:
+        result.why = f"another process unlocked the state; the command ended with exit code {result.code}"
+        result.outcome, result.code = "lost", LOST
+    return result
 
 
 def _lock_fields(lock: TfLockFile) -> dict[str, str]:

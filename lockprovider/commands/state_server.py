@@ -166,7 +166,6 @@ class StateServer:
 
         Not for a wrong password.
         """
-        self._heard(request.protocol)
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
             self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")
@@ -183,6 +182,7 @@ class StateServer:
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
+        self._heard(request.protocol)
         if request.path != "/state":
             return Reply.refusal(HTTPStatus.NOT_FOUND, "InvalidInput", f"the state is at {self.address}")
         if request.headers.get("Content-Encoding", "identity") != "identity":

@@ -15,7 +15,7 @@ from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands import table_services
-from lockprovider.commands.arguments import Commands, add_group
+from lockprovider.commands.arguments import Commands, add_group, positive, whole
 from lockprovider.commands.table_answers import (
     TABLE_CODES,
     VERSION,
@@ -80,7 +80,7 @@ def _add_create(commands: Commands) -> None:
         "--ordering", metavar="COLUMN", help="of two rows with one key, the one with the higher value wins"
     )
     parser.add_argument(
-        "--buckets", type=int, metavar="N", help="use Hudi's bucket index with N file groups in each partition"
+        "--buckets", type=positive, metavar="N", help="use Hudi's bucket index with N file groups in each partition"
     )
     add_bucket_by(parser)
     parser.add_argument(
@@ -120,12 +120,12 @@ def _add_queries(commands: Commands) -> None:
         "--read-optimized", action="store_true", help="read only the base files of a merge-on-read table"
     )
     parser.add_argument(
-        "--limit", type=int, default=20, metavar="N", help="print at most N rows; 0 prints all (default: 20)"
+        "--limit", type=whole, default=20, metavar="N", help="print at most N rows; 0 prints all (default: 20)"
     )
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--last", type=int, metavar="N", help="list only the latest N")
+    parser.add_argument("--last", type=positive, metavar="N", help="list only the latest N")
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
@@ -137,9 +137,7 @@ def _create(arguments: Any) -> CommandAnswer:
     """Create a table from the options, and return its answer; raises InvalidInput or a TableError."""
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
-    schema = (
-        pq.read_schema(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
-    )
+    schema = _like(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
     spec = TableSpec(
         arguments.name or arguments.url.rstrip("/").rpartition("/")[2],
         schema,
@@ -158,6 +156,13 @@ def _create(arguments: Any) -> CommandAnswer:
     return CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}")
 
 
+def _like(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidInput(f"--like {path} is no Parquet file that can be read: {error}") from error
+
+
 def _column(text: str) -> pa.Field:
     name, colon, kind = text.rpartition(":")
     if not colon or not name:
@@ -168,24 +173,15 @@ def _column(text: str) -> pa.Field:
 def _type(text: str) -> pa.DataType:
     """Parse a column's type: `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name.
 
-    Raises InvalidInput for others, ValueError for a decimal that is not of 1 to 38 digits.
+    Raises InvalidInput for others.
     """
-    if text == "timestamp":
-        return pa.timestamp("us", "UTC")
-    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
-        return pa.decimal128(int(match[1]), int(match[2]))
     try:
-        return pa.type_for_alias(text)
-    except ValueError:
+        if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
+            return pa.decimal128(int(match[1]), int(match[2]))
+        return pa.timestamp("us", "UTC") if text == "timestamp" else pa.type_for_alias(text)
+    except (ValueError, OverflowError):
         types = "bool, int32, int64, float32, float64, string, binary, date32, timestamp, decimal(10,2)"
         raise InvalidInput(f"{text!r} is not a type; use e.g. {types}") from None
-
-
-def _last(arguments: Any) -> int | None:
-    last: int | None = arguments.last
-    if last is not None and last < 1:
-        raise InvalidInput(f"--last {last} must be above zero")
-    return last
 
 
 def _partitions(arguments: Any) -> list[str] | None:
@@ -194,7 +190,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 def _timeline(arguments: Any) -> CommandAnswer:
     """List the instants, or write a picture of them and of the lock's holders into the file `--svg`."""
-    last, table = _last(arguments), opened(arguments)
+    last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
     tenures = _tenures(table)
@@ -247,8 +243,8 @@ def _info(arguments: Any) -> CommandAnswer:
 
 
 def _log(arguments: Any) -> CommandAnswer:
-    last, table = _last(arguments), opened(arguments)
-    commits = table.history()[::-1][:last]
+    table = opened(arguments)
+    commits = table.history()[::-1][: arguments.last]
     entries = [_commit(commit) for commit in commits]
     columns = ("completed", "instant", "operation", "inserted", "updated", "deleted", "files", "extra")
     rows = tuple(tuple(_short(entry[name]) for name in columns) for entry in entries)
@@ -317,14 +313,9 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
-    """Read rows batch by batch, at most `--limit` (0: all), and return them as an answer.
-
-    InvalidInput: a negative limit.
-    """
+    """Read rows batch by batch, at most `--limit` (0: all), and return them as an answer."""
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
-    if limit < 0:
-        raise InvalidInput(f"--limit {limit} must be 0 or more; 0 prints all rows")
     table = opened(arguments)
     options = {"as_of": arguments.as_of, "read_optimized": arguments.read_optimized}
     reader = table.scan(columns, partitions=_partitions(arguments), **options).to_reader()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, show_table, storage_options
-from lockprovider.commands.arguments import Commands, add_command
+from lockprovider.commands.arguments import Commands, add_command, to_json
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
@@ -112,7 +111,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
 def show(answer: CommandAnswer, *, as_json: bool) -> None:
     """Print an answer as JSON or as a table."""
     if as_json:
-        print(json.dumps(answer.data, default=str), flush=True)
+        print(to_json(answer.data), flush=True)
         return
     rows = [tuple(_text(cell) for cell in row) for row in answer.rows]
     if not rows:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
-from lockprovider.commands.arguments import Commands
+from lockprovider.commands.arguments import Commands, confirmed, hours, positive
 from lockprovider.commands.table_answers import VERSION, CommandAnswer, add_bucket_by, add_table_command, opened
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table
@@ -51,7 +50,7 @@ def add(commands: Commands) -> None:
     add_table_command(commands, "retire-metadata", _retire, about)
     about = "Record the bucket index of a JVM writer in the properties. All keys are read first, to check it."
     parser = add_table_command(commands, "adopt-buckets", _adopt, about)
-    parser.add_argument("buckets", type=int, metavar="N", help="the JVM writer's hoodie.bucket.index.num.buckets")
+    parser.add_argument("buckets", type=positive, metavar="N", help="the JVM writer's hoodie.bucket.index.num.buckets")
     add_bucket_by(parser)
 
 
@@ -60,12 +59,12 @@ def _add_clean(commands: Commands) -> None:
     parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
     keep = parser.add_mutually_exclusive_group()
     keep.add_argument(
-        "--commits", type=int, metavar="N", help="keep the files that the last N commits need (default: 10)"
+        "--commits", type=positive, metavar="N", help="keep the files that the last N commits need (default: 10)"
     )
     keep.add_argument(
-        "--hours", type=float, metavar="H", help="keep the files that a read as of the last H hours needs"
+        "--hours", type=hours, metavar="H", help="keep the files that a read as of the last H hours needs"
     )
-    keep.add_argument("--versions", type=int, metavar="N", help="keep N versions of each file group")
+    keep.add_argument("--versions", type=positive, metavar="N", help="keep N versions of each file group")
     parser.add_argument("--dry-run", action="store_true", help="only show the files that would be removed")
 
 
@@ -84,7 +83,7 @@ def _add_plan_options(parser: Any, participle: str) -> None:
     )
     choice.add_argument("--unschedule", metavar="INSTANT", help="remove this plan; no row changes")
     choice.add_argument(
-        "--unschedule-after", type=float, metavar="HOURS", help="remove all plans that no executor has run for HOURS"
+        "--unschedule-after", type=hours, metavar="HOURS", help="remove all plans that no executor has run for HOURS"
     )
     choice.add_argument("--dry-run", action="store_true", help=f"only show what would be {participle}")
 
@@ -136,14 +135,14 @@ def _add_cluster(commands: Commands) -> None:
     )
     parser.add_argument(
         "--target-file-bytes",
-        type=int,
+        type=positive,
         default=TARGET_FILE_BYTES,
         metavar="N",
         help="bytes of a new file (default: 128 MiB)",
     )
     parser.add_argument(
         "--small-file-bytes",
-        type=int,
+        type=positive,
         metavar="N",
         help="join files of fewer bytes (default: half of --target-file-bytes)",
     )
@@ -152,7 +151,10 @@ def _add_cluster(commands: Commands) -> None:
 
 def _cluster(arguments: Any) -> CommandAnswer:
     """Schedule, unschedule or run a clustering, or list its file groups with `--dry-run`."""
-    table, options = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
+    options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
+    if options != ([], TARGET_FILE_BYTES, None) and (arguments.scheduled or arguments.unschedule):
+        raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")
+    table = opened(arguments)
     schedule = partial(table.schedule_clustering, *options)
     planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
     if planned is not None:
@@ -180,9 +182,9 @@ def _add_archive(commands: Commands) -> None:
     """Register `archive` with its options."""
     about = "Move the oldest instants from the timeline into the archive; their rows stay."
     parser = add_table_command(commands, "archive", _archive, about)
-    parser.add_argument("--keep-min", type=int, metavar="N", help="commits that stay (default: 20)")
+    parser.add_argument("--keep-min", type=positive, metavar="N", help="commits that stay (default: 20)")
     parser.add_argument(
-        "--keep-max", type=int, metavar="N", help="archive only if there are more commits (default: 30)"
+        "--keep-max", type=positive, metavar="N", help="archive only if there are more commits (default: 30)"
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be archived")
 
@@ -221,8 +223,10 @@ def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
 def _savepoint(arguments: Any) -> CommandAnswer | int:
     """List, make or delete savepoints; return exit code 1 if none of this version can be deleted.
 
-    InvalidInput: `--delete` without a version.
+    InvalidInput: `--delete` without a version, or options that do not combine.
     """
+    if (arguments.list and arguments.version) or (arguments.comment and (arguments.list or arguments.delete)):
+        raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
     table = opened(arguments)
     if arguments.list:
         return _savepoints(table)
@@ -247,7 +251,7 @@ def _savepoints(table: Table) -> CommandAnswer:
 def _restore(arguments: Any) -> CommandAnswer | int:
     """Restore the table to a version after confirmation; without it, return exit code 1."""
     table = opened(arguments)
-    if not arguments.yes and not _confirmed(table, arguments.version):
+    if not confirmed(arguments, "" if arguments.yes else _undone(table, arguments.version), "table log"):
         complain("lockprovider", "not confirmed; nothing was changed")
         return REFUSED
     result = table.restore(arguments.version)
@@ -261,23 +265,17 @@ def _restore(arguments: Any) -> CommandAnswer | int:
     return CommandAnswer(fields, f"restored to {chosen}; undid {len(result.taken_back)} writes")
 
 
-def _confirmed(table: Table, version: str) -> bool:
-    """Show the commits that a restore undoes, and return whether the user types yes.
-
-    InvalidInput: stdin is no terminal.
-    """
-    if not sys.stdin.isatty():
-        raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider table log`, then add --yes")
+def _undone(table: Table, version: str) -> str:
     timeline = table.timeline()
     chosen = commit_of(timeline, version, reached(table))
     later = [i.begin for i in timeline.writes if (i.completion or "") > (chosen.completion or "")]
-    words = f"Undo the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good? Type yes: "
-    print(words, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == "yes"
+    return f"Undo the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good?"
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
     """Roll back the given pending write; without one, roll back dead writers and finish dead services' plans."""
+    if arguments.force and arguments.instant is None:
+        raise InvalidInput("--force needs INSTANT, the pending write to roll back")
     table = opened(arguments)
     if arguments.instant is None:
         instants = list(table.sweep())

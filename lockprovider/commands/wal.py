@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fsspec_cas import InvalidInput
+from fsspec_cas import InvalidInput, check_url
 from fsspec_cas.command import storage_options
-from lockprovider.commands.arguments import Commands, add_command, add_group, say
+from lockprovider.commands.arguments import Commands, add_command, add_group, pause, positive, say, seconds
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS
 from lockprovider.wal import LogBatch, LogReader, Position, Wal
 
@@ -29,7 +29,9 @@ def add_wal(commands: Commands) -> None:
     wal = add_group(commands, "wal", "Append to a shared log and read it. The log is a ring of objects.", _EXAMPLES)
     create = _command(wal, "create", _create, "Create the log; does nothing if it exists with the same settings.")
     how = create.add_mutually_exclusive_group()
-    how.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"objects in the ring (default: {SLOTS})")
+    how.add_argument(
+        "--slots", type=positive, default=SLOTS, metavar="N", help=f"objects in the ring (default: {SLOTS})"
+    )
     how.add_argument("--write-once", action="store_true", help="write each object once instead of using a ring")
     create.add_argument(
         "--retain", choices=RETAIN, default=RETAIN[0], help="which readers the ring waits for (default: %(default)s)"
@@ -39,8 +41,10 @@ def add_wal(commands: Commands) -> None:
     append.add_argument(
         "--producer", metavar="NAME", help="number the records, so that a repeated command appends none twice"
     )
-    append.add_argument("--first", type=int, default=1, metavar="N", help="the number of the first record (default: 1)")
-    append.add_argument("--fence", type=int, metavar="EPOCH", help="lead under this epoch; an older epoch is refused")
+    append.add_argument("--first", type=positive, metavar="N", help="the number of the first record (default: 1)")
+    append.add_argument(
+        "--fence", type=positive, metavar="EPOCH", help="lead under this epoch; an older one is refused"
+    )
     for name, run, text in (
         ("read", _read, "Show the records up to the end of the log."),
         ("tail", _tail, "Show new records until Ctrl-C."),
@@ -55,9 +59,9 @@ def add_wal(commands: Commands) -> None:
         )
         if name == "tail":
             parser.add_argument(
-                "--idle", type=float, default=1.0, metavar="S", help="longest pause between reads (default: 1)"
+                "--idle", type=pause, default=1.0, metavar="S", help="longest pause between reads (default: 1)"
             )
-            parser.add_argument("--timeout", type=float, metavar="S", help="end after S seconds without a record")
+            parser.add_argument("--timeout", type=seconds, metavar="S", help="end after S seconds without a record")
     trim = _command(wal, "trim", _trim, "Allow old slots to be overwritten.")
     trim.add_argument(
         "--before", metavar="SLOT:OFFSET", help="the first position to keep (default: that of the slowest reader)"
@@ -68,7 +72,7 @@ def add_wal(commands: Commands) -> None:
         metavar="URL",
         help="the log that continues this one; the log sends its writers and readers there",
     )
-    seal.add_argument("--fence", type=int, metavar="EPOCH", help="seal under this epoch; an older epoch is refused")
+    seal.add_argument("--fence", type=positive, metavar="EPOCH", help="seal under this epoch; an older one is refused")
     _command(wal, "info", _info, "Show the log's length, leader, producers and readers.")
     drop = _command(wal, "drop", _drop, "Forget a reader, so that the ring no longer waits for it.")
     drop.add_argument("reader", metavar="NAME", help="the reader's name, as `info` shows it")
@@ -90,10 +94,13 @@ def _create(arguments: Any) -> None:
 
 def _append(arguments: Any) -> None:
     """Append the arguments or stdin's lines, with `--fence` as leader, and print how many were new."""
-    records: Iterable[str] = arguments.records or (line.rstrip("\n") for line in sys.stdin)
-    data = (record.encode() for record in records)
+    data: Iterable[bytes] = [record.encode() for record in arguments.records]
+    if not data:
+        data = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
     log, producer = _opened(arguments), arguments.producer
-    first = None if producer is None else arguments.first
+    if arguments.first is not None and producer is None:
+        raise InvalidInput("--first needs --producer NAME, whose records it numbers")
+    first = None if producer is None else arguments.first or 1
     if arguments.fence is not None:
         with log.lead(fence=arguments.fence, producer=producer) as out:
             results = out.append_many(data, first=first)
@@ -157,6 +164,8 @@ def _trim(arguments: Any) -> None:
 
 
 def _seal(arguments: Any) -> None:
+    if arguments.successor:
+        check_url(arguments.successor)
     end = _opened(arguments).seal(arguments.successor, fence=arguments.fence)
     say(arguments, {"outcome": "sealed", "end": str(end)}, f"sealed at {end}")
 

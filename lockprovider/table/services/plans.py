@@ -135,12 +135,16 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """List the timeline; raise `Aborted` if a write is pending, as its JVM writer may be building a metadata table."""
+    """List the timeline; raise `Aborted` if a write is pending, as it may go by the properties that are to change.
+
+    A JVM writer that has begun may be building the metadata table.
+    """
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
-            f"write {min(pending)} is pending, and its writer may be building the metadata table: try again when it is "
-            "done; if its writer is dead, `lockprovider table rollback URL` first"
+            f"write {min(pending)} is pending, and its writer goes by the table's present properties (it may be "
+            "building the metadata table): try again when it is done; if its writer is dead, `lockprovider table "
+            "rollback URL` first"
         )
 
 

@@ -119,3 +119,9 @@ def test_signal_ends_the_wait_for_election(url, started) -> None:
     assert watching.stdout.readline().startswith("resigned  vm-9, in term")
     watching.send_signal(signal.SIGINT)
     assert watching.wait(240) == 130
+
+
+def test_command_keeps_its_exit_code_when_the_term_cannot_be_resigned(url, here) -> None:
+    damage = f"echo damaged > {url[7:]}; exit 7"
+    said = here("elect", url, "--", "sh", "-c", damage, code=7)
+    assert "the release failed" in said

@@ -128,3 +128,11 @@ def test_put_of_an_older_epoch_is_refused(url, how) -> None:
     )
     queue("put", url, "c", "--fence", 3, *how)
     assert [letter.body for letter in Queue.open(url).peek()].count("b") == 0
+
+
+def test_command_that_does_not_exist_spends_no_attempt(url) -> None:
+    queue("create", url, "--max-attempts", 1)
+    queue("put", url, "1")
+    assert "'no-such-command'" in queue("work", url, "--until-empty", "--", "no-such-command", code=2).stderr
+    stat = json.loads(queue("stat", url, "--json").stdout)
+    assert (stat["ready"], stat["dead"]) == (1, 0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S, until
 from typed import typed
 
 from lockprovider import LeaseLost
@@ -122,8 +125,12 @@ def test_run_passes_the_environment_and_the_exit_code_on(url) -> None:
     done = state("run", url, "--", "sh", "-c", 'echo "$TF_HTTP_ADDRESS $TF_HTTP_USERNAME"; exit 7', code=7)
     assert done.stdout.startswith(b"http://127.0.0.1:")
     assert done.stdout.endswith(b" lockprovider\n")
-    assert b"no command" in state("run", url, code=2).stderr
-    assert b"no-such-command" in state("run", url, "--", "no-such-command", code=2).stderr
+    assert b"no command" in state("run", url, code=125).stderr
+    assert b"no-such-command" in state("run", url, "--", "no-such-command", code=127).stderr
+    told = state("run", url, "--json", "--", "sh", "-c", "exit 7", code=7).stderr.splitlines()[-1]
+    assert json.loads(told) | {"why": ""} == {
+        "outcome": "ended", "code": 7, "epoch": None, "held_s": None, "reason": None, "why": ""
+    }  # fmt: skip
 
 
 def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:
@@ -145,7 +152,7 @@ def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:
     state("unlock", url, *style, "--id", left)
     assert b"not locked" in state("unlock", url, *style, "--yes").stdout
     assert b"another process unlocked" in state("lock", url, *style, "--", "rm", f"{url[7:]}.tflock", code=123).stderr
-    assert b"no-such-command" in state("lock", url, *style, "--", "no-such-command", code=125).stderr
+    assert b"no-such-command" in state("lock", url, *style, "--", "no-such-command", code=127).stderr
     assert b"not locked" in state("who", url, *style).stdout
     assert b"--style" in state("lock", url, code=2).stderr
 
@@ -154,3 +161,41 @@ def test_get_from_a_missing_bucket_names_the_bucket(ministack) -> None:
     options = json.dumps(ministack.storage_options)
     refused = state("get", "s3://no-such-bucket-here/network.json", "--storage-options", options, code=2)
     assert b"the bucket 'no-such-bucket-here' does not exist" in refused.stderr
+
+
+@pytest.mark.parametrize("words", [("run",), ("lock", "--style", "tflock")])
+@pytest.mark.parametrize("name", ["QUIT", "USR1", "TERM"])
+def test_command_gets_every_signal_and_nothing_stays_locked(url, tmp_path, words, name) -> None:
+    """Of `consul lock`, QUIT and HUP left the command without its holder (hashicorp/consul#1210, #2489)."""
+    ready = tmp_path / "ready"
+    script = f'trap "exit 9" {name}; touch {ready}; while :; do sleep 0.05; done'
+    command = [COMMAND, "state", words[0], url, *words[1:]]
+    running = subprocess.Popen([*command, "--", "sh", "-c", script], stdin=subprocess.DEVNULL)
+    until(ready.exists)
+    running.send_signal(getattr(signal, f"SIG{name}"))
+    assert running.wait(PATIENCE_S) == 9
+    assert b"not locked" in state("who", url, "--style", "tflock").stdout
+
+
+@pytest.mark.parametrize("words", [("run",), ("lock", "--style", "tflock")])
+def test_command_is_ended_when_its_holder_is_killed(url, tmp_path, words) -> None:
+    number = tmp_path / "number"
+    command = [COMMAND, "state", words[0], url, *words[1:]]
+    script = f"echo $$ > {number}.new; mv {number}.new {number}; exec sleep 1000"
+    running = subprocess.Popen([*command, "--", "sh", "-c", script], stdin=subprocess.DEVNULL)
+    until(number.exists)
+    running.kill()
+    running.wait(PATIENCE_S)
+    until(lambda: not Path(f"/proc/{number.read_text().strip()}").exists())
+
+
+def test_command_keeps_its_exit_code_when_the_unlock_fails(url, tmp_path) -> None:
+    lock = f"{url[7:]}.tflock"
+    script = f"rm {lock}; ln -s {lock} {lock}; exit 7"
+    done = state("lock", url, "--style", "tflock", "--", "sh", "-c", script, code=7)
+    assert b"the unlock failed" in done.stderr
+    assert b"state who" in done.stderr
+
+
+def test_deeply_nested_state_is_bad_input(url) -> None:
+    assert b"is not JSON" in state("put", url, stdin=b"[" * 100_000 + b"]" * 100_000, code=2).stderr

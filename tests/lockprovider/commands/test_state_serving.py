@@ -204,6 +204,19 @@ def test_silent_connections_above_the_limit_do_not_delay_other_clients(running, 
         one.close()
 
 
+def test_clients_with_a_wrong_password_are_counted_as_silent_ones(running, monkeypatch) -> None:
+    """Their bodies never come, and the oldest of them are closed for the newest."""
+    monkeypatch.setattr(serving, "_SILENT", 4)
+    strangers = [running.connect() for _ in range(4)]
+    for stranger in strangers:
+        stranger.sendall(b"POST /state HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert stranger.recv(65536).startswith(b"HTTP/1.1 401 ")
+    assert len(running.server._silent) == 4
+    assert running.ask("POST", tf(1))[0] == 200
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_slow_client_is_disconnected(strict) -> None:
     with strict.connect() as silent, strict.connect() as half:
         half.sendall(b"POST /state HTTP/1.1\r\nHo")

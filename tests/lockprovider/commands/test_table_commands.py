@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from patience import until
@@ -26,7 +28,7 @@ from lockprovider.commands.table_picture import Bar, draw_timeline, lanes, with_
 from lockprovider.storage_lock.audit import Tenure, places
 from lockprovider.storage_lock.audit_log import set_enabled
 from lockprovider.storage_lock.lanes import WIDTH
-from lockprovider.table import Table, WriteConflict
+from lockprovider.table import Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back
 from lockprovider.table.transaction.retry import transact
@@ -282,7 +284,7 @@ def test_timeline_draws_latest_instants_with_whole_labels(folder: Path, run: Any
     every = {instant.begin for instant in Table.open(str(folder)).timeline().instants}
     assert drawn == {*sorted(every)[-2:]}
     refused = run("timeline", folder, "--last", 0)
-    assert (refused.code, "--last 0 must be above zero" in refused.err) == (2, True)
+    assert (refused.code, "--last: '0' is not a whole number, 1 or more" in refused.err) == (2, True)
     bars = [Bar(0, 10, "write", "one"), Bar(5, 15, "write", "two"), Bar(7, 20, "write", "three")]
     texts = [*ET.fromstring(draw_timeline(bars, "t")).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314 - our own
     assert [text.text for text in texts].count("writers") == 1
@@ -367,7 +369,7 @@ def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> Non
         (["clean", "{}/t", "--hoodie", "mode=x"], 2, "--hoodie 'mode=x' is not a key"),
         (["clean", "{}/t", "--hoodie", "hoodie.client.heartbeat.interval_in_ms=soon"], 2, "is not a number"),
         (["log", "{}/t", "-o", "nonsense"], 2, "KEY=VALUE"),
-        (["read", "{}/t", "--limit", "-1"], 2, "--limit -1"),
+        (["read", "{}/t", "--limit", "-1"], 2, "--limit: '-1'"),
     ],
 )
 def test_impossible_request_prints_one_sentence_with_the_next_step(
@@ -411,3 +413,16 @@ def test_table_is_shared_by_its_option(folder: Path, run: Any) -> None:
     assert properties.read_text() == other
     assert "hoodie.write.auto.upgrade" in run("share", folder).out
     assert properties.read_text() == shared
+
+
+def test_rows_that_json_has_no_words_for_are_json_all_the_same(tmp_path: Path, run: Any) -> None:
+    """Of pyiceberg and Snowflake's command, such rows are no JSON (apache/iceberg#6590, snowflake-cli#2386)."""
+    spec = TableSpec("t", pa.schema([("id", pa.int64()), ("x", pa.float64()), ("raw", pa.binary())]), "id")
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    numbers = [math.nan, math.inf, -math.inf, 0.5, None]
+    table.append(pa.table({"id": range(5), "x": numbers, "raw": [b"\xff", b"", None, b"a", b"b"]}))
+    told = run("read", tmp_path / "t", "--columns", "x,raw", "--json")
+    rows = json.loads(told.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert {(row["x"], row["raw"]) for row in rows} == {
+        ("NaN", "/w=="), ("Infinity", ""), ("-Infinity", None), (0.5, "YQ=="), (None, "Yg==")
+    }  # fmt: skip

@@ -28,7 +28,8 @@ def wal(capsys, monkeypatch):
     """One command to its end, in this process. It never shows a traceback."""
 
     def run(*arguments, stdin="", code=0):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        given = stdin if isinstance(stdin, bytes) else stdin.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         capsys.readouterr()
         done = main(["wal", *map(str, arguments)])
         said = capsys.readouterr()
@@ -109,3 +110,16 @@ def test_tail_shows_new_records_until_it_is_interrupted(url) -> None:
     finally:
         tail.kill()
         tail.communicate()
+
+
+def test_lines_of_stdin_are_appended_as_the_bytes_that_they_are(url, wal) -> None:
+    wal("create", url)
+    wal("append", url, stdin=b"\xff\xfe\r\nplain\n\x00")
+    records = [json.loads(line) for line in wal("read", url, "--json").out.splitlines()]
+    assert [record.get("base64") or record["record"] for record in records] == ["//4=", "plain", "\x00"]
+
+
+def test_log_is_not_sealed_for_a_successor_that_is_no_url(url, wal) -> None:
+    wal("create", url)
+    assert "write s3://orders" in wal("seal", url, "--successor", "s3:/orders", code=2).err
+    wal("append", url, "a")

@@ -155,6 +155,16 @@ def test_metadata_table_is_not_retired_while_a_writer_may_build_it(table: Table,
     assert table.retire_metadata_table() == 0
 
 
+def test_settings_are_not_removed_while_a_writer_goes_by_them(table: Table) -> None:
+    table.share()
+    pending = table.transaction()
+    engine.write(pending, upserts=rows((1, "a", 1)))
+    with pytest.raises(Aborted, match=rf"write {pending.begin} is pending, and its writer goes by the table's present"):
+        table.unshare()
+    pending.rollback()
+    assert table.unshare()
+
+
 def made_by_the_jvm(folder: Path) -> Table:
     return Table.open(str(unpacked("mdt_v9_default", folder)), settings=replace(SETTINGS, write_metadata=True))
 

@@ -31,6 +31,7 @@ from lockprovider.table.files.footers import FooterNote, decode_notes, encode_no
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice
 
 PATH = "folder/object-of-this-test"
 LOG = Log("trips").plus(
@@ -123,7 +124,7 @@ ELECTION = ElectionRecord(3, "owner", "name", 15_000, "write", False, "heir", 9,
 READER = {"format": 1, "log": "log-id", "slot": 3, "offset": 9, "epoch": 1, "rev": 4}
 MANIFEST = LogManifest("log-id", 64, "readers", 3, 8, {"billing": 3}, 5, {"more": 1})
 _DONE = Instant("20260105010203004", Action.COMMIT, InstantState.COMPLETED, "20260105010203104")
-_FILES = {"p": (("p/f-0_0-0-0_20260105010203004.parquet", 100, ()),)}
+_FILES = (FileSlice("p", "f-0", "20260105010203004", "p/f-0_0-0-0_20260105010203004.parquet", 100),)
 CHECKPOINT = Checkpoint("trips", 2, Timeline.of_done([_DONE], []), _FILES)
 NOTES = {"p/f.parquet": FooterNote(("a", "z"), "ZmlsdGVy")}
 AUDIT = AuditRecord("owner", 1, 2, "START", 3, True)

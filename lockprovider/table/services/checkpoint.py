@@ -73,11 +73,11 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
     view = _complete_view(table, table.lock.look())
     if view is None:
         return
-    contents = Checkpoint.of(view.log, view.position, view.timeline, (view.slices or {}).values())
+    slices = tuple((view.slices or {}).values())
+    contents = Checkpoint(view.log, view.position, view.timeline, slices)
     table.store.put_if_absent(checkpoint.checkpoint_path(view.log, number), contents.encode(), create_once=True)
     if number > checkpoint.KEPT:
         table.store.delete(checkpoint.checkpoint_path(view.log, number - checkpoint.KEPT))
-    slices = (view.slices or {}).values()
     if table.place.footer_notes.put(table.store, view.timeline.latest_time, [file_slice.path for file_slice in slices]):
         _merge_notes(table, slices)
 

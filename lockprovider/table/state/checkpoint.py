@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, pairwise, repeat
 from operator import add
 from typing import Any
@@ -17,7 +16,7 @@ from urllib.parse import quote
 
 from fsspec_cas import Store
 from lockprovider import Lock, Log
-from lockprovider.bounded import Undecodable, inflate, parse_json, plausible, text_in, whole_in
+from lockprovider.bounded import as_text, as_whole, inflate, parse_json, plausible, text_in, whole_in
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import parse_base_file, parse_log_file
 from lockprovider.table.timeline.timeline import Timeline
@@ -67,43 +66,30 @@ _VERSION = 2
 _LEVEL = 1  # most content is random ids
 _DIGITS = 17  # of a time; shorter times are stored by name
 
-_Log = tuple[str, int, str]  # path, size in bytes, completion time
-_Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file or empty, its size, the log files
-
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at position `position` of the log `log`; `files`: the latest slices by partition."""
+    """The table at position `position` of the log `log`; `slices`: the latest slice of each file group."""
 
     log: str
     position: int
     timeline: Timeline
-    files: Mapping[str, tuple[_Slice, ...]]
-
-    @classmethod
-    def of(cls, log: str, position: int, timeline: Timeline, slices: Iterable[FileSlice]) -> Checkpoint:
-        """Make a checkpoint of a timeline and its latest slices."""
-        files: dict[str, list[_Slice]] = {}
-        for slice_ in sorted(slices):
-            logs = tuple((log.path, log.size, log.completion) for log in slice_.logs)
-            files.setdefault(slice_.partition, []).append((slice_.path, slice_.size, logs))
-        return cls(log, position, timeline, {partition: tuple(rows) for partition, rows in files.items()})
-
-    @cached_property
-    def slices(self) -> tuple[FileSlice, ...]:
-        """The latest slice of each file group."""
-        return tuple(_slice(partition, row) for partition, rows in self.files.items() for row in rows)
+    slices: tuple[FileSlice, ...]
 
     def encode(self) -> bytes:
         """Encode as deflated JSON."""
         done, names = _parted(self.timeline)
+        files: dict[str, list[Any]] = {}
+        for slice_ in sorted(self.slices):
+            logs = [(log.path, log.size, log.completion) for log in slice_.logs]
+            files.setdefault(slice_.partition, []).append((slice_.path, slice_.size, logs))
         fields = {
             "version": _VERSION,
             "log": self.log,
             "place": self.position,
             "done": {action: _differences(times) for action, times in done.items()},
             "instants": names,
-            "files": dict(self.files),
+            "files": files,
         }
         return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), _LEVEL)
 
@@ -119,26 +105,10 @@ class Checkpoint:
                 instant for action, times in fields["done"].items() for instant in _instants(Action(action), *times)
             ]
             timeline = Timeline.of_done(done, fields["instants"])
-            checkpoint = cls(text_in(fields, "log"), whole_in(fields, "place"), timeline, _files(fields["files"]))
-            checkpoint.slices  # noqa: B018 - raises for a wrong file name
+            slices = tuple(_slice(partition, *row) for partition, rows in fields["files"].items() for row in rows)
+            return cls(text_in(fields, "log"), whole_in(fields, "place"), timeline, slices)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error):
             return None
-        return checkpoint
-
-
-def _files(files: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
-    """Return the decoded slices unchanged.
-
-    Raises `Undecodable` if a path, size or log has a wrong type, or a slice has no file.
-    """
-    for rows in files.values():
-        for path, size, logs in rows:
-            if type(path) is not str or type(size) is not int or type(logs) is not list or not (path or logs):
-                raise Undecodable(f"a slice is {path!r}")
-            for name, length, done in logs:
-                if type(name) is not str or type(length) is not int or type(done) is not str:
-                    raise Undecodable(f"a log file is {name!r}")
-    return files
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
@@ -171,19 +141,20 @@ def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[In
     return map(Instant, map(str, begins), repeat(action), repeat(InstantState.COMPLETED), completions)
 
 
-def _slice(partition: str, row: _Slice) -> FileSlice:
+def _slice(partition: str, path: str, size: int, rows: Iterable[tuple[str, int, str]]) -> FileSlice:
     """Make the file slice of a stored row: base path or empty, its size, logs.
 
-    Raises IndexError if neither the path nor a log has a valid name.
+    Raises ValueError for a value of another type, IndexError if neither the path nor a log has a valid name.
     """
-    path, size, rows = row
     logs = tuple(
-        SliceLog(file, name, taken, done) for name, taken, done in rows if (file := parse_log_file(_name(name)))
+        SliceLog(file, as_text(name, "a log"), as_whole(taken, "its size"), as_text(done, "its completion"))
+        for name, taken, done in rows
+        if (file := parse_log_file(_name(name)))
     )
-    base = parse_base_file(_name(path))
+    base = parse_base_file(_name(as_text(path, "a base file")))
     if base is None:
         return FileSlice.of_logs(partition, logs[0].file.file_id, logs)
-    return FileSlice(partition, base.file_id, base.begin, path, size, logs)
+    return FileSlice(partition, base.file_id, base.begin, path, as_whole(size, "its size"), logs)
 
 
 def _name(path: str) -> str:

@@ -264,7 +264,7 @@ def test_slices_with_log_files_survive_a_checkpoint(tmp_path: Path) -> None:
         table.upsert(mor_rows((1, "a", str(number), 2), (3, "c", "y", 1)))
     seen = table.snapshot()
     assert any(len(one.logs) > 1 for one in seen.slices)
-    found = Checkpoint.decode(Checkpoint.of("log", 3, seen.timeline, seen.slices).encode())
+    found = Checkpoint.decode(Checkpoint("log", 3, seen.timeline, seen.slices).encode())
     assert found is not None
     assert [(one, one.path, one.size, one.logs) for one in found.slices] == [
         (one, one.path, one.size, one.logs) for one in seen.slices

@@ -26,7 +26,7 @@ FOUND_OUT = (
 
 
 def again(timeline: Timeline) -> Timeline:
-    found = Checkpoint.decode(Checkpoint.of("log", 3, timeline, ()).encode())
+    found = Checkpoint.decode(Checkpoint("log", 3, timeline, ()).encode())
     assert found is not None
     return found.timeline
 
@@ -51,7 +51,7 @@ def test_commit_takes_five_bytes_of_a_checkpoint() -> None:
         ms += draw.randrange(300, 6000)
         names.append(f"{format_ms(ms)}_{format_ms(ms + draw.randrange(150, 290))}.commit")
     timeline = Timeline.of(names)
-    assert len(Checkpoint.of("log", 3, timeline, ()).encode()) < 5 * len(names)
+    assert len(Checkpoint("log", 3, timeline, ()).encode()) < 5 * len(names)
     assert again(timeline).instants == timeline.instants
 
 

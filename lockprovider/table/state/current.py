@@ -36,10 +36,9 @@ from lockprovider.table.format.shapes import check_readable
 from lockprovider.table.format.writer_settings import is_unordered
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import completions, reach
-from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.state.knowledge import CachedProperties, TableKnowledge, TableView
 from lockprovider.table.state.metadata_table import listed_files
-from lockprovider.table.state.parallel import Stale, concurrently, files_below, repeat_while_stale
+from lockprovider.table.state.parallel import Stale, both, concurrently, files_below, repeat_while_stale
 from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
@@ -143,7 +142,8 @@ class CurrentState:
         if not listed.writes:
             check_readable(self.config())  # a downgrade leaves an empty folder
         timeline = visible_part(listed, before)
-        if timeline is None and not before.log and self._appears_in_order():
+        properties = self._knowledge.properties
+        if timeline is None and not before.log and properties is not None and not is_unordered(properties.config):
             return listed
         timeline = visible_part(listed, before, _decisions(self._record())) if timeline is None else timeline
         if timeline is None:
@@ -153,10 +153,6 @@ class CurrentState:
                 )
             )
         return timeline
-
-    def _appears_in_order(self) -> bool:
-        properties = self._knowledge.properties
-        return properties is not None and not is_unordered(properties.config)
 
     def listed(self) -> Timeline:
         """List the whole timeline and cache it; raises `TableReplaced` for another table."""
@@ -240,11 +236,9 @@ class CurrentState:
 
         `record`: read before. `decided`: publishes in it that are not stored yet count.
         """
-        timelines: list[Timeline] = []
-        config, _ = concurrently(self._store, [self.config, lambda: timelines.append(self.listed())])
-        assert config is not None  # noqa: S101
-        check_readable(config)  # before the timeline of another version is cached
-        return self._knowledge.learn(record, timelines[0], config, decided=decided)
+        config, listed = both(self._store, self.config, self.listed)
+        check_readable(config)
+        return self._knowledge.learn(record, listed, config, decided=decided)
 
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
         """Return and cache the cached view, or a stored checkpoint's, advanced to the end of the log in `record`.
@@ -255,12 +249,9 @@ class CurrentState:
         view = self._knowledge.view_at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
             return view
-        checkpoints: list[Checkpoint | None] = []
         # Cached properties may be older than the log.
-        config, _ = concurrently(
-            self._store, [self.config, lambda: checkpoints.append(checkpoint.find(self._store, log))]
-        )
-        if config is None or (newest := checkpoints[0]) is None:
+        config, newest = both(self._store, self.config, partial(checkpoint.find, self._store, log))
+        if newest is None:
             return None
         slices = {slice_.group: slice_ for slice_ in newest.slices}
         return self._knowledge.adopt(log, TableView(newest.timeline, config, newest.log, newest.position, slices))
@@ -292,15 +283,13 @@ class CurrentState:
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """Return a completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
         name = instant.file_name
-        metadata = self._knowledge.metadata(name)
-        while metadata is None:
+        while (metadata := self._knowledge.metadata(name)) is None:
             try:
                 self._knowledge.remember(name, self._store.read(f"{TIMELINE}/{name}").data)
             except ObjectNotFound as error:
                 raise HistoryGone(
                     f"commit {name} was archived or taken back since it was listed; read the table again"
                 ) from error
-            metadata = self._knowledge.metadata(name)
         return metadata
 
     def schema(self, timeline: Timeline) -> pa.Schema:

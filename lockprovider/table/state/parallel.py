@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fsspec_cas import Entry, Store
 from fsspec_cas.bridge.background import submit
 
 T = TypeVar("T")
+U = TypeVar("U")
 _MOST = 8  # requests at a time
 
 
@@ -21,6 +22,13 @@ def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     A call's error is raised at its turn; calls not begun are cancelled.
     """
     return list(in_order(calls, min(_MOST, max(1, len(calls))) if store.is_remote else 1))
+
+
+def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple[T, U]:
+    """Make both calls, in parallel for a remote store; return their results. Raises as `concurrently`."""
+    calls: list[Callable[[], Any]] = [first, second]
+    one, other = concurrently(store, calls)
+    return one, other
 
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:

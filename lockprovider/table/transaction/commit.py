@@ -104,7 +104,7 @@ class Committing:
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
         alone = bool(self._staged.staged) or self._listing is not None or carries
-        unknown, others_can_judge = None, proposal.others_can_judge and not alone
+        unknown, others_can_judge = None, bool(proposal.rule) and not alone
         for tried in range(_TRIES):
             try:
                 outcome = self._try_group() if others_can_judge and tried < _LOGS else self._try_held(unknown)
@@ -154,7 +154,8 @@ class Committing:
             return _Undecided(hold=True)
         done = view.timeline.written_at(begin)
         if done is not None and done.completion is not None:
-            return self._report_and_finish(done.completion)  # decided before the log ended
+            table.report("committed", begin, completion=done.completion)
+            return self._finish(done.completion)  # decided before the log ended
         if view.timeline.pending(Action.RESTORE):
             return _Undecided(restoring=view.timeline)
         if done is None:
@@ -174,15 +175,18 @@ class Committing:
             self._waited_s += table.world.monotonic_s() - asked_s
         if isinstance(outcome, Decided):
             name = outcome.path.removeprefix(f"{TIMELINE}/")
-            table.knowledge.remember(name, proposal.data)
-            table.knowledge.committed_s[name] = table.world.monotonic_s()
+            completion = self._note(name, proposal.data)
             checkpoint.write_if_due(table, outcome.position)
-            return self._report_and_finish(name.partition("_")[2].partition(".")[0], outcome.posted)
+            return self._finish(completion, outcome.posted)
         return _Undecided(hold=isinstance(outcome, Hold))
 
-    def _report_and_finish(self, completion: str, posted: str = "") -> str:
-        self._table.report("committed", self._proposal.begin, completion=completion)
-        return self._finish(completion, posted)
+    def _note(self, name: str, data: bytes) -> str:
+        """Cache and report the commit with this file name; return its completion time."""
+        table, completion = self._table, name.partition("_")[2].partition(".")[0]
+        table.knowledge.remember(name, data)
+        table.knowledge.committed_s[name] = table.world.monotonic_s()
+        table.report("committed", self._proposal.begin, completion=completion)
+        return completion
 
     def _finish(self, completion: str, posted: str = "") -> str:
         """End transaction and heartbeat; remove markers, staged copies and the `posted` intent in the background.
@@ -197,28 +201,19 @@ class Committing:
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
     def _try_held(self, unknown: PublishUnknown | None) -> str | _Undecided:
-        """Acquire the lock and publish as `_commit_under`; if store or lock fails, raise the earlier error `unknown`.
+        """Acquire the lock and publish as `_commit_under`; `unknown`: of an earlier try that may still be decided.
 
-        `unknown`: of an earlier try that may still be decided, or None; then the failure passes.
+        Then a refusal repeats it once with the log ended, so that no other writer decides a posted intent later; and
+        `unknown` is raised if store or lock fails.
         """
         try:
-            if unknown is not None:
-                return self._try_held_after_post()
-            return self._commit_under(self._acquire())
+            with contextlib.suppress(*_REFUSED if unknown is not None else ()):
+                return self._commit_under(self._acquire())
+            return self._commit_under(self._acquire(keeps_log=False))
         except (CasError, NotAcquired) as error:
             if unknown is not None:
                 raise unknown from error
             raise
-
-    def _try_held_after_post(self) -> str | _Undecided:
-        """Acquire the lock and publish as `_commit_under`; if refused, repeat once with the log ended.
-
-        That ends posted intents, so that no other writer decides the commit later.
-        """
-        try:
-            return self._commit_under(self._acquire())
-        except _REFUSED:
-            return self._commit_under(self._acquire(keeps_log=False))
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
         """Report the wait, acquire the table lock, and add the time to the seconds waited. `keeps_log`: see `Lock`."""
@@ -270,10 +265,7 @@ class Committing:
         staged = self._staged if data is proposal.data else self._stage(data)
         # `new`: no other writer has this begin time, and the completion time exceeds all listed ones.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
-        table.knowledge.remember(name, data)
-        table.knowledge.committed_s[name] = table.world.monotonic_s()
-        table.report("committed", proposal.begin, completion=completion)
-        return completion
+        return self._note(name, data)
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
         """Return the encoded commit with the keys of `carried_keys` in the last commit that has some; its own keys win.

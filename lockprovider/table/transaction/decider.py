@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import astuple, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _PREFIX = f"{TIMELINE}/"
 _LARGEST = 1 << 16  # bytes of the header before the data
-_KEPT = 1000  # decoded proposals
+_KEPT = 256  # decoded proposals: two batches
 
 
 def encode(proposal: Proposal) -> bytes:
@@ -118,7 +119,6 @@ class TableDecider:
         self._table = table
         self._latest = latest
         self._config = ""
-        self._decoded: dict[bytes, Proposal | None] = {}
 
     def refresh(self, seen_s: float) -> None:
         """Read the table's properties again, since they may change without the lock."""
@@ -130,7 +130,7 @@ class TableDecider:
 
         Raises `JudgeAnew` if the intent or an entry cannot be decoded, or keys must be compared.
         """
-        proposal = self._proposal(intent)
+        proposal = _proposal_in(intent.body)
         if proposal is None:
             raise JudgeAnew
         refuse(proposal, [self._known(entry) for entry in since])
@@ -140,7 +140,7 @@ class TableDecider:
 
         None: the intent has no proposal, or one made with other properties or without a valid begin time.
         """
-        proposal = self._proposal(intent)
+        proposal = _proposal_in(intent.body)
         if proposal is None or proposal.config != self._config:
             return None
         named = (parse_instant(_name(entry)) for entry in log.entries)
@@ -148,18 +148,6 @@ class TableDecider:
         now_ms = min(now_ms, self._table.clock.now_ms())
         name = proposal.completed(time_after(now_ms, self._latest, proposal.begin, *times)).file_name
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, proposal.data)
-
-    def _proposal(self, intent: Intent) -> Proposal | None:
-        """Decode and cache the proposal in the intent's body; None if it has none. Empties the cache at `_KEPT`."""
-        if intent.body not in self._decoded:
-            try:
-                proposal: Proposal | None = decode(intent.body)
-            except (ValueError, KeyError, TypeError, Corrupt):
-                proposal = None
-            if len(self._decoded) >= _KEPT:
-                self._decoded.clear()
-            self._decoded[intent.body] = proposal
-        return self._decoded[intent.body]
 
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
         """Return the instant and metadata in this log entry, and cache them; raise `JudgeAnew` without valid bytes.
@@ -180,6 +168,15 @@ class TableDecider:
         if metadata is None:
             raise JudgeAnew
         return instant, metadata
+
+
+@lru_cache(maxsize=_KEPT)
+def _proposal_in(body: bytes) -> Proposal | None:
+    """Decode the proposal in an intent's body; None if it has none."""
+    try:
+        return decode(body)
+    except (ValueError, KeyError, TypeError, Corrupt):
+        return None
 
 
 def _name(entry: LogEntry) -> str:

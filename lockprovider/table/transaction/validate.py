@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas import ObjectNotFound
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import ARCHIVED, Aborted, InvalidRecords, WriteConflict
 from lockprovider.table.files.keys import KeyFile
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from lockprovider.table.transaction.proposal import Basis, Proposal
 
 
-LOOKED_AT_MS = 1000
+LOOKED_AT_MS = 1000  # the age from which a write is looked for
 _OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 
 _Done = tuple[Instant, CommitMetadata]  # a completed write
@@ -110,7 +109,9 @@ def _check_alive(
     Raises `UnsupportedTable` if the changed table cannot be written here.
     """
     begin, timeline = proposal.begin, view.timeline
-    if not (timeline.is_pending(begin) if view.listed else _is_there(table, proposal)):
+    # A rollback without the lock removes the inflight file, unseen in the log.
+    is_young = table.clock.now_ms() - to_ms(begin) < LOOKED_AT_MS
+    if not (timeline.is_pending(begin) if view.listed else is_young or table.current.has(proposal.inflight)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     heartbeat.require_alive()
     if rollback.pending_rollback_of(table, timeline, begin, since=begin) is not None:
@@ -118,20 +119,6 @@ def _check_alive(
     if view.config != basis.config:
         writable_config(table, view.config)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
-
-
-def _is_there(table: TableContext, proposal: Proposal) -> bool:
-    """Return whether the inflight file exists, by a HEAD request; True for a write younger than `LOOKED_AT_MS`.
-
-    A rollback without the lock removes the file, unseen in the log.
-    """
-    if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
-        return True
-    try:
-        table.store.head(f"{TIMELINE}/{proposal.inflight.file_name}")
-    except ObjectNotFound:
-        return False
-    return True
 
 
 def _unseen(table: TableContext, snapshot: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
@@ -146,7 +133,8 @@ def _unseen(table: TableContext, snapshot: Snapshot, later: list[_Done]) -> froz
 def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline: Timeline) -> None:
     """Raise `WriteConflict` if a restore removed commits of the snapshot, or unseen ones may be archived."""
     if undone_since(before, timeline):
-        raise WriteConflict(begin, max(_restores(timeline), default="a restore"), ())
+        restores = (instant.file_name for instant in timeline.services if instant.action is Action.RESTORE)
+        raise WriteConflict(begin, max(restores, default="a restore"), ())
     if _may_have_missed(table, before, timeline):
         raise WriteConflict(begin, ARCHIVED, ())
 
@@ -171,10 +159,6 @@ def _others(
     operations = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     operations += planned_services(table, timeline)
     return operations
-
-
-def _restores(timeline: Timeline) -> list[str]:
-    return [instant.file_name for instant in timeline.services if instant.action is Action.RESTORE]
 
 
 # Pending writes state their file groups in a clustering's plan, in markers, or in a JVM writer's inflight file.
@@ -344,17 +328,13 @@ class KeyCheck:
                     f"record key {twice!r} comes more than once in partition {partition!r}; upsert the rows instead"
                 )
             for slice_ in snapshot.within([partition]):
-                self._refuse(partition, KeyFile(self._table.place, slice_.path, slice_.size))
-
-    def _refuse(self, partition: str, existing: KeyFile) -> None:
-        """Raise `InvalidRecords` if the file `existing` has a key of this write's new files in the partition."""
-        for file in self._new[partition]:
-            shared = file.shared(existing)
-            if len(shared):
-                raise InvalidRecords(
-                    f"{len(shared)} record keys are in partition {partition!r} already, the first is "
-                    f"{shared[0].as_py()!r}; upsert them instead"
-                )
+                existing = KeyFile(self._table.place, slice_.path, slice_.size)
+                shared = max((file.shared(existing) for file in files), key=len)
+                if len(shared):
+                    raise InvalidRecords(
+                        f"{len(shared)} record keys are in partition {partition!r} already, the first is "
+                        f"{shared[0].as_py()!r}; upsert them instead"
+                    )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
         """Yield for each pair of a new file and one in `stats` the keys in both; skips files that hold only updates."""

@@ -151,12 +151,12 @@ def resume(table: TableContext, begin: str, view: TableView) -> Started:
 def _take(
     table: TableContext, kind: InstantKind, begin: str, heartbeat: WriterHeartbeat, chosen_s: float
 ) -> Started | Timeline:
-    """Create the instant's pending files; if its time, chosen at `chosen_s`, is invalid, remove them and list anew.
+    """Create the instant's pending files, inflight in the background, read the table, and return the instant.
 
-    `PropertiesChanged` passes after the removal. Any other error stops the heartbeat, leaves the files to a cleaner,
-    and passes.
+    If its begin time, chosen at `chosen_s`, is invalid, stops the heartbeat, removes the files, and returns the
+    timeline read, or raises `PropertiesChanged`. Another error stops the heartbeat, and leaves the files to a cleaner.
     """
-    requested = Instant(begin, kind.action, InstantState.REQUESTED)
+    requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
     plan, profile = kind.contents
     try:
         # A late instant may begin before writes archived since.
@@ -164,35 +164,22 @@ def _take(
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
             return table.listed_timeline()
-        return _verify(table, kind, requested, profile, heartbeat)
+        creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
+        view, pending = _look(table)
+        if view.listed:  # the listing may be older than the inflight file
+            view = replace(view, timeline=view.timeline.plus([inflight]))
+        if view.config == kind.config and view.latest_begin < begin and view.timeline.is_alone(requested):
+            return Started(begin, heartbeat, view, creating, pending)
+        creating.result()  # else the file might appear after its removal
     except BaseException:
         heartbeat.leave()  # a cleaner then removes the instant
         raise
-
-
-def _verify(
-    table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
-) -> Started | Timeline:
-    """Create the inflight file in the background, read the table, and return the instant if its begin time is valid.
-
-    Else stops the heartbeat, removes the instant's files, and returns the timeline read, or raises `PropertiesChanged`.
-    """
-    begin = requested.begin
-    inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
-    creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
-    view, pending = _look(table)
-    if view.listed:  # the listing may be older than the inflight file
-        view = replace(view, timeline=view.timeline.plus([inflight]))
-    timeline = view.timeline
-    if view.config == kind.config and view.latest_begin < begin and timeline.is_alone(requested):
-        return Started(begin, heartbeat, view, creating, pending)
-    creating.result()  # else the file might appear after its removal
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
     table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
     if view.config != kind.config:
         raise PropertiesChanged("the table's properties were changed by another writer; begin again")
-    return timeline
+    return view.timeline
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, FileGroup
-from lockprovider.table.format.metadata import REPLACING, CommitMetadata
+from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.conflict import (
     Resolution,
     by_file_group,
@@ -96,7 +96,7 @@ class Proposal:
     """The commit that one instant proposes.
 
     Attributes:
-        rule: the name of the resolution; empty if only its own writer has it.
+        rule: the name of the resolution; empty if only its own writer has it, so that no other can judge it.
         buckets: compared with others by buckets instead of file groups.
         config: the digest of the table's properties as its writer knows them.
         columns: the digest of the table's columns, without those that it adds.
@@ -114,11 +114,6 @@ class Proposal:
     compares_keys: bool
     data: bytes
     metadata: CommitMetadata = field(compare=False)
-
-    @property
-    def others_can_judge(self) -> bool:
-        """Whether other writers have its rule, and so can judge it."""
-        return self.rule != ""
 
     @property
     def inflight(self) -> Instant:
@@ -148,8 +143,3 @@ class Proposal:
             conflicts=conflicts,
             lock_wait_s=lock_wait_s,
         )
-
-
-def operation_name(action: Action, operation: str) -> str:
-    """Return Hudi's name of the operation; a replacecommit always gets one that replaces."""
-    return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and operation not in REPLACING else operation

@@ -40,7 +40,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.decider import config_digest
-from lockprovider.table.transaction.proposal import Basis, CommitResult, Proposal, operation_name
+from lockprovider.table.transaction.proposal import Basis, CommitResult, Proposal
 from lockprovider.table.transaction.start import InstantKind, Started, resume, start
 from lockprovider.table.transaction.states import State, Step, after
 from lockprovider.table.transaction.validate import KeyCheck, columns_digest
@@ -72,9 +72,8 @@ class Transaction:
         self.operation = "UPSERT"
         self._action = Action.DELTACOMMIT if self.config.is_merge_on_read else Action.COMMIT
         self._replaced: dict[str, tuple[str, ...]] = {}
-        self._schema_json: str | None = None
+        self._schema_json = ""  # with added columns
         self._snapshot: Snapshot | None = None
-        self._adds_columns = False
         self._target: Snapshot | None = None  # the slices of a blind write
         self._is_blind = False
         self.state = State.OPEN
@@ -130,13 +129,6 @@ class Transaction:
         return self._timeline
 
     @property
-    def schema_json(self) -> str | None:
-        """The Avro schema, without meta columns, that this commit will state."""
-        if self._schema_json is None:
-            self._schema_json = hudi_schema.to_avro(self.table.schema(self.timeline), self.config.name)
-        return self._schema_json
-
-    @property
     def snapshot(self) -> Snapshot:
         """The files to read, by which conflicts are detected; reads the table the first time."""
         if self._snapshot is None:
@@ -153,7 +145,7 @@ class Transaction:
     def changes_nothing(self) -> bool:
         """Whether its commit would change no row, partition or column."""
         has_rows = any(stat.num_writes or stat.num_deletes for stat in self._stats)
-        return not (has_rows or self._replaced or self._adds_columns)
+        return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
         """Record this stream batch for the commit; raises `AlreadyCommitted` or `WrongCheckpoint`.
@@ -222,7 +214,7 @@ class Transaction:
     @property
     def may_be_blind(self) -> bool:
         """Whether it may write blindly: non-blocking, with no rows read, file groups ended or columns added."""
-        is_plain = self._action is Action.DELTACOMMIT and not self._adds_columns
+        is_plain = self._action is Action.DELTACOMMIT and not self._schema_json
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
@@ -283,7 +275,7 @@ class Transaction:
                 "add columns with JVM Hudi (ALTER TABLE ... ADD COLUMNS); rows can be written here"
             )
         evolved = with_columns(self.table.schema(self.timeline), columns)
-        self._schema_json, self._adds_columns = hudi_schema.to_avro(evolved, self.config.name), True
+        self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
         """Record the written data files, and write an overwrite's missing anchors.
@@ -371,21 +363,23 @@ class Transaction:
 
         The schema history is stored only with schema-on-read.
         """
-        keys = self._look_for_keys(stats) if self.check_keys else None
+        keys, schema = self._look_for_keys(stats) if self.check_keys else None, self.table.schema(self.timeline)
         is_blind = self._is_blind and self._snapshot is None
         rule = non_blocking if is_blind else self.table.settings.resolution
         basis = Basis(self.config, self.timeline, rule, self._snapshot, keys)
-        operation = operation_name(self._action, self.operation)
+        replaces = self._action is Action.REPLACECOMMIT and self.operation not in REPLACING  # an engine has renamed it
+        operation = "INSERT_OVERWRITE" if replaces else self.operation
         stated = self.table.current.stated_schema(self.timeline, self.begin)
         extra = {**with_fence(self.extra, self.table.fence), **stated}
-        metadata = CommitMetadata(stats_by_partition(stats), operation, self.schema_json, extra, self._replaced)
+        schema_json = self._schema_json or hudi_schema.to_avro(schema, self.config.name)
+        metadata = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, self._replaced)
         proposal = Proposal(
             self.begin,
             self._action,
             basis.rule,
             self.config.bucket_index is not None,
             config_digest(self.config),
-            columns_digest(self.table.schema(self.timeline)),
+            columns_digest(schema),
             self._batch_id,
             keys is not None,
             encode_commit(metadata),

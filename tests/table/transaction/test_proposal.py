@@ -21,7 +21,7 @@ from lockprovider.table.timeline.conflict import (
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.decider import decode, encode
-from lockprovider.table.transaction.proposal import Basis, Proposal, operation_name
+from lockprovider.table.transaction.proposal import Basis, Proposal
 from lockprovider.table.transaction.validate import LaterCommits, decide
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -96,12 +96,6 @@ def test_result_counts_the_rows_of_all_files_and_the_attempts() -> None:
     assert found.lock_wait_s == 0.5
 
 
-def test_replacing_commit_is_recorded_as_an_overwrite() -> None:
-    assert operation_name(Action.COMMIT, "INSERT") == "INSERT"
-    assert operation_name(Action.REPLACECOMMIT, "INSERT") == "INSERT_OVERWRITE"
-    assert operation_name(Action.REPLACECOMMIT, "DELETE_PARTITION") == "DELETE_PARTITION"
-
-
 def test_blind_write_conflicts_only_with_writes_that_end_file_groups() -> None:
     def compared(given: tuple[Proposal, Basis]) -> tuple[Instant, ...]:
         return given[1].compared(given[0], done)
@@ -123,7 +117,7 @@ def test_decider_reads_a_proposal_as_it_was_written(batch: BatchId | None) -> No
 
 
 def test_proposal_is_posted_only_with_a_rule_that_other_writers_have() -> None:
-    assert proposal(OLD).others_can_judge
-    assert not proposal(OLD, rule=lambda mine, others: None).others_can_judge
+    assert proposal(OLD).rule == "by_file_group"
+    assert proposal(OLD, rule=lambda mine, others: None).rule == ""
     with pytest.raises(KeyError):
         decode(encode(replace(proposal(OLD), rule="of a later version")))

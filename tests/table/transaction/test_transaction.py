@@ -319,6 +319,15 @@ def test_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert content(table) == by_hudi_rs(str(tmp_path / "t")) == {(1, "a", 1)}
 
 
+def test_insert_after_replaced_partitions_is_recorded_as_an_overwrite(table: Table) -> None:
+    txn = Transaction(table)
+    txn.end_partitions(["a"])
+    engine.insert(txn, rows((1, "a", 1)))
+    assert txn.operation == "INSERT"
+    txn.commit()
+    assert table.metadata_of(table.timeline().writes[-1]).operation == "INSERT_OVERWRITE"
+
+
 def test_writer_whose_heartbeat_expired_writes_no_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = Transaction(table)

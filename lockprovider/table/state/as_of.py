@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import HistoryGone, WriteConflict
@@ -21,9 +21,6 @@ from lockprovider.table.state.parallel import Stale, concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, Reached, TableVersion, moment_of_version
 from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rewound
-
-if TYPE_CHECKING:
-    from lockprovider.table.state.context import TableContext
 
 
 def reached(table: TableContext) -> Reached:

@@ -284,12 +284,9 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
     If those last seen refuse, it lists the table. The write compares the properties before its first file.
     """
     config = table.knowledge.config
-    if config is None:
-        return writable_config(table)
-    if _is_writable(table, config):
-        return config
-    # The start compares them with the cached view, which a listing refreshes.
-    return writable_config(table, table.now(listed=True).config)
+    if config is not None and not _is_writable(table, config):
+        config = table.now(listed=True).config  # the start compares them with the cached view, which this refreshes
+    return writable_config(table, config)
 
 
 def view_to_begin_with(table: TableContext) -> TableView:

@@ -59,16 +59,6 @@ class Fence:
         """The stream name under which a commit records the epoch as a batch."""
         return f"{_STREAM}{self.name}"
 
-    def must_be_newest(self, newest: int) -> None:
-        """Raise `Fenced` if the epoch `newest` is later."""
-        if self.epoch < newest:
-            named = f"of {self.name!r} " if self.name else ""
-            raise Fenced(
-                f"epoch {self.epoch} {named}is over, because epoch {newest} has written since: stop the work under the "
-                "old epoch",
-                newest,
-            )
-
 
 def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, str]:
     """Return a commit's extra metadata with this fence, if any."""
@@ -91,7 +81,14 @@ def refuse_repeated_or_fenced(
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.duplicate_error(done)
     for fence in fences:
-        fence.must_be_newest(next((batches[fence.stream] for _, batches in notes() if fence.stream in batches), 0))
+        newest = next((batches[fence.stream] for _, batches in notes() if fence.stream in batches), 0)
+        if fence.epoch < newest:
+            named = f"of {fence.name!r} " if fence.name else ""
+            raise Fenced(
+                f"epoch {fence.epoch} {named}is over, because epoch {newest} has written since: stop the work under "
+                "the old epoch",
+                newest,
+            )
 
 
 # Source of exactly once: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWriter`.

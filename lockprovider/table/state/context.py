@@ -24,7 +24,7 @@ from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.clock import TimelineClock
 from lockprovider.table.state.current import CurrentState
-from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, ignore_event
+from lockprovider.table.state.events import STEPS, EventKind, TableEvent, Watcher, ignore_event
 from lockprovider.table.state.fence import Fence, batches_newest_first, refuse_repeated_or_fenced
 from lockprovider.table.state.knowledge import TableKnowledge, TableView
 from lockprovider.table.timeline.timeline import Timeline
@@ -264,7 +264,7 @@ class TableContext:
 
     def report(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Log an event of the instant `begin`, then call the watcher with it in this thread; its errors pass."""
-        level = logging.WARNING if kind in WARNED else logging.INFO if kind in LOGGED else logging.DEBUG
+        level = logging.DEBUG if kind in STEPS else logging.WARNING if kind == "service_failed" else logging.INFO
         if _LOG.isEnabledFor(level):
             details = ", ".join(f"{name} {value}" for name, value in detail.items())
             _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({details})" if details else "")

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -40,10 +40,8 @@ EventKind = Literal[
 ]
 
 
-# Log levels: INFO or WARNING for these, DEBUG for the others.
-_STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released", "progress"})
-WARNED: frozenset[EventKind] = frozenset({"service_failed"})
-LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
+# Logged at DEBUG.
+STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released", "progress"})
 
 
 @dataclass(frozen=True, slots=True)

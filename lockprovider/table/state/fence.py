@@ -150,31 +150,23 @@ class BatchId:
             ]
             for other in same_stream:
                 if other.run != self.run:
-                    raise WrongCheckpoint(self._of_another_run(other))
+                    raise WrongCheckpoint(
+                        f"stream {self.stream} has committed batch {other.batch} of query {other.run or 'none'}, and "
+                        f"this is batch {self.batch} of query {self.run or 'none'}, whose checkpoint is another one; "
+                        f"nothing was written; {_WAYS_OUT}"
+                    )
                 if other.batch > self.batch:
-                    if self.run:
-                        raise WrongCheckpoint(self._behind(other))
-                    return commit
+                    if not self.run:
+                        return commit
+                    raise WrongCheckpoint(
+                        f"stream {self.stream} has committed batch {other.batch}, and this is batch {self.batch}: the "
+                        f"checkpoint is an older copy, or was edited; nothing was written; {_WAYS_OUT}"
+                    )
                 if other.batch == self.batch and other.write == self.write:
                     return commit
             if any(other.batch < self.batch for other in same_stream):
                 return None
         return None
-
-    def _of_another_run(self, other: BatchId) -> str:
-        """Return the error text: the stream's last commit `other` is of another run."""
-        return (
-            f"stream {self.stream} has committed batch {other.batch} of query {other.run or 'none'}, and this is batch "
-            f"{self.batch} of query {self.run or 'none'}, whose checkpoint is another one; nothing was written; "
-            f"{_WAYS_OUT}"
-        )
-
-    def _behind(self, other: BatchId) -> str:
-        """Return the error text: the stream has committed the later batch `other`."""
-        return (
-            f"stream {self.stream} has committed batch {other.batch}, and this is batch {self.batch}: the checkpoint "
-            f"is an older copy, or was edited; nothing was written; {_WAYS_OUT}"
-        )
 
     def duplicate_error(self, done: Instant) -> AlreadyCommitted:
         """Return the error for a batch that the commit `done` has."""

@@ -78,12 +78,9 @@ class Stale(Exception):
 
 def repeat_while_stale(look: Callable[[], T]) -> T:
     """Call `look` until it does not raise `Stale`, at most `_LOOKS` times; return its result or raise its `error`."""
-    for _ in range(_LOOKS - 1):
+    for _ in range(_LOOKS):
         try:
             return look()
-        except Stale:
-            continue
-    try:
-        return look()
-    except Stale as stale:
-        raise stale.error from None
+        except Stale as stale:
+            error = stale.error
+    raise error

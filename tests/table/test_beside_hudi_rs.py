@@ -13,7 +13,7 @@ from table.tables import SETTINGS, SPEC, content, rows, upsert
 
 from lockprovider.table import Aborted, Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction import validate
+from lockprovider.table.transaction import decision
 from lockprovider.table.transaction.transaction import Transaction
 
 pytestmark = pytest.mark.soak
@@ -35,7 +35,7 @@ def write(program: Path, verb: str, table: Table, given: Path | str) -> None:
 def test_commit_of_hudi_rs_is_read_and_aborts_a_running_write_whole(
     hudi_rs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validate, "LOOKED_AT_MS", 0)
+    monkeypatch.setattr(decision, "LOOKED_AT_MS", 0)
     table = Table.create(str(tmp_path / "table"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1), (2, "b", 2))
     txn = Transaction(Table.open(table.url, settings=SETTINGS))

@@ -108,7 +108,7 @@ def test_race_without_buckets_leaves_the_key_twice(tmp_path: Path) -> None:
 
 
 def test_mutant_conflict_check_by_file_id_misses_the_race(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.transaction.validate.by_bucket", lambda resolution: resolution)
+    monkeypatch.setattr("lockprovider.table.transaction.decision.by_bucket", lambda resolution: resolution)
     writers = [Transaction(table), Transaction(table)]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))

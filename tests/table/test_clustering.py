@@ -263,7 +263,7 @@ def test_m9_overtaken_plan_is_cancelled(table: Table, writer: str, monkeypatch: 
     if writer == "by settings":
         opened(table, PREFERRED).upsert(rows((1, "a", "mine", 90)))
     else:
-        monkeypatch.setattr("lockprovider.table.transaction.validate.planned_services", lambda *_: ())
+        monkeypatch.setattr("lockprovider.table.transaction.decision.planned_services", lambda *_: ())
         opened(table).upsert(rows((1, "a", "mine", 90)))
         monkeypatch.undo()
     if writer == "that knows no plans":  # it may be the plan that is met first, by whoever clusters next

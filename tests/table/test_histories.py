@@ -23,7 +23,7 @@ from hudi import HudiTableBuilder
 from lockprovider import LockSettings
 from lockprovider.table import CommitResult, HeartbeatSettings, Scan, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction import validate
+from lockprovider.table.transaction import decision
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -178,7 +178,7 @@ def test_overlapping_writers_again_and_again(url: str, seed: int, round_: int) -
 def test_without_the_conflict_check_the_histories_are_wrong(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validate, "decide", lambda *_: None)
+    monkeypatch.setattr(decision, "decide", lambda *_: None)
     problems, _ = play(str(tmp_path / "t"), writers=4, commits=8, seed=seed)
     assert any("and the commits in their order" in problem for problem in problems), "a lost update was not seen"
 

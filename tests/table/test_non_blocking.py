@@ -626,7 +626,7 @@ def test_n9_mutant_that_uses_its_own_clock_is_hidden(table: Table, monkeypatch: 
     begin = ahead(table).schedule_compaction()
     assert begin is not None
     with monkeypatch.context() as patched:
-        patched.setattr("lockprovider.table.transaction.decider.TableDecider.pending", lambda *_: None)
+        patched.setattr("lockprovider.table.transaction.decision.TableDecider.pending", lambda *_: None)
         patched.setattr(Timeline, "next_time", lambda _, now_ms, *__: format_ms(now_ms))
         assert txn.commit().completion < begin
     table.run_compaction(begin)

@@ -41,7 +41,7 @@ from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.rewrite_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot
-from lockprovider.table.transaction.validate import pending_writes
+from lockprovider.table.transaction.decision import pending_writes
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext

@@ -10,7 +10,7 @@ The life of a commit, in the order of the calls:
 4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `commit.Committing` gets it
    decided, in up to eight tries.
 5. By default the writer validates the proposal and posts it as an intent; the writer that decides it validates it again
-   (`decider.TableDecider`). Both use `validate.decide`. The lock record decides; readers see the commit once its
+   (`decision.TableDecider`). Both use `decision.decide`. The lock record decides; readers see the commit once its
    completed file is stored.
 6. If the log is not enough, the writer holds the lock, validates once, and publishes the completed file.
 7. After a refusal `transact` rolls back and begins again. After `PublishUnknown` the files stay; a second `commit`, or

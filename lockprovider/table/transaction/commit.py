@@ -35,8 +35,8 @@ from lockprovider.table.format.metadata_table import written_files
 from lockprovider.table.services import checkpoint, listing, restore, rollback
 from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.transaction import validate
-from lockprovider.table.transaction.decider import TableDecider, encode, sample_of
+from lockprovider.table.transaction import decision
+from lockprovider.table.transaction.decision import TableDecider, encode, sample_of
 from lockprovider.table.transaction.proposal import Basis, Proposal
 from lockprovider.table.transaction.start import Started
 from lockprovider.table.transaction.states import Step
@@ -159,7 +159,7 @@ class Committing:
         if view.timeline.pending(Action.RESTORE):
             return _Undecided(restoring=view.timeline)
         if done is None:
-            validate.validate(table, proposal, self._basis, self._started.heartbeat, view)
+            decision.validate(table, proposal, self._basis, self._started.heartbeat, view)
         asked_s = table.world.monotonic_s()
         table.report("lock_wait", begin)
         try:
@@ -255,7 +255,7 @@ class Committing:
         done = timeline.written_at(proposal.begin)
         if done is not None and done.completion is not None:
             return done.completion
-        validate.validate(table, proposal, self._basis, self._started.heartbeat, view)
+        decision.validate(table, proposal, self._basis, self._started.heartbeat, view)
         first, completion = None, timeline.next_time(table.clock.now_ms(), proposal.begin)  # the log lacks its begin
         if self._listing is not None:
             self._txn.is_listed = True
@@ -289,6 +289,6 @@ class Committing:
         view = table.now(record)
         if not view.listed and view.log != self._started.view.log:
             view = table.now(record, listed=True)
-        needed = validate.commits_to_read(self._proposal, self._basis, view.timeline)
+        needed = decision.commits_to_read(self._proposal, self._basis, view.timeline)
         concurrently(table.store, [partial(table.metadata_of, other) for other in needed])
         return view

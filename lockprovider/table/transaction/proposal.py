@@ -22,7 +22,7 @@ from lockprovider.table.timeline.view import Snapshot
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
     from lockprovider.table.state.fence import BatchId
-    from lockprovider.table.transaction.validate import KeyCheck
+    from lockprovider.table.transaction.decision import KeyCheck
 
 RULES: dict[str, Resolution] = {
     rule.__name__: rule for rule in (by_file_group, prefer_writer, by_partition, non_blocking)

@@ -39,11 +39,10 @@ from lockprovider.table.timeline.conflict import (
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
-from lockprovider.table.transaction.decider import config_digest
+from lockprovider.table.transaction.decision import KeyCheck, columns_digest, config_digest
 from lockprovider.table.transaction.proposal import Basis, CommitResult, Proposal
 from lockprovider.table.transaction.start import InstantKind, Started, resume, start
 from lockprovider.table.transaction.states import State, Step, after
-from lockprovider.table.transaction.validate import KeyCheck, columns_digest
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext

@@ -10,7 +10,7 @@ import pytest
 from lockprovider.demo import proof
 from lockprovider.table import Scan, Table, TableSpec, TableTransaction
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction import decider, validate
+from lockprovider.table.transaction import decision
 
 JANUARY = (1,)
 
@@ -61,8 +61,7 @@ def test_proof_holds_with_the_conflict_check(tmp_path: Path) -> None:
 
 
 def test_proof_fails_without_the_conflict_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validate, "decide", lambda *_: None)
-    monkeypatch.setattr(decider, "decide", lambda *_: None)
+    monkeypatch.setattr(decision, "decide", lambda *_: None)
     found = run(str(tmp_path / "table"))
     assert not found.equal
     assert found.missing, "the report must name the rows"

@@ -34,7 +34,7 @@ from lockprovider.table.format.log_block import BlockKind, decode_blocks
 from lockprovider.table.format.metadata_table import FilesRecord, ListedFile, metadata_schema
 from lockprovider.table.read import scan
 from lockprovider.table.services import listing, rollback
-from lockprovider.table.transaction import validate
+from lockprovider.table.transaction import decision
 from lockprovider.table.transaction.transaction import Transaction
 
 NEW: Row = (8, "b", "more", 1)
@@ -147,7 +147,7 @@ def _by_the_properties_of_its_begin(table: Any, proposal: Any, basis: Any, heart
     ALIVE(table, proposal, basis, heartbeat, replace(seen, config=basis.config))
 
 
-ALIVE = validate._check_alive
+ALIVE = decision._check_alive
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["ours", "the wrong twin"])
@@ -167,7 +167,7 @@ def test_d8_listing_created_during_a_commit_hides_it(
         Table.open(table.url, settings=KEEPS).append(rows(NEW))
         assert by_hudi_rs(tmp_path / "t") == BEFORE | {NEW}
     else:
-        monkeypatch.setattr(validate, "_check_alive", _by_the_properties_of_its_begin)
+        monkeypatch.setattr(decision, "_check_alive", _by_the_properties_of_its_begin)
         txn.commit()
         assert {tuple(row.values()) for row in Table.open(table.url).to_arrow().to_pylist()} == BEFORE | {NEW}
         assert by_hudi_rs(tmp_path / "t") == BEFORE
@@ -191,7 +191,7 @@ def test_d8_statistics_enabled_again_during_a_commit_lose_rows(
         open_(folder).share()
         open_(folder).upsert(rows((1, "a", "zz", 5)))
     else:
-        monkeypatch.setattr(validate, "_check_alive", _by_the_properties_of_its_begin)
+        monkeypatch.setattr(decision, "_check_alive", _by_the_properties_of_its_begin)
         txn.commit()
     assert content(folder) == {(1, "a", "zz", 5), (3, "b", None, 2)}
     assert skipping(folder, "zz") == ({(1, "a", "zz", 5)} if looks else set())

@@ -25,9 +25,9 @@ from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.transaction import validate
+from lockprovider.table.transaction import decision
 from lockprovider.table.transaction.commit import Committing
-from lockprovider.table.transaction.decider import TableDecider
+from lockprovider.table.transaction.decision import TableDecider
 from lockprovider.table.transaction.transaction import Transaction
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one dies in it
@@ -311,7 +311,7 @@ def test_write_that_a_writer_without_the_lock_rolls_back_is_aborted(
     table: Table, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
 ) -> None:
     """As hudi-rs 0.6 does, see `test_beside_hudi_rs`: it removes data file, inflight and requested."""
-    monkeypatch.setattr(validate, "LOOKED_AT_MS", 0)
+    monkeypatch.setattr(decision, "LOOKED_AT_MS", 0)
     txn = Transaction(Table.open(table.url, settings=replace(SETTINGS, carried_keys=keys)))
     engine.write(txn, upserts=rows((1, "a", 100)))
     for path in Path(table.url).rglob(f"*{txn.begin}*"):

@@ -20,9 +20,8 @@ from lockprovider.table.timeline.conflict import (
 )
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.decider import decode, encode
+from lockprovider.table.transaction.decision import LaterCommits, decide, decode, encode
 from lockprovider.table.transaction.proposal import Basis, Proposal
-from lockprovider.table.transaction.validate import LaterCommits, decide
 
 A, B = format_ms(1_000), format_ms(2_000)
 NEW = WriteStat("new", "p/new", "p", num_inserts=3)

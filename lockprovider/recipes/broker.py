@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fsspec_cas import InvalidInput, Machine, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import Signal, Worker
-from lockprovider.bounded import parse_object, undecodable_as
+from lockprovider.bounded import check_fits, parse_object, undecodable_as
 from lockprovider.recipes.broker_rules import (
     Bundle,
     Foreign,
@@ -44,7 +44,6 @@ from lockprovider.recipes.broker_rules import (
     without_bundle,
 )
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.values import check_readable
 
 # Frames of JSON behind their length. Both sides first prove the key by an HMAC of both nonces.
 # Later frames are neither signed nor encrypted: use TCP in a trusted network only.
@@ -69,14 +68,9 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
 
     Raises NoFrame (nothing was sent), or BrokenLink (a part may be sent).
     """
-    try:
+    with undecodable_as(NoFrame, "the content makes no frame"):
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        raise NoFrame(str(error)) from error
-    if len(data) > FRAME_BYTES:
-        raise NoFrame(f"a frame of {len(data)} bytes")
-    with undecodable_as(NoFrame, "the peer would refuse the frame"):
-        check_readable(data, FRAME_BYTES)
+        check_fits(data, most=FRAME_BYTES)
     try:
         link.settimeout(timeout_s)
         link.sendall(_LENGTH.pack(len(data)) + data)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import LARGEST_NUMBER, check_text
-from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, MOST_ITEMS, as_whole, check_fits
+from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.words import storable
 
@@ -44,12 +44,6 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
     if storable(text) != text:
         raise InvalidInput(f"{argument}={text!r} cannot be stored as UTF-8: give other text")
     return text
-
-
-def check_readable(data: bytes, most: int) -> None:
-    """Raise Undecodable if readers would refuse this JSON for its size or number of items; levels are not counted."""
-    if len(data) > MOST_ITEMS:
-        check_fits(data, most=most)
 
 
 def check_producer(value: Any, argument: str) -> str:

@@ -33,10 +33,12 @@ from fsspec_cas.given import LARGEST_NUMBER, seconds, whole
 from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
+    MOST_ITEMS,
     Undecodable,
     are_wholes,
     as_text,
     as_whole,
+    check_fits,
     parse_object,
     text_in,
     unbase64,
@@ -44,7 +46,7 @@ from lockprovider.bounded import (
     whole_in,
 )
 from lockprovider.recipes.errors import MalformedObject, QueueFull
-from lockprovider.recipes.values import check_format, check_readable
+from lockprovider.recipes.values import check_format
 
 _FORMAT, _SEGMENT_FORMAT = 1, 1
 _FORMAT_WITH_SEGMENTS = 2  # refused by versions that know no segments
@@ -255,7 +257,8 @@ class Contents:
 def _readable(text: str) -> bytes:
     data = text.encode()
     with undecodable_as(QueueFull, "the queue cannot be stored", "take or redrive messages first, or put smaller ones"):
-        check_readable(data, LARGEST_QUEUE)
+        if len(data) > MOST_ITEMS:  # shorter ones fit: bodies were checked
+            check_fits(data, most=LARGEST_QUEUE)
     return data
 
 

@@ -221,7 +221,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         >>> queue.claim().nack(), queue.claim()  # nothing is left, for 2 s
         (None, None)
         """
-        visible_s = self._visible_s() if visible_s is None else visible_s
+        if visible_s is None:
+            visible_s = self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
         visible_ms = int(seconds(visible_s, "visible_s", finite=True, above=True) * 1000)
         deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout), _FIRST_POLL_S
         while True:
@@ -431,9 +432,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         self._heartbeat.close()
         self._writer.close()
 
-    def _visible_s(self) -> float:
-        return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
-
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
@@ -477,11 +475,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
     """Return the function that gets a failed job and its error (None: does nothing), or raise InvalidInput."""
-    return _ignore_error if on_error is None else function(on_error, "on_error", "of a job and its error")
-
-
-def _ignore_error(job: object, error: Exception) -> None:
-    del job, error
+    return (lambda *_: None) if on_error is None else function(on_error, "on_error", "of a job and its error")
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:

@@ -266,7 +266,9 @@ class QueueWriter:
         to_carry_out = progress.handover.to_carry_out(
             progress.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents)
         )
-        sent = (*(False for _ in lapsed), *map(operator.or_, progress.sent, map(_is_foreign_claim, operations)))
+        late = (isinstance(other, Foreign) and isinstance(other.operation, Take) for other in operations)
+        # the process of a foreign claim may have claimed elsewhere since
+        sent = (*(False for _ in lapsed), *map(operator.or_, progress.sent, late))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
             draft = with_messages(contents.copy(), loaded)
@@ -360,11 +362,6 @@ class QueueWriter:
     def _unknown(self, why: str) -> OutcomeUnknown:
         message = f"the operation may have been applied to the queue {self.path!r}: {why}"
         return OutcomeUnknown(message, path=self.path)
-
-
-def _is_foreign_claim(operation: Given) -> bool:
-    """Return whether it is a foreign claim, whose process may have claimed elsewhere since."""
-    return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
 
 
 def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,12 +152,8 @@ def _append(head: Head, table: dict[str, Producer], append: Append, before: int)
     epoch, base = (0, 0) if previous is None else (previous.epoch, previous.base)
     if previous is None or previous.client != append.client:
         epoch, base = epoch + 1, 0 if previous is None else previous.seq
-    table[append.producer] = Producer(epoch, append.seq, *_both(position), append.client, base)
+    table[append.producer] = Producer(epoch, append.seq, position.slot, position.offset, append.client, base)
     return Appended(position)
-
-
-def _both(position: Position) -> tuple[int, int]:
-    return position.slot, position.offset
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
@@ -375,19 +372,10 @@ class LogCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> LogOperation:
-        """Decode an append, or raise ValueError."""
+        """Decode an append; may raise ValueError or TypeError."""
         match encoded:
-            case [
-                "append",
-                str(text),
-                str(producer),
-                int(seq),
-                str(client),
-                int(took),
-                int(known),
-                int(epoch),
-                int(since),
-            ] if took > 0:
+            case ["append", str(text), str(producer), int(seq), str(client), int(took), *rest] if took > 0:
+                known, epoch, since = map(operator.index, rest)
                 data = base64.b64decode(text, validate=True)
                 return Append(data, producer, seq, client, took, known, epoch, since)
             case _:

@@ -70,7 +70,7 @@ class TerraformBackend:
     """Answers requests of the `http` backend. Thread-safe: writes and locks wait for each other."""
 
     state: State[bytes]
-    _held: _Held | None = field(default=None)
+    _held: _Held | None = None
     _released: str = ""  # ID of the lock that was released last
     _turn: threading.Lock = field(default_factory=threading.Lock)
 

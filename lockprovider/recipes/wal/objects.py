@@ -260,58 +260,44 @@ _AT_ONCE = 8
 _FIRST_POLL_S = 0.05
 
 
-def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Return an iterator over the slots with records from a position to the end, and the seal.
-
-    Raises Trimmed, or InvalidInput if the log ends before `start`.
-    """
-    _must_be_kept(objects, start)
-    return (batch for batch in _slots(objects, start) if batch.records or batch.sealed)
-
-
-def follow_from(
-    objects: LogObjects, start: Callable[[], Position], idle_s: float, timeout: float | None
+def follow(
+    objects: LogObjects, start: Callable[[], Position], idle_s: float = 1.0, timeout: float | None = None
 ) -> Iterator[LogBatch]:
-    """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout` seconds without one.
+    """Return an iterator over the slots with records from a position on, and the seal, which ends it.
 
-    Raises InvalidInput for other times before it calls `start`.
+    At the end it polls for new slots, at growing intervals up to `idle_s`, and ends after `timeout` seconds without one
+    (0: at the end of the log; None: never).
+
+    Raises:
+        InvalidInput: the times do not fit, before `start` is called; or the log ends before the position.
+        Trimmed: the position is not kept.
     """
     idle_s, timeout_s = seconds(idle_s, "idle_s"), None if timeout is None else seconds(timeout)
     position = start()
-    _must_be_kept(objects, position)
+    if position.slot < objects.manifest(fresh=True).floor:
+        raise objects.trimmed_error(position.slot)
+    objects.require_reached(position)
     return _followed(objects, position, idle_s, timeout_s)
 
 
-def _must_be_kept(objects: LogObjects, start: Position) -> None:
-    if start.slot < objects.manifest(fresh=True).floor:
-        raise objects.trimmed_error(start.slot)
-    objects.require_reached(start)
-
-
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
-    """Yield slots with records, and the seal, which ends it; poll from 50 ms up to `idle_s` apart.
-
-    Ends after `timeout_s` without slots (None: never).
-    """
+    """Yield what `follow` returns."""
     world = objects.world
-    came_s, poll_s, cached = world.monotonic_s(), _FIRST_POLL_S, None
     while True:
-        place = objects.look(position.slot, cached)
-        if place is not None and place.head.slot >= position.slot:
-            for batch in _slots(objects, position):
-                position = batch.end
-                if batch.records or batch.sealed:
-                    yield batch
-                if batch.sealed:
-                    return
-            came_s, poll_s, cached = world.monotonic_s(), _FIRST_POLL_S, None
-        else:
-            cached = place
-            left_s = poll_s if timeout_s is None else came_s + timeout_s - world.monotonic_s()
+        for batch in _slots(objects, position):
+            position = batch.end
+            if batch.records or batch.sealed:
+                yield batch
+            if batch.sealed:
+                return
+        ended_s, poll_s, place = world.monotonic_s(), _FIRST_POLL_S, None
+        while place is None or place.head.slot < position.slot:
+            left_s = poll_s if timeout_s is None else ended_s + timeout_s - world.monotonic_s()
             if left_s <= 0:
                 return
             world.sleep(min(poll_s, left_s))
             poll_s = min(poll_s * 2, idle_s)
+            place = objects.look(position.slot, place)
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
@@ -391,7 +377,7 @@ class LogReader(ProcessBound):
         >>> [record for batch in reader.read() for record in batch.records]
         [b'first', b'second']
         """
-        return read_from(self._objects, self.position)
+        return follow(self._objects, lambda: self.position, timeout=0.0)
 
     def follow(self, *, idle_s: float = 1.0, timeout: float | None = None) -> Iterator[LogBatch]:
         """Read, then wait for new records: see `Wal.follow`.
@@ -399,7 +385,7 @@ class LogReader(ProcessBound):
         >>> sum(len(batch.records) for batch in reader.follow(timeout=0.01))
         2
         """
-        return follow_from(self._objects, lambda: self.position, idle_s, timeout)
+        return follow(self._objects, lambda: self.position, idle_s, timeout)
 
     def commit(self, position: Position) -> None:
         """Store the position to go on from; records before it may be trimmed. May be repeated.

@@ -30,10 +30,9 @@ from lockprovider.recipes.wal.contents import (
 from lockprovider.recipes.wal.objects import (
     LogObjects,
     LogReader,
-    follow_from,
+    follow,
     next_position,
     positions,
-    read_from,
     trim,
 )
 from lockprovider.recipes.wal.writer import Appender, Leader, LogWriter
@@ -222,7 +221,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> [record for batch in log.read() for record in batch.records]
         [b'one', b'two']
         """
-        return read_from(self._objects, self.position(start))
+        return follow(self._objects, lambda: self.position(start), timeout=0.0)
 
     def follow(
         self, start: Start = "oldest", *, idle_s: float = 1.0, timeout: float | None = None
@@ -234,7 +233,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
         2
         """
-        return follow_from(self._objects, lambda: self.position(start), idle_s, timeout)
+        return follow(self._objects, lambda: self.position(start), idle_s, timeout)
 
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
         """Open a reader whose position is kept in the log, and fence the client that had it open.

@@ -20,7 +20,6 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, RecordRead, Wish
 from lockprovider.storage_lock.committer import Committer
 from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile, final
-from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import LockRecord
@@ -94,7 +93,6 @@ class Client:
         self.metrics = Recorder(on_metric, world)
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()
-        self.pulse = Pulse()
         host, name, program = map(storable, (socket.gethostname(), user(), command()))
         self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected

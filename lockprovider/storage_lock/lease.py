@@ -103,7 +103,6 @@ class Lease:
         self._heartbeat = Heartbeat(
             self,
             client.settings.renew,
-            client.pulse,
             keeps=False,
             max_hold=client.settings.max_hold,
             world=client.world,

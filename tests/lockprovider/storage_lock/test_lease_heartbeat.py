@@ -9,7 +9,7 @@ import pytest
 
 from fsspec_cas import Unavailable
 from fsspec_cas.waiting import Worker
-from lockprovider.storage_lock.heartbeat import Heartbeat, Pulse
+from lockprovider.storage_lock.heartbeat import Heartbeat
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
 
@@ -123,73 +123,15 @@ def test_heartbeat_can_be_stopped_from_its_own_thread() -> None:
     assert ended(heartbeat)
 
 
-# -- one thread for many leases ----------------------------------------------------------------------------------------
-
-
-def test_single_acquisition_leaves_no_heartbeat_thread() -> None:
+def test_stopped_heartbeat_ends_its_thread() -> None:
     heartbeat = Heartbeat(Beaten(), 1000.0)
     heartbeat.start()
     heartbeat.stop()
     assert ended(heartbeat)
 
 
-def test_repeated_acquisition_keeps_the_heartbeat_thread_for_an_interval() -> None:
-    pulse, used = Pulse(), []
-    for _ in range(5):
-        heartbeat = Heartbeat(Beaten(), 1000.0, pulse)
-        heartbeat.start()
-        used.append(pulse.thread)
-        heartbeat.stop()
-    assert used[0] is not used[1]
-    assert len(set(used[1:])) == 1
-    assert used[1].is_alive()
-    assert used[1].name == "parked-heartbeat"
-    pulse._end.set()
-    assert ended(heartbeat)
-    last = Pulse()
-    for _ in range(3):
-        heartbeat = Heartbeat(Beaten(), 0.01, last)
-        heartbeat.start()
-        heartbeat.stop()
-    assert ended(heartbeat), "nobody wants it any more"
-
-
-def test_parked_heartbeat_thread_renews_the_new_lease_and_not_the_old() -> None:
-    pulse, before, lease = Pulse(), Beaten(), Beaten()
-    for _ in range(2):
-        first = Heartbeat(before, 0.05, pulse)
-        first.start()
-        first.stop()
-    beats = 0
-    while before.beats.acquire(blocking=False):
-        beats += 1
-    second = Heartbeat(lease, 0.05, pulse)
-    second.start()
-    for _ in range(3):
-        assert lease.beats.acquire(timeout=SOON_S)
-    second.stop()
-    assert not before.beats.acquire(blocking=False)
-    assert lease.abandoned == before.abandoned == []
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_next_lease_after_a_defect_gets_a_live_thread() -> None:
-    def breaks() -> bool:
-        raise ZeroDivisionError
-
-    pulse, bad, good = Pulse(), Beaten(breaks), Beaten()
-    broken = Heartbeat(bad, 0.001, pulse)
-    broken.start()
-    assert bad.told.wait(SOON_S)
-    broken.stop()
-    heartbeat = Heartbeat(good, 0.001, pulse)
-    heartbeat.start()
-    assert good.beats.acquire(timeout=SOON_S)
-    heartbeat.stop()
-
-
 def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    pulse, lease = Pulse(), Beaten()
+    lease = Beaten()
 
     class Full(Worker):
         def start(self) -> None:
@@ -198,8 +140,8 @@ def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypat
     with monkeypatch.context() as patch:
         patch.setattr("lockprovider.storage_lock.heartbeat.Worker", Full)
         with pytest.raises(RuntimeError, match="can't start"):
-            Heartbeat(lease, 0.001, pulse).start()
-    heartbeat = Heartbeat(lease, 0.001, pulse)
+            Heartbeat(lease, 0.001).start()
+    heartbeat = Heartbeat(lease, 0.001)
     heartbeat.start()
     assert lease.beats.acquire(timeout=SOON_S)
     heartbeat.stop()

@@ -66,7 +66,7 @@ class _Call(Generic[T]):
     def run(self) -> None:
         """Run the call and report its result to the loop; runs on the thread.
 
-        If the loop is closed, undo the result.
+        If the task was cancelled, or the loop is closed, undo the result here.
         """
         result: Any = _NO_RESULT
         error: BaseException | None = None
@@ -75,6 +75,8 @@ class _Call(Generic[T]):
                 result = self._context.run(self._call)
         except BaseException as raised:  # noqa: BLE001 - raised where the call is awaited
             error = raised
+        if self._stop.is_set():  # its loop may stand still
+            return self._undo_result(result)
         try:
             self._loop.call_soon_threadsafe(self._report, result, error)
         except RuntimeError:  # the loop is closed

@@ -1,4 +1,4 @@
-"""`AsyncLock` and `AsyncLease`: the lock for tasks, each acquisition in its own thread."""
+"""`AsyncLock` and `AsyncLease`: the lock for tasks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, overload
 
 from fsspec_cas import CasError, Machine, Store, World
 from fsspec_cas.bridge.tasks import ForTasks, on_thread, threaded
-from fsspec_cas.waiting import Signal, WaitStopped, ends_with
-from lockprovider.errors import LeaseLost, LockError, LossReason, NotAcquired, NotPicklable
+from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, wait_s
 from lockprovider.storage_lock.acquire import ProcessQueue
 from lockprovider.storage_lock.audit_log import AuditLog
@@ -27,8 +24,6 @@ from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.status import add_details
-
-T = TypeVar("T")
 
 
 # Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client.
@@ -92,19 +87,6 @@ class _Queues:
 _QUEUES = _Queues()
 
 
-async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-    """Run `work` in the thread; a cancellation ends the wait, not the work."""
-    done = asyncio.wrap_future(thread.submit(work, *args))
-    done.add_done_callback(_retrieved)
-    return await asyncio.shield(done)
-
-
-def _retrieved(done: asyncio.Future[Any]) -> None:
-    """Retrieve the error, or asyncio reports it when no task waits."""
-    if not done.cancelled():
-        done.exception()
-
-
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
     """Return a callback that makes the call on the loop, unless that is closed."""
 
@@ -115,50 +97,21 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
     return notify
 
 
-class Attempt:
-    """One acquisition in its own thread, which releases the lock after a cancellation."""
+class _OfTasks(threading.Thread):
+    """Stands for the thread of a task's lease, which does not end with the thread that acquired it."""
 
-    def __init__(self, lock: Lock, timeout_s: float) -> None:
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
-        self._lock = lock
-        self._timeout_s = timeout_s
-        self._cancelled = Signal()
-        self._meeting = threading.Lock()
-        self._lease: Lease | None = None
+    def is_alive(self) -> bool:
+        return True
 
-    def run(self) -> Lease:
-        """Acquire the lock; must run in `thread`.
 
-        Failure ends the thread; after `abandon` it releases the lock and raises `WaitStopped`.
-        """
-        try:
-            with ends_with(self._cancelled):
-                lease = self._lock.acquire(self._timeout_s)
-        except BaseException:
-            self.thread.shutdown(wait=False)
-            raise
-        with self._meeting:
-            if not self._cancelled.is_set():
-                self._lease = lease
-                return lease
-        self._drop(lease)
-        raise WaitStopped
+_TASKS = _OfTasks(name="a task")
 
-    def abandon(self) -> None:
-        """Stop the acquisition under way, or release the acquired lock in its thread and end that.
 
-        Neither waits nor raises.
-        """
-        with self._meeting:
-            self._cancelled.set()
-            lease = self._lease
-        if lease is not None:  # the task was cancelled before it got the lease
-            self.thread.submit(self._drop, lease)
+class TaskLock(Lock):
+    """Lock whose leases no thread owns."""
 
-    def _drop(self, lease: Lease) -> None:
-        with contextlib.suppress(CasError, LockError):  # the lease lapses: its thread is dead
-            lease.release()
-        self.thread.shutdown(wait=False)
+    def _acquiring_thread(self) -> threading.Thread:
+        return _TASKS
 
 
 class AsyncLock(ForTasks[Lock]):
@@ -170,7 +123,7 @@ class AsyncLock(ForTasks[Lock]):
         async with AsyncLock(store).acquire(timeout=30) as lease:
             await lease.publish("state/7", data)
 
-    A cancelled acquisition ends at once; its thread finishes its request and releases what it acquired. A cancelled
+    A cancelled acquisition ends at once; a thread finishes its request and releases what it acquired. A cancelled
     `release` or `publish` goes on; the publish may happen, but ends before the lease is released.
 
     Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced. Before Python
@@ -192,7 +145,7 @@ class AsyncLock(ForTasks[Lock]):
     ) -> None:
         check_functions(on_lost=on_lost)
         self._world = world or Machine()
-        super().__init__(Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit))
+        super().__init__(TaskLock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit))
         self.path = self._sync.path
         self._on_lost = on_lost
         self._same = ProcessQueue.key(store, self.path, self._world)
@@ -256,26 +209,13 @@ class AsyncLock(ForTasks[Lock]):
             add_details(error, self._sync.url, _record_of(queue.lease), self._world.now_ms())
             raise error
         try:
-            lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
+            left_s = max(0.0, deadline - loop.time())
+            queue.lease = inner = await on_thread(lambda: self._sync.acquire(left_s), undo=Lease.end)
+            self._lease = AsyncLease(inner, queue.pass_on, self._on_lost)
         except BaseException:
             queue.pass_on()
             raise
-        self._lease = lease
-        return lease
-
-    async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
-        """Acquire the lock in a new thread and set the queue's `lease`.
-
-        After an error or a cancellation, it abandons the attempt and raises.
-        """
-        attempt = Attempt(self._sync, timeout_s)
-        try:
-            inner = await finish(attempt.thread, attempt.run)
-        except BaseException:  # a failed attempt has nothing to release
-            attempt.abandon()
-            raise
-        queue.lease = inner
-        return AsyncLease(inner, attempt.thread, queue.pass_on, self._on_lost)
+        return self._lease
 
 
 def _record_of(lease: Lease | None) -> LockRecord | None:
@@ -318,10 +258,8 @@ class AsyncLease:
     >>> lease = await lock.acquire()
     """
 
-    def __init__(
-        self, inner: Lease, thread: ThreadPoolExecutor, ended: Callable[[], None], on_lost: OnLost | None
-    ) -> None:
-        """Wrap `inner`, acquired in `thread`, for the current task.
+    def __init__(self, inner: Lease, ended: Callable[[], None], on_lost: OnLost | None) -> None:
+        """Wrap `inner` for the current task.
 
         Its loss sets `lost` and calls `on_lost` on the loop, as its release calls `ended`.
         """
@@ -330,7 +268,6 @@ class AsyncLease:
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self.lost = asyncio.Event()
         self._inner = inner
-        self._thread = thread
         self._ended = ended
         self._depth = 1
         self._loop = asyncio.get_running_loop()
@@ -381,7 +318,10 @@ class AsyncLease:
 
         >>> await lease.publish("state/7", b"seven")
         """
-        await self._call(partial(self._inner.publish, path, data, new=new))
+        if self.released:
+            self.check()
+        publish: Callable[..., None] = self._inner.publish
+        await on_thread(lambda: publish(path, data, new=new), runs_to_end=True)
 
     async def renew(self) -> bool:
         """Prolong the lease now; see `Lease.renew`.
@@ -389,10 +329,10 @@ class AsyncLease:
         >>> await lease.renew()
         True
         """
-        return not self.released and await self._call(self._inner.renew)
+        return not self.released and await on_thread(self._inner.renew, runs_to_end=True)
 
     async def release(self) -> None:
-        """Release the lock and end its thread; an inner release only counts down, a repeated one does nothing.
+        """Release the lock; an inner release only counts down, a repeated one does nothing.
 
         A cancelled release goes on.
 
@@ -409,7 +349,7 @@ class AsyncLease:
         if self._depth > 0:
             return
         self.task = None
-        await finish(self._thread, self._give_back)
+        await on_thread(self._give_back, runs_to_end=True)
 
     def again(self) -> AsyncLease:
         """Count and return this lease, for an inner `acquire`; may raise `LeaseLost`.
@@ -435,15 +375,9 @@ class AsyncLease:
             await self.release()
         return None
 
-    async def _call(self, work: Callable[..., T], *args: Any) -> T:
-        if self.released:
-            self.check()  # raises: a released lease has no thread
-        return await finish(self._thread, work, *args)
-
     def _give_back(self) -> None:
         try:
             self._inner.release()
         finally:
-            self._thread.shutdown(wait=False)
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._ended)

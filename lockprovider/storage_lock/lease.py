@@ -80,8 +80,8 @@ class Lease:
     >>> lease = lock.acquire()
     """
 
-    def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn) -> None:
-        """Make the lease of a client that has just taken the lock, in the acquiring thread.
+    def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn, thread: threading.Thread) -> None:
+        """Make the lease of a client that has just taken the lock, owned by `thread`.
 
         `start` begins its heartbeat.
         """
@@ -89,7 +89,7 @@ class Lease:
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
         self.owner = client.owner
-        self.thread = threading.current_thread()
+        self.thread = thread
         self.lost = Signal()
         self._ended: Ended | None = None
         self._loss_guard = threading.Lock()
@@ -291,15 +291,15 @@ class Lease:
         turn, self.turn = self.turn, None  # released, even if interrupted
         try:
             with self._client.metrics.release():
-                self._stop()
-                self._client.give_back()
-                self._given_back = True
+                self._give_back()
         finally:
+            atexit.unregister(self._at_exit)  # until now an exit waits for the release
             self._client.end(self, turn)
 
-    def _stop(self) -> None:
-        atexit.unregister(self._at_exit)
+    def _give_back(self) -> None:
         self._heartbeat.stop()
+        self._client.give_back()
+        self._given_back = True
 
     def abandon(self, why: str) -> None:
         """Mark the lease as lost, calling its callbacks.
@@ -348,9 +348,8 @@ class Lease:
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:
                 self.release()
-            else:  # its release was interrupted
-                self._stop()
-                self._client.give_back()
+            else:  # its release was interrupted, or goes on
+                self._give_back()
 
     def start(self) -> None:
         """Start the heartbeat and register the release at exit; called once."""

@@ -186,7 +186,7 @@ class Lock:
 
         If that fails, it releases the lock and raises.
         """
-        lease = Lease(client, self._on_lost, turn)
+        lease = Lease(client, self._on_lost, turn, self._acquiring_thread())
         try:
             lease.start()
         except BaseException:
@@ -194,6 +194,10 @@ class Lock:
             raise
         client.lease = lease
         return lease
+
+    def _acquiring_thread(self) -> threading.Thread:
+        """Return the thread that owns a new lease, which ends with it."""
+        return threading.current_thread()
 
     def release(self) -> None:
         """Release the lock that this thread acquired, if any; an inner release only counts down.

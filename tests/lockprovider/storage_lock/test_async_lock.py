@@ -506,4 +506,3 @@ def test_unreferenced_lease_is_not_renewed(store: Store) -> None:
     assert not kept.lost.is_set()
     with contextlib.suppress(LockError):
         kept._inner.release()
-    kept._thread.shutdown()

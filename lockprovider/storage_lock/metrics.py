@@ -85,22 +85,8 @@ class Measure:
 OnMetric = Callable[[Measure], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Statistics of a timer, in milliseconds."""
-
-    count: int = 0
-    total_ms: float = 0.0
-    most_ms: float = 0.0
-    last_ms: float = 0.0
-
-    def plus(self, ms: float) -> Timing:
-        """Return the statistics with one more measurement."""
-        return Timing(self.count + 1, self.total_ms + ms, max(self.most_ms, ms), ms)
-
-
 class Counters:
-    """Collector of the numbers of any number of locks, as their `on_metric`. Thread-safe.
+    """Sums of the counters, and the last gauge, of any number of locks, as their `on_metric`. Thread-safe.
 
     >>> counters = lockprovider.Counters()
     >>> with lockprovider.lock("memory://docs/lock", on_metric=counters):
@@ -112,33 +98,23 @@ class Counters:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._values: dict[str, float] = {}
-        self._timings: dict[str, Timing] = {}
 
     def __call__(self, measure: Measure) -> None:
-        """Add a counter's or timer's measure; replace the gauge's value."""
+        """Add a counter's measure, replace the gauge's value, and ignore timers."""
         with self._guard:
-            match measure.kind:
-                case "counter":
-                    self._values[measure.name] = self._values.get(measure.name, 0) + measure.value
-                case "gauge":
-                    self._values[measure.name] = measure.value
-                case "timer":
-                    self._timings[measure.name] = self._timings.get(measure.name, Timing()).plus(measure.value)
+            if measure.kind == "counter":
+                self._values[measure.name] = self._values.get(measure.name, 0) + measure.value
+            elif measure.kind == "gauge":
+                self._values[measure.name] = measure.value
 
     def __repr__(self) -> str:
-        return f"<Counters, {len(self._values)} counters, {len(self._timings)} timers>"
+        return f"<Counters, {len(self._values)} values>"
 
     @property
     def values(self) -> dict[str, float]:
         """Counters' sums and the gauge's last value, without those that never happened."""
         with self._guard:
             return dict(self._values)
-
-    @property
-    def timings(self) -> dict[str, Timing]:
-        """Statistics of the timers."""
-        with self._guard:
-            return dict(self._timings)
 
 
 class Recorder:

@@ -65,13 +65,7 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`, enclosed if that fits into the record, else written to a staged object.
-
-        Store errors pass.
-        """
-        enclosed = steps.enclose(path, data, unshared=unshared)
-        if enclosed is not None:
-            return enclosed
+        """Return the publish of `data`; see `steps.stage`."""
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
@@ -211,11 +205,10 @@ class Publisher:
 
     # -- applying what was decided ---------------------------------------------------------------------------------
 
-    def finish_in_flight(self) -> Ended | None:
-        """Read the record to settle an unanswered write, if any; return the lease's end if that shows it, else None."""
-        driver = self._driver
-        answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
-        return answer if isinstance(answer, Ended) else None
+    def finish_in_flight(self) -> None:
+        """Read the record to settle an unanswered write, if any."""
+        if isinstance(self._driver.state, Checking):
+            self._driver.feed(Look())
 
     def apply_left(self, left_s: steps.Left) -> None:
         """Apply decided publishes that an earlier try could not, if any; errors of `steps.apply` pass.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fsspec_cas import (
     AlreadyExists,
@@ -43,29 +44,23 @@ def ample() -> float:
 
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-    """Write `data` to a new object in the folder `staged`, and return the publish that names it.
+    """Return the publish of `data`, enclosed if that fits into the record, else written to a new object in `staged`.
 
     `InvalidInput` comes before the write. An error of the store, even an unknown outcome, passes.
     """
     data = check_bytes(path, data)
-    pending = Pending(path, f"{folder}/staged/{write_id}".removeprefix("/"), digest(data), unshared=unshared)
-    store.put_if_absent(pending.staged, data, create_once=True).unwrap()
-    return pending
-
-
-def enclose(path: str, data: bytes, *, unshared: bool = False) -> Pending | None:
-    """Return a publish whose data travels in the record; None for too much data."""
-    data = check_bytes(path, data)
-    fits = len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED
-    return Pending(path, "", digest(data), data, unshared) if fits else None
+    enclosed = Pending(path, "", digest(data), data, unshared)
+    if len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED:
+        return enclosed
+    staged = f"{folder}/staged/{write_id}".removeprefix("/")
+    store.put_if_absent(staged, data, create_once=True).unwrap()
+    return replace(enclosed, staged=staged, data=None)
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
     """Read the digest of the object at `path`; None if absent."""
-    try:
-        return digest(store.read(path, timeout=_look_s(left_s)).data)
-    except ObjectNotFound:
-        return None
+    content = store.read_or_none(path, timeout=_look_s(left_s))
+    return None if content is None else digest(content.data)
 
 
 def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: Left = ample) -> bytes:
@@ -144,10 +139,10 @@ def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
     """
     data = pending.data
     if data is None:
-        try:
-            data = store.read(pending.staged, timeout=_timeout_s(pending.path, left_s)).data
-        except ObjectNotFound:
+        content = store.read_or_none(pending.staged, timeout=_timeout_s(pending.path, left_s))
+        if content is None:
             return None
+        data = content.data
     if digest(data) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "enclosed"
         raise Unappliable(f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}; {_CURE}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from unittest import mock
 
 import fsspec
 import pytest
@@ -33,6 +34,11 @@ def store(backend: Faulty, clock: ManualClock, request: pytest.FixtureRequest) -
 
 
 def staged(store: Store, data: bytes = b"data") -> Pending:
+    with mock.patch.object(steps, "_ENCLOSED", 0):
+        return steps.stage(store, "locks", "id-1", "state/7", data)
+
+
+def enclosed(store: Store, data: bytes = b"data") -> Pending:
     return steps.stage(store, "locks", "id-1", "state/7", data)
 
 
@@ -101,8 +107,7 @@ def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -
 
 
 def test_small_bytes_are_enclosed_in_the_record(store: Store) -> None:
-    pending = steps.enclose("state/7", b"data" * 1000)
-    assert pending is not None
+    pending = enclosed(store, b"data" * 1000)
     record = LockRecord("me", 5, expired=False, nonce="n", pending=pending)
     read = LockRecord.decode(record.encode())
     assert read == record
@@ -114,13 +119,12 @@ def test_small_bytes_are_enclosed_in_the_record(store: Store) -> None:
     assert steps.prepare(store, read.pending) == b"data" * 1000
 
 
-def test_large_bytes_are_not_enclosed_in_the_record() -> None:
-    assert steps.enclose("state/7", random.Random(1).randbytes(10_000)) is None
+def test_large_bytes_are_not_enclosed_in_the_record(store: Store) -> None:
+    assert enclosed(store, random.Random(1).randbytes(10_000)).data is None
 
 
 def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store) -> None:
-    pending = steps.enclose("state/7", b"data")
-    assert pending is not None
+    pending = enclosed(store)
     with pytest.raises(LockError, match="enclosed for 'state/7' do not have the digest"):
         steps.apply(store, replace(pending, data=b"other"), None, steps.ample)
     assert store.list("") == []

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,8 +35,10 @@ LARGEST_ENCLOSED = 256 << 10
 """Most bytes of a publish in the record; a larger one is staged, however well it deflates."""
 _LARGEST = 4 << 20  # bytes; a record has about 50 KB
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's largest `long`
-_TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "pending_until_ms"}
-_TIMES |= {"foreignSeenMs": "foreign_seen_ms", "yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms"}
+_OPTIONAL = {"waiters": "waiters", "turnMs": "turn_ms", "freedMs": "freed_ms", "foreignSeenMs": "foreign_seen_ms"}
+_OPTIONAL |= {"yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms", "releasedPending": "released_pending"}
+_OPTIONAL |= {"pendingUntil": "pending_until_ms"}  # written only with a value, in this order
+_TIMES = {name: field for name, field in _OPTIONAL.items() if field.endswith("_ms")}
 _MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
@@ -147,7 +148,7 @@ class LockRecord:
             "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.log_has_pending),
             "holder": None if self.holder is None else _holder_fields(self.holder),
         }
-        fields |= {name: value for name, value in self._optional_fields() if value}
+        fields |= {name: value for name, field in _OPTIONAL.items() if (value := getattr(self, field))}
         if self.pending_before:
             log_suffices = self.log_has_pending and all(p.unshared and not p.staged for p in self.pending_before)
             fields["pendingBefore"] = (
@@ -157,17 +158,6 @@ class LockRecord:
             fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
             fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
         return json.dumps(fields, separators=(",", ":")).encode()
-
-    def _optional_fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield name and value of the JSON fields that are written only with a value."""
-        yield "waiters", list(self.waiters)
-        yield "turnMs", self.turn_ms
-        yield "freedMs", self.freed_ms
-        yield "foreignSeenMs", self.foreign_seen_ms
-        yield "yieldUntilMs", self.yield_until_ms
-        yield "combinerMs", self.combiner_ms
-        yield "releasedPending", self.released_pending
-        yield "pendingUntil", self.pending_until_ms
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fsspec_cas import ObjectNotFound, Store, Unknown, Won, World
+from fsspec_cas import Store, Unknown, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import (
@@ -101,10 +101,8 @@ class Intents:
                 yield name, intent
 
     def _body(self, name: str) -> bytes:
-        try:
-            return self._store.read(self._below + name).data
-        except ObjectNotFound:
-            return b""
+        content = self._store.read_or_none(self._below + name)
+        return b"" if content is None else content.data
 
 
 SMOOTHING = 4  # a running mean takes 1/4 of the last value

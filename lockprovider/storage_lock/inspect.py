@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fsspec_cas import ABSENT, Content, Lost, ObjectNotFound, Outcome, Store, Version, Won, World
+from fsspec_cas import ABSENT, Lost, ObjectNotFound, Outcome, Store, Version, Won, World
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.client import Client
 from lockprovider.storage_lock.record import LockRecord
@@ -67,7 +67,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
         else:
             data = _broken(record, nonce, status.own_ms)
             result = Broken(store.put_if_match(path, data, version, timeout=timeout_s))
-        content = _read(store, path, timeout_s) if isinstance(result.outcome, Lost) else None
+        content = store.read_or_none(path, timeout=timeout_s) if isinstance(result.outcome, Lost) else None
         if content is None:
             break
         current = LockRecord.decode(content.data, path)
@@ -96,10 +96,3 @@ def _finished(store: Store, path: str, record: LockRecord, version: Version, wor
 
 def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:
     return replace(record, expired=True, nonce=nonce, freed_ms=now_ms if record.waiters else 0).encode()
-
-
-def _read(store: Store, path: str, timeout_s: float) -> Content | None:
-    try:
-        return store.read(path, timeout=timeout_s)
-    except ObjectNotFound:
-        return None

@@ -92,7 +92,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
 }
 
 # Nouns of which each is an annotation of the other.
-TIED = ({"errors", "outcome"}, {"client", "lease"})
+TIED = ({"errors", "outcome"}, {"client", "lease"}, {"acquire", "client"})
 
 # Decisions and codecs, by folder or module: no store, no clock, no thread. Which foreign libraries they may have.
 PURE: dict[str, set[str]] = {

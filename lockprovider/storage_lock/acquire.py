@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.waiting import SLICE_S, Signal
@@ -30,8 +30,7 @@ from lockprovider.storage_lock.record import with_waiter
 from lockprovider.storage_lock.states import Busy, Held, Idle
 
 if TYPE_CHECKING:
-    from fsspec_cas import Version
-    from lockprovider.settings import LockSettings
+    from lockprovider.storage_lock.client import Client
     from lockprovider.storage_lock.record import LockRecord
 
 
@@ -239,14 +238,6 @@ _QUEUES = _Queues()
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRead:
-    """Record that was read, or None; `requested`: whether a request was sent."""
-
-    known: KnownRecord | None
-    requested: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Wish:
     """Promise (`keeps_log`) and deadline (monotonic clock) of a client that wants the lock."""
 
@@ -254,38 +245,7 @@ class Wish:
     deadline_s: float
 
 
-class Acquirer(Protocol):
-    """Protocol of a client that wants the lock."""
-
-    path: str
-    where: str
-    settings: LockSettings
-
-    @property
-    def known(self) -> KnownRecord | None:
-        """Record as this client last read or wrote it."""
-
-    @property
-    def owner(self) -> str:
-        """UUID of this client in the lock record."""
-
-    def held(self) -> Held | None:
-        """Return this client's lease, as far as it knows."""
-
-    def look(self, wish: Wish) -> RecordRead:
-        """Read the record."""
-
-    def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock as read, leaving these waiters; False if another client was faster."""
-
-    def adopt(self, idle: Idle, record: KnownRecord | None) -> None:
-        """Adopt what another client of the queue released and read."""
-
-    def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write `record`, in which this client waits; False on failure."""
-
-
-def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
+def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
     """Wait for this process's queue, then poll and write the record until `client` holds the lock.
 
     After the deadline it raises `NotAcquired`. Store errors pass.
@@ -308,7 +268,7 @@ class _Acquisition:
     It reads the record, joins the waiters, and takes the lock.
     """
 
-    def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
+    def __init__(self, client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
         self._queue = queue
         self._world = world
@@ -324,16 +284,16 @@ class _Acquisition:
         while True:
             end_of_hold = self._hear_from_queue()
             began_s = self._world.monotonic_s()
-            look = self._client.look(self._wish)
-            if look.known is None:
+            known, was_requested = self._client.look(self._wish)
+            if known is None:
                 if self._client.take(None, (), self._wish):
                     return
                 continue
-            waiter, action = self._next(waiter, self._observed(look.known, began_s, requested=look.requested))
+            waiter, action = self._next(waiter, self._observed(known, began_s, requested=was_requested))
             if isinstance(action, TakeTurn):
-                if self._client.take(look.known, action.waiters, self._wish):
+                if self._client.take(known, action.waiters, self._wish):
                     return
-                lost = replace(self._observed(look.known, began_s, requested=look.requested), lost_race=True)
+                lost = replace(self._observed(known, began_s, requested=was_requested), lost_race=True)
                 waiter, action = next_poll(waiter, lost, self._world.random())
             pause_s = max(0.0, min(action.seconds, self._left_s()))  # the last read is at the deadline
             self._queue.wait(pause_s, end_of_hold)

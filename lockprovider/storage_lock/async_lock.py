@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
-from datetime import datetime
 from types import TracebackType
 from typing import Any, NoReturn, overload
 
@@ -38,7 +37,8 @@ class TaskQueue:
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
         """Return the running loop's queue for this lock, created if needed."""
-        return _QUEUES.get(asyncio.get_running_loop(), lock)
+        with _GUARD:
+            return _QUEUES.setdefault((asyncio.get_running_loop(), lock), cls())
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for this task's turn, which lasts until `pass_on`; False after the timeout, without a turn.
@@ -70,21 +70,9 @@ class TaskQueue:
             self._taken = False
 
 
-class _Queues:
-    """Task queues by event loop and lock, referenced weakly; `get` creates a missing one. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._of_loop: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, TaskQueue]
-        ] = weakref.WeakKeyDictionary()
-
-    def get(self, loop: asyncio.AbstractEventLoop, lock: Hashable) -> TaskQueue:
-        with self._guard:
-            return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
-
-
-_QUEUES = _Queues()
+_QUEUES: weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], TaskQueue]
+_QUEUES = weakref.WeakValueDictionary()
+_GUARD = threading.Lock()
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
@@ -288,11 +276,6 @@ class AsyncLease:
     def deadline_s(self) -> float:
         """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
         return self._inner.deadline_s
-
-    @property
-    def deadline(self) -> datetime | None:
-        """`deadline_s` as UTC by this machine's clock, for people; None once not held."""
-        return self._inner.deadline
 
     @property
     def released(self) -> bool:

@@ -9,7 +9,6 @@ import socket
 import sys
 import weakref
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,9 @@ from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.errors import LockError
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
-from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, RecordRead, Wish
+from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
-from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile, final
+from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import LockRecord
@@ -27,7 +26,6 @@ from lockprovider.storage_lock.states import (
     Apply,
     Busy,
     Checking,
-    Done,
     Ended,
     Held,
     Idle,
@@ -176,8 +174,8 @@ class Client:
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
 
-    def look(self, wish: Wish) -> RecordRead:
-        """Set the machine to `Idle`, then read and cache the record.
+    def look(self, wish: Wish) -> tuple[KnownRecord | None, bool]:
+        """Set the machine to `Idle`, then read and cache the record; also returns whether a request was sent.
 
         A record that this process released is returned once without a request.
         """
@@ -186,9 +184,9 @@ class Client:
             # An earlier failure may have left another state.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
-                return RecordRead(KnownRecord(*state.released, understood=True), requested=False)
+                return KnownRecord(*state.released, understood=True), False
             driver.read()
-            return RecordRead(self.known, requested=True)
+            return self.known, True
 
     def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock over `latest` (None: absent), leaving `waiters`, and apply pending publishes; False if refused.
@@ -266,14 +264,11 @@ class Client:
         """
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
-                latest = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
+                wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
+                latest, _ = self.look(wish)
                 if latest is None or latest.record.owner != self.owner or latest.record.is_free:
                     return
-                self.take(
-                    latest,
-                    latest.record.waiters,
-                    Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S),
-                )
+                self.take(latest, latest.record.waiters, wish)
             self.give_back()
 
     def free_queue(self) -> None:
@@ -302,7 +297,7 @@ class Client:
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=held)
 
-    def renew(self) -> Done | Ended | None:
+    def renew(self) -> Answer:
         """Write the record to prolong the lease, or read it to settle an unanswered write.
 
         Then applies left publishes, unless another thread publishes. Errors pass.
@@ -322,12 +317,7 @@ class Client:
                 )
             finally:
                 self.publisher.publish_guard.release()
-        return final(answer)
-
-    def time_of(self, monotonic_s: float) -> datetime:
-        """Convert a time of the monotonic clock to the wall clock."""
-        now_s = self.world.now_ms() / 1000
-        return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
+        return answer
 
     def give_back(self) -> None:
         """Wait for a publish under way, write until the record is released or another client's, and audit that.

@@ -219,8 +219,3 @@ class Driver:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), LEAST_S))
         left_s = state.before.deadline_s - self.world.monotonic_s()
         return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
-
-
-def final(answer: Answer) -> Done | Ended | None:
-    """Return the part of the answer that concerns the lease."""
-    return None if isinstance(answer, (Busy, Apply)) else answer

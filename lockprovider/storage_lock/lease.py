@@ -11,7 +11,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, overload
 
@@ -93,13 +92,12 @@ class Lease:
         self.lost = Signal()
         self._ended: Ended | None = None
         self._loss_guard = threading.Lock()
-        self._more_callbacks: list[OnLost] = []
+        self._on_lost: list[OnLost] = [] if on_lost is None else [on_lost]
         self._depth = 1
         self._pid = os.getpid()
         self.turn: FifoTurn | None = turn  # its client's turn, until release
         self._given_back = False
         self._client = client
-        self._on_lost = on_lost
         self._heartbeat = Heartbeat(
             self,
             client.settings.renew,
@@ -128,12 +126,6 @@ class Lease:
         """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
         held = self._client.held()
         return 0.0 if held is None else held.deadline_s
-
-    @property
-    def deadline(self) -> datetime | None:
-        """`deadline_s` as UTC by this machine's clock, for people; None once not held."""
-        held = self._client.held()
-        return None if held is None else self._client.time_of(held.deadline_s)
 
     def check(self) -> None:
         """Raise `LeaseLost` if this process knows that the lease is lost or released; sends no request.
@@ -319,7 +311,7 @@ class Lease:
         """
         with self._loss_guard:
             if not self.lost.is_set():
-                self._more_callbacks.append(call)
+                self._on_lost.append(call)
                 return
         call(self._lost(self._ended or _RELEASED))
 
@@ -406,9 +398,8 @@ class Lease:
             _LOG.info("%s", self._lost(ended))
             self._client.note_end(held=False)
             self._client.free_queue()
-        for call in (self._on_lost, *self._more_callbacks):
-            if call is not None:
-                call(self._lost(ended))
+        for call in [*self._on_lost]:
+            call(self._lost(ended))
 
     def __del__(self) -> None:
         if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():

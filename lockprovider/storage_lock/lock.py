@@ -22,7 +22,6 @@ from lockprovider.storage_lock.inspect import look
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.storage_lock.states import Busy
 from lockprovider.storage_lock.status import LockStatus, detailed_errors
 
 _FREED_S = 0.25  # wait for this client's own commit
@@ -256,19 +255,6 @@ class Lock:
         """
         with detailed_errors(self._client.where, lambda: None, self._world.now_ms):
             return look(self._store, self.path, self._world)
-
-    def try_lock(self) -> Lease | Busy:
-        """Take the lock if it is free now, else return its holder.
-
-        >>> other = lockprovider.Lock(Store.from_url("memory://docs/table"))
-        >>> with other:
-        ...     lock.try_lock().owner == other.owner
-        True
-        """
-        try:
-            return self.acquire(0.0)
-        except NotAcquired as refusal:
-            return Busy(refusal.owner, refusal.valid_until_ms, None)
 
     def require_safe_store(self, timeout: float | None = None) -> None:
         """Check once, as the first acquisition does, that the store obeys conditions; later calls send nothing.

@@ -5,6 +5,7 @@ Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -201,13 +202,11 @@ class LockProvider:
         >>> provider.try_lock() and provider.get_lock().expired
         False
         """
-        lease = self._lease
-        if lease is None or lease.released or lease.lost.is_set():
+        if self._lease is None or self._lease.lost.is_set():
             return None
-        try:
-            return lease.record
-        except LeaseLost:
-            return None
+        with contextlib.suppress(LeaseLost):
+            return self._lease.record
+        return None
 
     @property
     def lease(self) -> Lease | None:

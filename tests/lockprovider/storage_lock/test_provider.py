@@ -12,7 +12,6 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -212,18 +211,6 @@ def test_lock_at_the_root_of_a_bucket_publishes_on_a_real_server(seaweedfs) -> N
     with lockprovider.lock(url, on="lock.json", storage_options=options) as lease:
         lease.publish("state/1", b"done")
     assert [e.path for e in Store.from_url(url, options).list("")] == ["lock.json", "state/1"]
-
-
-def test_deadline_is_a_time_of_day_before_others_may_act(tmp_path: Path) -> None:
-    settings = LockSettings(validity=100, renew=10)
-    before = datetime.now(timezone.utc)
-    with lockprovider.lock(str(tmp_path), settings=settings) as lease:
-        deadline = lease.deadline
-        assert deadline is not None
-        valid_until = json.loads((tmp_path / HUDI_LOCK_PATH).read_bytes())["validUntil"] / 1000
-        assert deadline.tzinfo is timezone.utc
-        assert before < deadline < datetime.fromtimestamp(valid_until, timezone.utc) - timedelta(seconds=9)
-    assert lease.deadline is None
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------

@@ -175,10 +175,7 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
 
     Raises KeyError if absent, `Undecodable` for other values or out of bounds.
     """
-    value = fields[name]
-    if type(value) is int and least <= value <= most:
-        return value
-    return as_whole(value, name, least=least, most=most)
+    return as_whole(fields[name], name, least=least, most=most)
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
@@ -201,8 +198,7 @@ def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) ->
 
     Other values raise `Undecodable`.
     """
-    value = fields[name] if default is None else fields.get(name, default)
-    return value if type(value) is str else as_text(value, name)
+    return as_text(fields[name] if default is None else fields.get(name, default), name)
 
 
 def as_text(value: Any, name: str) -> str:

@@ -3,7 +3,7 @@
 Keys outside `OWNED` are accepted, unless they look like a misspelt honoured key. Others are in a table, or refused.
 
 Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
-`HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys, and lacks `ONLY_LATER`.
+`HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys.
 """
 
 from __future__ import annotations
@@ -169,8 +169,6 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.bucket.index.remote.partitioner.enable",
     }
 )
-ONLY_EARLIER = frozenset({"hoodie.write.meta.key.prefixes"})  # 1.2.0 has hoodie.write.rolling.metadata.keys
-ONLY_LATER = frozenset({"hoodie.write.config.keys.to.serialize.to.commit.metadata"})  # than 1.2.0
 _OTHER_LOCKS = tuple(f"hoodie.write.lock.{lock}." for lock in ("zookeeper", "hivemetastore", "dynamodb", "filesystem"))
 _WITHOUT_EFFECT = (*_OTHER_LOCKS, "hoodie.write.commit.callback.", "hoodie.index.hbase.")
 

@@ -10,8 +10,7 @@ import threading
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 
 from fsspec_cas import CasError, Machine, Store, Version, Won, World
 from fsspec_cas.waiting import Signal, Worker
@@ -38,24 +37,6 @@ class _Page:
     data: bytes = b""
     written: int = 0
     version: Version | None = None
-
-
-@dataclass(slots=True)
-class _Shared:
-    """State shared by one process's threads. `idle` is set while no record is unwritten."""
-
-    pid: int = field(default_factory=os.getpid)
-    guard: threading.Lock = field(default_factory=threading.Lock)
-    idle: Signal = field(default_factory=Signal)
-    began_ms: int = 0
-    open_page: _Page | None = None
-    pages: deque[_Page] = field(default_factory=lambda: deque(maxlen=_PAGES))
-    running: bool = False
-    wanted: bool | None = None
-    asked_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.idle.set()
 
 
 class AuditLog:
@@ -87,8 +68,20 @@ class AuditLog:
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
         self._store, self._places, self._world, self._exit_s = state
-        self._shared = _Shared()
+        self._begin()
         _ALL.add(self)
+
+    def _begin(self) -> None:
+        """Begin without records, as a new or copied audit, or a forked process."""
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+        self._idle = Signal()  # set while no record is unwritten
+        self._idle.set()
+        self._began_ms, self._running = 0, False
+        self._open_page: _Page | None = None
+        self._pages: deque[_Page] = deque(maxlen=_PAGES)
+        self._wanted: bool | None = None
+        self._asked_s = 0.0
 
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
@@ -100,53 +93,50 @@ class AuditLog:
 
         Does nothing for a minute after the switch was read as off.
         """
-        if self._shared.pid != os.getpid():
-            self._shared = _Shared()  # forked: the parent finishes its records
-        shared = self._shared
-        if shared.wanted is False and self._world.monotonic_s() - shared.asked_s < _ASK_AGAIN_S:
+        if self._pid != os.getpid():
+            self._begin()  # forked: the parent finishes its records
+        if self._wanted is False and self._world.monotonic_s() - self._asked_s < _ASK_AGAIN_S:
             return
         at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
-        with shared.guard:
+        with self._guard:
             # Distinct times: two holdings must not share a file.
-            began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)
+            began_ms = self._began_ms = max(at_ms, self._began_ms + 1)
             path = self._places.file(began_ms, record.owner)
-            page = shared.open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
-        self._add(shared, page, "START", at_ms, held=True)
+            page = self._open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
+        self._add(page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
         """Queue a RENEW line, timed `validity_s` before the record's end; does nothing without an open audit file."""
-        shared = self._shared
-        if (page := shared.open_page) is not None:
+        if (page := self._open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
-            self._add(shared, page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
+            self._add(page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         """Close the open audit file, if any, and queue its END line; `held=False` marks a loss."""
-        shared = self._shared
-        with shared.guard:
-            page, shared.open_page = shared.open_page, None
+        with self._guard:
+            page, self._open_page = self._open_page, None
         if page is not None:
-            self._add(shared, page, "END", at_ms, held=held)
+            self._add(page, "END", at_ms, held=held)
 
-    def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
+    def _add(self, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
         """Append a line to the page, queue the page, and start the writing thread unless it runs.
 
         Drops the renewal of a closed page.
         """
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
-        with shared.guard:
-            if step == "RENEW" and shared.open_page is not page:
+        with self._guard:
+            if step == "RENEW" and self._open_page is not page:
                 return
             page.data += line
-            if page not in shared.pages:
-                shared.pages.append(page)
-            shared.idle.clear()
-            starts, shared.running = not shared.running, True
+            if page not in self._pages:
+                self._pages.append(page)
+            self._idle.clear()
+            starts, self._running = not self._running, True
         if starts:
             try:
-                Worker(partial(self._write_all, shared), "lock-audit").start()
+                Worker(self._write_all, "lock-audit").start()
             except RuntimeError:  # the interpreter may be ending: see `_finish`
-                shared.running = False
+                self._running = False
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
         """Wait until all records so far are written or dropped; False after `timeout_s` seconds.
@@ -154,48 +144,48 @@ class AuditLog:
         >>> audit.flush()
         True
         """
-        return self._shared.idle.wait(timeout_s)
+        return self._idle.wait(timeout_s)
 
     # -- what the thread does -----------------------------------------------------------------------------------------
 
-    def _write_all(self, shared: _Shared) -> None:
-        while (page := self._next(shared)) is not None:
-            self._write(shared, page)
+    def _write_all(self) -> None:
+        while (page := self._next()) is not None:
+            self._write(page)
 
-    def _next(self, shared: _Shared) -> _Page | None:
+    def _next(self) -> _Page | None:
         """Remove and return the next queued page.
 
         None if none is left, which wakes `flush` and counts the thread as ended.
         """
-        with shared.guard:
-            if shared.pages:
-                return shared.pages.popleft()
-            shared.running = False
-            shared.idle.set()
+        with self._guard:
+            if self._pages:
+                return self._pages.popleft()
+            self._running = False
+            self._idle.set()
             return None
 
-    def _write(self, shared: _Shared, page: _Page, timeout_s: float = _REQUEST_S) -> None:
+    def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
         """Write the page if the audit is switched on, else close and drop it.
 
         Store errors log a warning; the page's next line retries.
         """
         try:
-            if self._wanted(shared, timeout_s):
+            if self._is_wanted(timeout_s):
                 self._put(page, timeout_s)
                 return
         except (CasError, OSError) as error:
             _log.warning("the audit of the lock is incomplete: writing %s failed: %s", page.path, error)
             return
-        with shared.guard:
-            shared.open_page = None if shared.open_page is page else shared.open_page
+        with self._guard:
+            self._open_page = None if self._open_page is page else self._open_page
 
-    def _wanted(self, shared: _Shared, timeout_s: float) -> bool:
+    def _is_wanted(self, timeout_s: float) -> bool:
         """Return whether the audit is switched on; reads the switch at first, and a minute or more after it was off."""
         now_s = self._world.monotonic_s()
-        if shared.wanted is None or (not shared.wanted and now_s - shared.asked_s >= _ASK_AGAIN_S):
-            shared.wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
-            shared.asked_s = now_s
-        return shared.wanted
+        if self._wanted is None or (not self._wanted and now_s - self._asked_s >= _ASK_AGAIN_S):
+            self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
+            self._asked_s = now_s
+        return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
         """Write the whole page to its file if it has new lines, even over another write; note written size and version.
@@ -220,12 +210,11 @@ class AuditLog:
 
         A forked child does nothing.
         """
-        shared = self._shared
-        if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
+        if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):
             return
         with contextlib.suppress(IndexError):
             while True:
-                self._write(shared, shared.pages.popleft(), self._exit_s)
+                self._write(self._pages.popleft(), self._exit_s)
 
 
 _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()

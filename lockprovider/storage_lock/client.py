@@ -94,7 +94,6 @@ class Client:
         host, name, program = map(storable, (socket.gethostname(), user(), command()))
         self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
-        self._ends: Signal | None = None  # `lost` of that lease
         self._store = store
         asked_for_patience, metrics = Signal(), self.metrics
 
@@ -134,7 +133,7 @@ class Client:
 
     @lease.setter
     def lease(self, lease: Lease | None) -> None:
-        self._lease, self._ends = (None, None) if lease is None else (weakref.ref(lease), lease.lost)
+        self._lease = None if lease is None else weakref.ref(lease)
 
     @property
     def known(self) -> KnownRecord | None:
@@ -241,14 +240,11 @@ class Client:
             self.release_quietly()  # others need not wait for a lapse
         self._driver.state = Idle()
 
-    def end(self, lease: Lease, turn: FifoTurn | None) -> None:
-        """Forget the lease, and wake this client's next thread by leaving `turn`.
-
-        Does nothing for another lease, or without a turn.
-        """
-        # Compared by its signal: the weak reference may be gone.
-        if self._ends is lease.lost and turn is not None:
-            self.lease = None
+    def end(self, turn: FifoTurn | None) -> None:
+        """Forget the lease of this turn, and wake this client's next thread by leaving it; None: done before."""
+        if turn is not None:
+            if self.turn.first() is turn:
+                self.lease = None
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:

@@ -149,17 +149,14 @@ class Log:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All entries, unpacked; raises `MalformedRecord` for other bytes."""
-        try:
-            return self._unpacked()
-        except Undecodable as error:
-            where = f" {self.where!r}" if self.where else ""
-            raise MalformedRecord(f"the log in the lock record{where} is damaged: {error}; {REMOVE}") from error
-
-    def _unpacked(self) -> tuple[Entry, ...]:
-        entries = unpack(self.packed)
-        if len(entries) != self.next - self.first:
-            raise Undecodable(f"it has {len(entries)} entries, but its numbers run from {self.first} to {self.next}")
-        return entries
+        where = f" {self.where!r}" if self.where else ""
+        with undecodable_as(MalformedRecord, f"the log in the lock record{where} is damaged", REMOVE):
+            entries = unpack(self.packed)
+            if len(entries) != self.next - self.first:
+                raise Undecodable(
+                    f"it has {len(entries)} entries, but its numbers run from {self.first} to {self.next}"
+                )
+            return entries
 
     def has(self, pending: Pending) -> bool:
         """Return whether the log contains that publish.

@@ -24,7 +24,6 @@ from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
-_SIGNALS_S = 1.0  # a signal may come right before the wait
 _IDLE_S = 1.0
 _LEFT = 4  # publishes whose leftovers go together
 _AT_EXIT_S = 5.0  # wait at exit for requests
@@ -113,8 +112,7 @@ class Committer:
                 self._new.append((request, known))
                 is_wanted = True
             self._wake.set()
-            while not request.done.wait(_SIGNALS_S):
-                pass
+            request.done.wait()
         except BaseException:  # an interrupt ends the wait
             request.deadline_s = now_s
             self._wake.set()

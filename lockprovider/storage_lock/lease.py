@@ -286,7 +286,7 @@ class Lease:
                 self._give_back()
         finally:
             atexit.unregister(self._at_exit)  # until now an exit waits for the release
-            self._client.end(self, turn)
+            self._client.end(turn)
 
     def _give_back(self) -> None:
         self._heartbeat.stop()
@@ -302,7 +302,7 @@ class Lease:
         if not self.thread.is_alive():  # no thread can release it
             turn, self.turn, self._given_back = self.turn, None, True
             atexit.unregister(self._at_exit)
-            self._client.end(self, turn)
+            self._client.end(turn)
 
     def when_lost(self, call: OnLost) -> None:
         """Call `call` once the lease is lost, in the thread that notices; at once if it is lost.

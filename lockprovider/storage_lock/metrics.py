@@ -196,7 +196,9 @@ def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
     """Return the measures of one step of `owner`'s lease machine."""
     counts = tuple(Measure(name, "counter", 1) for name in _counted(owner, step))
     held = _timed(step)
-    return counts if held is None else (*counts, _left(held, now_ms))
+    if held is None:
+        return counts
+    return *counts, Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - now_ms))
 
 
 def _counted(owner: str, step: Transition) -> tuple[str, ...]:
@@ -226,10 +228,6 @@ def _timed(step: Transition) -> Held | None:
             return old
         case _:
             return None
-
-
-def _left(held: Held, now_ms: int) -> Measure:
-    return Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - now_ms))
 
 
 def _reasons(error: BaseException) -> tuple[str, ...]:

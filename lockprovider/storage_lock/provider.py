@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -190,9 +189,7 @@ class LockProvider:
         lease = self._lease
         if lease is None or lease.released:
             return
-        if lease.thread is not threading.current_thread():
-            raise LockError(f"thread {lease.thread.name!r} acquired {self._lock.path!r}; unlock it in that thread")
-        lease.release()
+        self._lock.release()
         if lease.lost.is_set():
             lease.check()
 

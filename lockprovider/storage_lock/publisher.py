@@ -236,21 +236,12 @@ class Publisher:
         try:
             steps.apply(self._store, pending, data, left_s)
         except Unappliable as error:
-            if not self._sets_aside(pending, error):
+            if not (error.occupied or self.breaks):  # missing bytes may still exist
                 raise
+            details_path = steps.set_aside(self._store, self._folder, pending, error)
+            self.set_aside[pending.path] = details_path
+            _LOG.warning("%s; the publish was set aside in %r", error, details_path)
             return False
-        return True
-
-    def _sets_aside(self, pending: Pending, error: Unappliable) -> bool:
-        """Write an unappliable publish's details to an object, log a warning, and return True.
-
-        Returns False for missing bytes, which may still exist, unless an operator breaks the lock.
-        """
-        if not (error.occupied or self.breaks):
-            return False
-        details_path = steps.set_aside(self._store, self._folder, pending, error)
-        self.set_aside[pending.path] = details_path
-        _LOG.warning("%s; the publish was set aside in %r", error, details_path)
         return True
 
     def roll_forward(self, decision: Apply) -> None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockprovider import InvalidSettings
-from lockprovider.hudi_keys import HONOURED, ONLY_EARLIER, ONLY_LATER, OWNED, REFUSED, WITHOUT_EFFECT, check
+from lockprovider.hudi_keys import HONOURED, OWNED, REFUSED, WITHOUT_EFFECT, check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.jvm
+ONLY_EARLIER = {"hoodie.write.meta.key.prefixes"}  # 1.2.0 has hoodie.write.rolling.metadata.keys
+ONLY_LATER = {"hoodie.write.config.keys.to.serialize.to.commit.metadata"}  # than 1.2.0
 _CONSTANT, _KEY = b"\x01", b"hoodie."
 
 

@@ -489,9 +489,8 @@ def test_record_added_while_the_audit_thread_ends_is_written(store: Store) -> No
     for at_ms in range(300):
         log.taken(record)
         log.ended(at_ms, held=True)
-        shared = log._shared
-        with shared.guard:
-            assert not (shared.idle.is_set() and (shared.pages or shared.running))
+        with log._guard:
+            assert not (log._idle.is_set() and (log._pages or log._running))
     assert settled(log)
 
 

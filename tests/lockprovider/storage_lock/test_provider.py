@@ -266,7 +266,7 @@ def test_only_the_thread_that_took_it_may_unlock_it(provider: LockProvider, tmp_
     said: list[str] = []
 
     def meddle() -> None:
-        with pytest.raises(LockError, match="unlock it in that thread") as refused:
+        with pytest.raises(LockError, match="release it in that thread") as refused:
             provider.unlock()
         said.append(str(refused.value))
 

@@ -24,20 +24,7 @@ from typing import Any
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.sender import delay_s
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock.machine import refused, step
-from lockprovider.storage_lock.polling import (
-    Join,
-    Observation,
-    TakeTurn,
-    Waiter,
-    at_last,
-    comes_again,
-    join_failed,
-    next_action,
-    next_poll,
-)
-from lockprovider.storage_lock.record import LockRecord, with_waiter
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     Apply,
     Busy,
     Done,
@@ -53,7 +40,21 @@ from lockprovider.storage_lock.states import (
     Release,
     Rolling,
     TakeLock,
+    refused,
+    step,
 )
+from lockprovider.storage_lock.polling import (
+    Join,
+    Observation,
+    TakeTurn,
+    Waiter,
+    at_last,
+    comes_again,
+    join_failed,
+    next_action,
+    next_poll,
+)
+from lockprovider.storage_lock.record import LockRecord, with_waiter
 
 Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()

@@ -14,7 +14,7 @@ from fsspec_cas import Machine, Store, World
 from lockprovider import HUDI_LOCK_PATH, Intent, JudgeAnew, Lock, LockRecord, Log, LogEntry, Pending
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.commit_requests import Intents
-from lockprovider.storage_lock.states import Me, Moment
+from lockprovider.storage_lock.machine import Me, Moment
 
 ANEW = b"judge anew"
 NOT_HERE = b"not here"

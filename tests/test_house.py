@@ -110,7 +110,6 @@ PURE: dict[str, set[str]] = {
     "lockprovider.settings": set(),
     "lockprovider.storage_lock.commit_log": {"fsspec_cas"},
     "lockprovider.storage_lock.record": set(),
-    "lockprovider.storage_lock.states": {"fsspec_cas"},
     "lockprovider.storage_lock.machine": {"fsspec_cas"},
     "lockprovider.storage_lock.polling": {"fsspec_cas"},
     "lockprovider.storage_lock.combine": {"fsspec_cas", "urllib"},

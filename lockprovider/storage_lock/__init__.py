@@ -1,7 +1,7 @@
 """Hudi's storage lock (RFC-91), publishes fenced by it, and group commit.
 
 - `record`, `commit_log`: content of the lock object
-- `states`, `machine`, `driver`: lease protocol
+- `machine`, `driver`: lease protocol
 - `acquire`, `polling`: waiting for the lock
 - `steps`, `publisher`: fenced publish
 - `combine`, `committer`, `member`: group commit

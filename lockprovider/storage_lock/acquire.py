@@ -13,6 +13,7 @@ from fsspec_cas import Machine, Store, World
 from fsspec_cas.waiting import SLICE_S, Signal
 from lockprovider.errors import NotAcquired, held_by
 from lockprovider.storage_lock.driver import KnownRecord
+from lockprovider.storage_lock.machine import Busy, Held, Idle
 from lockprovider.storage_lock.polling import (
     FIRST_S,
     Join,
@@ -27,7 +28,6 @@ from lockprovider.storage_lock.polling import (
     next_poll,
 )
 from lockprovider.storage_lock.record import with_waiter
-from lockprovider.storage_lock.states import Busy, Held, Idle
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client

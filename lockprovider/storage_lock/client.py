@@ -19,10 +19,7 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
 from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile
-from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.publisher import Publisher
-from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     Apply,
     Busy,
     Checking,
@@ -37,6 +34,9 @@ from lockprovider.storage_lock.states import (
     Rolling,
     TakeLock,
 )
+from lockprovider.storage_lock.metrics import OnMetric, Recorder
+from lockprovider.storage_lock.publisher import Publisher
+from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import detailed_errors
 from lockprovider.words import storable
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from fsspec_cas.given import LARGEST_NUMBER
 from lockprovider.bounded import inflate
 from lockprovider.storage_lock.commit_log import LARGEST, Entry, Log, Pending, fits_log
-from lockprovider.storage_lock.machine import hand_over_s, pending_after, pending_until_ms
+from lockprovider.storage_lock.machine import Me, Moment, hand_over_s, pending_after, pending_until_ms
 from lockprovider.storage_lock.record import (
     LONGEST_S,
     LockRecord,
@@ -27,7 +27,6 @@ from lockprovider.storage_lock.record import (
     waiters_first_s,
     yield_left_s,
 )
-from lockprovider.storage_lock.states import Me, Moment
 
 _LONGEST = 255  # bytes of a name: MinIO's limit
 _SUM = 4  # bytes

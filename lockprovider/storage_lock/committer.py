@@ -20,9 +20,9 @@ from lockprovider.storage_lock.combine import Decider, Hold, Intent, is_over
 from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import CommitAnswer, CommitRequest, CommitRequests, Intents
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
+from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
-from lockprovider.storage_lock.states import Me
 
 _IDLE_S = 1.0
 _LEFT = 4  # publishes whose leftovers go together

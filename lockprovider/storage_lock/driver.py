@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Unknown, Version, Won, World
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.metrics import Recorder
-from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     Apply,
     Busy,
     Checking,
@@ -35,6 +33,8 @@ from lockprovider.storage_lock.states import (
     Transition,
     Writing,
 )
+from lockprovider.storage_lock.metrics import Recorder
+from lockprovider.storage_lock.record import LockRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from lockprovider.errors import (
 )
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.machine import Done, Ended
 from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.states import Done, Ended
 from lockprovider.storage_lock.status import add_details
 from lockprovider.storage_lock.steps import must_match
 

@@ -31,9 +31,9 @@ from lockprovider.storage_lock.combine import (
 from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
 from lockprovider.storage_lock.driver import KnownRecord
+from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.record import LockRecord, due_yield_until_ms, others_wait
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
-from lockprovider.storage_lock.states import Me
 
 _RETRY_S = 0.2
 _LEAST_LEADING_S = 0.06

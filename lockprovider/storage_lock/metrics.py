@@ -31,8 +31,7 @@ from typing import Literal
 from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
 from fsspec_cas.waiting import WaitStopped
 from lockprovider.errors import LockError, NotAcquired
-from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     Checking,
     Done,
     Ended,
@@ -46,6 +45,7 @@ from lockprovider.storage_lock.states import (
     Transition,
     Writing,
 )
+from lockprovider.storage_lock.record import LockRecord
 
 ATTEMPTS = "lock.acquire.attempts"
 SUCCESS = "lock.acquire.success"

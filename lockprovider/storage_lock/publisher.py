@@ -23,8 +23,7 @@ from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishU
 from lockprovider.storage_lock import steps
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.driver import Answer, Driver
-from lockprovider.storage_lock.machine import PublishStep, became, only_ours_since, publish_next, settle_commit
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,
     Checking,
@@ -34,10 +33,15 @@ from lockprovider.storage_lock.states import (
     Held,
     Look,
     Me,
+    PublishStep,
     Renew,
     Rolling,
     Sent,
     Verdict,
+    became,
+    only_ours_since,
+    publish_next,
+    settle_commit,
 )
 
 _LOG = logging.getLogger("lockprovider")

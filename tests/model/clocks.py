@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
 from lockprovider.settings import GRACE_MS, LockSettings
-from lockprovider.storage_lock.machine import belief, step
-from lockprovider.storage_lock.record import LockRecord, with_waiter
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     Checking,
     Done,
     Ended,
@@ -39,7 +37,10 @@ from lockprovider.storage_lock.states import (
     TakeLock,
     Tick,
     Writing,
+    belief,
+    step,
 )
+from lockprovider.storage_lock.record import LockRecord, with_waiter
 from model.search import BrokenPromise
 
 TICK_S = 1.0

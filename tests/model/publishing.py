@@ -41,8 +41,7 @@ from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock import machine as real
 from lockprovider.storage_lock.combine import Intent
 from lockprovider.storage_lock.commit_log import Pending
-from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,
     Busy,
@@ -69,6 +68,7 @@ from lockprovider.storage_lock.states import (
     Tick,
     Writing,
 )
+from lockprovider.storage_lock.record import LockRecord
 from model.search import BrokenPromise
 
 _WRITING = ("take", "known", "seen", "renew", "commit", "release")

@@ -38,8 +38,8 @@ from lockprovider.storage_lock.combine import (
     next_step,
     verdict,
 )
+from lockprovider.storage_lock.machine import Moment
 from lockprovider.storage_lock.record import LONGEST_S
-from lockprovider.storage_lock.states import Moment
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules()

@@ -9,9 +9,7 @@ import pytest
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock.machine import belief, settle_commit, step
-from lockprovider.storage_lock.record import with_waiter, yield_left_s
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,
     Busy,
@@ -37,7 +35,11 @@ from lockprovider.storage_lock.states import (
     TakeLock,
     Tick,
     Writing,
+    belief,
+    settle_commit,
+    step,
 )
+from lockprovider.storage_lock.record import with_waiter, yield_left_s
 
 SETTINGS = LockSettings(validity=100, renew=10)  # so the margin is 10 s
 ME = Me("me", SETTINGS, "host", 7)

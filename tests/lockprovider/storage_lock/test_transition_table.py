@@ -11,7 +11,7 @@ from transitions import TABLE, each, kind
 from fsspec_cas import Version
 from lockprovider import LockRecord, LockSettings, Log, Pending
 from lockprovider.storage_lock import machine
-from lockprovider.storage_lock.states import (
+from lockprovider.storage_lock.machine import (
     AppliedPending,
     Checking,
     Commit,

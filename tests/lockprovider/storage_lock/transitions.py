@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lockprovider.storage_lock.states import Checking, Done, Effect, Event, State, Writing
+from lockprovider.storage_lock.machine import Checking, Done, Effect, Event, State, Writing
 
 
 class Row(NamedTuple):

@@ -10,10 +10,11 @@ Each decoder may raise `Undecodable`. A writer calls `check_fits` first, so that
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fsspec_cas.given import LARGEST_NUMBER
 
@@ -48,32 +49,22 @@ class Undecodable(ValueError):
     """Error of bytes that no writer of this library makes."""
 
 
-class undecodable_as:  # noqa: N801 - a class for speed, like `contextlib.suppress`
+@contextlib.contextmanager
+def undecodable_as(
+    kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None
+) -> Iterator[None]:
     """Raise a block's decoding errors as `kind`: `message`, start of `shown`, reason, `step`.
 
-    An error of that kind passes unchanged.
+    Other errors pass unchanged; so do errors that are `kind` already, except `Undecodable`.
     """
-
-    __slots__ = ("_kind", "_message", "_shown", "_step")
-
-    def __init__(self, kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None) -> None:
-        self._kind, self._message, self._step, self._shown = kind, message, step, shown
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Raise `kind` from a decoding error.
-
-        Other errors pass unchanged; so do errors that are `kind` already, except `Undecodable`.
-        """
-        if error is None or not isinstance(error, _DECODING):
-            return
-        if isinstance(error, self._kind) and not isinstance(error, Undecodable):
-            return
+    try:
+        yield
+    except _DECODING as error:
+        if isinstance(error, kind) and not isinstance(error, Undecodable):
+            raise
         why = str(error) if isinstance(error, Undecodable) else _short(repr(error))
-        start = "" if self._shown is None else f", but {self._shown[:_START]!r}"
-        raise self._kind(f"{self._message}{start}: {why}{self._step and '; '}{self._step}") from error
+        start = "" if shown is None else f", but {shown[:_START]!r}"
+        raise kind(f"{message}{start}: {why}{step and '; '}{step}") from error
 
 
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
@@ -81,17 +72,9 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
     Infinite numbers and text that UTF-8 cannot store are refused.
     """
-    size = len(data)
-    if size > most or size > items or data.count(b"[") + data.count(b"{") > deepest:
-        check_fits(data, most=most, deepest=deepest, items=items)
+    check_fits(data, most=most, deepest=deepest, items=items)
     try:
-        text = data.decode()
-        try:
-            value, end = _SCAN(text, 0)
-        except StopIteration:
-            end = -1
-        if end != len(text):  # blanks around it, or no JSON
-            value = _DECODER.decode(text)
+        value = _DECODER.decode(data.decode())
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()
     except Undecodable:
@@ -241,4 +224,3 @@ def _not_finite(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_not_finite)
-_SCAN: Callable[[str, int], tuple[Any, int]] = cast("Any", _DECODER).scan_once  # not in typeshed

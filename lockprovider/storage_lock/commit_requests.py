@@ -9,18 +9,7 @@ from functools import partial
 from fsspec_cas import Store, Unknown, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.storage_lock import combine
-from lockprovider.storage_lock.combine import (
-    Decided,
-    Decider,
-    Hold,
-    Intent,
-    Refused,
-    Undecided,
-    Void,
-    intents_folder,
-    is_over,
-    parse_intent,
-)
+from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void
 from lockprovider.storage_lock.commit_log import LARGEST, Log
 
 FOLDER = "intents"
@@ -54,10 +43,10 @@ class Intents:
         """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
-        for entry in self._store.list(self._below + intents_folder(log.name)):
+        for entry in self._store.list(self._below + combine.intents_folder(log.name)):
             name = entry.path.removeprefix(self._below)
-            intent = self._known.get(name) or parse_intent(name, b"")
-            if intent is None or not 0 < entry.size <= LARGEST or is_over(intent, log):
+            intent = self._known.get(name) or combine.parse_intent(name, b"")
+            if intent is None or not 0 < entry.size <= LARGEST or combine.is_over(intent, log):
                 continue  # withdrawn, too large, or a dead writer's
             intent = intent if intent.body else intent.read(log, sample)
             if intent.body:
@@ -90,13 +79,15 @@ class Intents:
 
     def left(self) -> tuple[Intent, ...]:
         """List the intents of all logs, even withdrawn ones, without bodies."""
-        parsed = (parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below))
+        parsed = (
+            combine.parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below)
+        )
         return tuple(intent for intent in parsed if intent is not None)
 
     def _read(self, names: list[str]) -> Iterable[tuple[str, Intent]]:
         reading = [(name, self._store.in_background(partial(self._body, name))) for name in names]
         for name, answer in reading:
-            intent = parse_intent(name, answer.result())
+            intent = combine.parse_intent(name, answer.result())
             if intent is not None:
                 yield name, intent
 
@@ -178,7 +169,7 @@ class CommitRequests:
     def undecided(self, log: Log | None) -> list[CommitRequest]:
         """Return the requests that the log does not decide."""
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
-        return [request for request, outcome in verdicts if isinstance(outcome, Undecided)]
+        return [request for request, outcome in verdicts if isinstance(outcome, combine.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
         """Post the intents of requests not stored yet, and note that in the requests.
@@ -210,7 +201,7 @@ class CommitRequests:
             match combine.verdict(log, request.intent, request.decider):
                 case Decided(path) if path in all_pending:
                     continue
-                case Refused():
+                case combine.Refused():
                     error = _refused_by(request, log, all_pending)
                     if error is not None:
                         self._forget(request)

@@ -71,7 +71,10 @@ class RecordFile:
         May raise `MalformedRecord`; store errors pass.
         """
         try:
-            content = self._content(timeout_s)
+            if self.known is None:
+                content: Content | None = self._store.read(self._path, timeout=timeout_s)
+            else:
+                content = self._store.read_if_changed(self._path, self.known.version, timeout=timeout_s)
         except ObjectNotFound:
             self.known = None
             return None
@@ -94,11 +97,6 @@ class RecordFile:
             self.known = KnownRecord(record, outcome.version, understood=True, seen_s=self.world.monotonic_s())
             self.highest_epoch = max(self.highest_epoch, record.epoch)
         return outcome
-
-    def _content(self, timeout_s: float) -> Content | None:
-        if self.known is None:
-            return self._store.read(self._path, timeout=timeout_s)
-        return self._store.read_if_changed(self._path, self.known.version, timeout=timeout_s)
 
 
 REQUEST_S = 20.0  # with the store's retries

@@ -10,24 +10,7 @@ from functools import partial
 from fsspec_cas import CasError, InvalidInput, Store, World
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.storage_lock import combine
-from lockprovider.storage_lock.combine import (
-    AwaitOthers,
-    Combine,
-    Decided,
-    Decider,
-    Free,
-    Hold,
-    Intent,
-    PollAgain,
-    Post,
-    Rest,
-    Situation,
-    StepDown,
-    Void,
-    Wait,
-    Waiting,
-    WriteRecord,
-)
+from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void
 from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
 from lockprovider.storage_lock.driver import KnownRecord
@@ -142,35 +125,35 @@ class Member:
         situation = replace(situation, others_apply=position is not None)
         pause_s: float | None = 0.0
         match combine.next_act(record, situation, self._world.now_ms(), self._me.settings.poll):
-            case Combine() if leading is not None:
+            case combine.Combine() if leading is not None:
                 pause_s = self._round(known, leading, situation)
-            case StepDown():
+            case combine.StepDown():
                 self._leading = None
-            case AwaitOthers() if position is not None:
+            case combine.AwaitOthers() if position is not None:
                 pause_s = self._until_applied_s(known, position)
-            case Wait():
+            case combine.Wait():
                 pause_s = _RETRY_S
-            case WriteRecord(leads=announced):
+            case combine.WriteRecord(leads=announced):
                 pause_s = self._straight(known, leads=announced)
-            case Post() if record.log is not None:
+            case combine.Post() if record.log is not None:
                 pause_s = 0.0 if self._requests.post(undecided, record.log) else _RETRY_S
-            case PollAgain(seconds):
+            case combine.PollAgain(seconds):
                 self._writer.stale = True
                 pause_s = self._next_poll_s(record, seconds)
-            case Free():
+            case combine.Free():
                 pause_s = self._free(known)
-            case Rest():
+            case combine.Rest():
                 pause_s = None
             case _:
                 pause_s = self._all_hold()
         return pause_s
 
-    def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> Situation:
+    def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Situation:
         """Collect this client's knowledge besides the record."""
         record, writer, leads = known.record, self._writer, self._leading is not None
         # Read first: then what is applied is not among the pending.
         applies, fails = self._applying.busy, self._applying.failed is not None
-        return Situation(
+        return combine.Situation(
             all_pending=writer.all_pending(record),
             waiting=self._waiting(known, undecided) if self._requests and not leads else None,
             undecided=bool(undecided),
@@ -217,13 +200,13 @@ class Member:
         before = all_pending[:position] if unordered else ()
         return 0.0 if self._applying.check_applied(all_pending[position], before) else max(_LEAST_ROUND_S, put_s / 2)
 
-    def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> Waiting:
+    def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Waiting:
         now_s = self._world.monotonic_s()
         posted = all(request.is_stored for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
         # The first write decides, the next shows what is applied.
         writes = 2 if undecided and self._record_shows_applied else 1
-        return Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
+        return combine.Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
         """Return this process's waiter name; empty if it wants to hold the lock."""
@@ -296,7 +279,7 @@ class Member:
             return 0.0 if self._applying.failed is None else _RETRY_S
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
-    def _round(self, known: KnownRecord, leading: _Leading, situation: Situation) -> float:
+    def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
         """Lead one round: list intents, then write the record, wait or step down.
 
         Sleeps to keep the store's pace; returns the pause in seconds.
@@ -318,14 +301,14 @@ class Member:
         match combine.after_listing(
             record, situation, batch, yields=bool(yield_until_ms), is_due=is_due, empty_rounds=leading.empty_rounds
         ):
-            case StepDown(frees):
+            case combine.StepDown(frees):
                 self._leading = None
                 if frees:
                     writer.put(known, (), leading_s=0.0, yield_until_ms=yield_until_ms)
                 return 0.0
-            case Wait():
+            case combine.Wait():
                 return max(_LEAST_ROUND_S, leading.round_s / 2)
-            case WriteRecord():
+            case combine.WriteRecord():
                 leading.empty_rounds = 0 if batch or record.all_pending else leading.empty_rounds + 1
                 leading.round_s += (max(_LEAST_ROUND_S, now_s - leading.began_s) - leading.round_s) / SMOOTHING
                 leading.began_s = now_s

@@ -11,7 +11,6 @@ with lockprovider.lock("s3://bucket/table") as lease:
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +96,17 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
         return version("fsspec-cas")
-    if name in ("election", "queue", "state", "wal"):
-        return importlib.import_module(f"lockprovider.{name}")
+    module: Any = None
+    if name == "state":
+        import lockprovider.state as module  # noqa: PLC0415 - imported on first use
+    elif name == "queue":
+        import lockprovider.queue as module  # noqa: PLC0415
+    elif name == "wal":
+        import lockprovider.wal as module  # noqa: PLC0415
+    elif name == "election":
+        import lockprovider.election as module  # noqa: PLC0415
+    if module is not None:
+        return module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

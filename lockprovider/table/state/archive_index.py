@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, TypeVar
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fsspec_cas import CasError, Version
-from lockprovider.table.errors import Corrupt
+from fsspec_cas import Version
+from lockprovider.table.errors import Corrupt, HistoryGone
+from lockprovider.table.files.base_file import reading
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.lsm import (
@@ -179,9 +179,9 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
     Raises `Corrupt` if it is missing, no Parquet file, or has more than `_MOST_ROWS` rows.
     """
     path = f"{HISTORY}/{name}"
-    with _named_if_damaged(path):
+    with _reading(path):
         file, filesystem = table.place.source(path, size)
-        parquet = pq.ParquetFile(file, filesystem=filesystem)
+        parquet = pq.ParquetFile(file, filesystem=filesystem, page_checksum_verification=True)
     if parquet.metadata.num_rows > _MOST_ROWS:
         problem = f"archive file {path} states {parquet.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
         raise Corrupt(f"{problem}; restore the file")
@@ -189,19 +189,13 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 
 @contextlib.contextmanager
-def _named_if_damaged(path: str) -> Iterator[None]:
-    """Raise `Corrupt` with the path of an archive file that is missing or that pyarrow cannot read.
-
-    Other errors of the store pass.
-    """
+def _reading(path: str) -> Iterator[None]:
+    """Raise `Corrupt` if this archive file is damaged or missing; other errors of the store pass."""
     try:
-        yield
-    except FileNotFoundError as error:
+        with reading(path):
+            yield
+    except HistoryGone as error:
         raise Corrupt(f"archive file {path} is missing; restore it from a copy") from error
-    except CasError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
@@ -259,7 +253,7 @@ def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) ->
     path, names = f"{HISTORY}/{name}", list(names)
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     missing = file.metadata.num_rows
-    with _named_if_damaged(path):
+    with _reading(path):
         kinds = {column.name: column.type for column in file.schema_arrow}
         if wrong := [column for column in names if kinds.get(column) != SCHEMA.field(column).type]:
             raise Corrupt(f"{path} lacks the columns {wrong} of an archive, or has other types; restore the file")

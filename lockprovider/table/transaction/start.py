@@ -42,11 +42,6 @@ class InstantKind:
     operation: str
     config: TableConfig
 
-    @property
-    def contents(self) -> tuple[bytes, bytes]:
-        """The contents of the requested and of the inflight file."""
-        return encode_replace_pending(self.operation) if self.action is Action.REPLACECOMMIT else (b"", b"")
-
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -157,7 +152,7 @@ def _take(
     timeline read, or raises `PropertiesChanged`. Another error stops the heartbeat, and leaves the files to a cleaner.
     """
     requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
-    plan, profile = kind.contents
+    plan, profile = encode_replace_pending(kind.operation) if kind.action is Action.REPLACECOMMIT else (b"", b"")
     try:
         # A late instant may begin before writes archived since.
         is_late = table.world.monotonic_s() - chosen_s > _FRESH_S

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    LongType,
     MapType,
     NumericType,
     StringType,
@@ -32,25 +33,22 @@ from pyspark.sql.types import (
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.errors import typed_errors
-from lockprovider.table.engines.spark.tasks import Sketch
 from lockprovider.table.errors import DoesNotFit, Misfit
 from lockprovider.table.files.base_file import buckets_of_keys
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import sql_where
-from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import Transaction
 
-SKETCHED_KEYS = 4_000_000  # 16 MB in the driver, and in each of Spark's Python processes
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HASHED_KEYS = 4_000_000  # 16 MB in the driver, and in each of Spark's Python processes
 _NO_COLUMNS = pa.schema([])
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
 # Spark and Arrow compare these types alike.
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})
-_BITS = 32  # enough for a bucket's number
-_LOW = (1 << _BITS) - 1
 
 
 def run_per_piece(
@@ -88,24 +86,32 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
     May run and report a job, the write's second step.
     """
     if writer.config.bucket_index is not None:
-        return with_bucket_groups(keyed, numbered.old, writer)
-    bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
-    fresh = F.concat(F.lit(tasks.NEW), bucket)
+
+        def by_bucket(changes: pa.Table) -> pa.Table:
+            keys, partitions = (changes[name].combine_chunks() for name in (tasks.KEY, tasks.PARTITION))
+            row_buckets = buckets_of_keys(writer.config, keys).to_numpy()
+            groups = numbered.by_bucket(partitions.dictionary_encode(), row_buckets)
+            return changes.append_column(tasks.GROUP, pa.array(groups))
+
+        kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, LongType())
+        return keyed.mapInArrow(tasks.per_batch(by_bucket), kind)
+    fresh = F.lit(-1) - F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets))
     if not numbered.old:
         return keyed.withColumn(tasks.GROUP, fresh)
     on = [tasks.KEY, tasks.PARTITION]
-    # With a sketch, Spark does not receive the table's other keys, which are far more.
-    sketch = _sketch(keyed, steps.at(2, "gather the keys of changes")) if numbered.changes <= SKETCHED_KEYS else None
-    locate = tasks.locator(writer, _NO_COLUMNS, sketch)
+    # With these hashes, Spark does not receive the table's other keys, which are far more.
+    wanted = _hashes(keyed, steps.at(2, "gather the keys of changes")) if numbered.changes <= HASHED_KEYS else None
+    locate = tasks.locator(writer, _NO_COLUMNS, wanted)
     index = run_per_piece(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
 
 
-def _sketch(keyed: DataFrame, step: str) -> Sketch:
+def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
+    """Run a job, and return the hashes of all keys, ascending."""
     keys = keyed.select(tasks.KEY)
-    hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
-    return Sketch.of([row[0] for row in collect_rows(hashed, keys.schema, step)])
+    hashed = collect_rows(keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES)), keys.schema, step)
+    return np.unique(np.frombuffer(b"".join(row[0] for row in hashed), dtype=np.uint32))
 
 
 def write_changes(
@@ -233,44 +239,6 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
     partition_rows = collect_rows(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
     return sorted(row[tasks.PARTITION] for row in partition_rows)
-
-
-def with_bucket_groups(keyed: DataFrame, slices: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
-    """Add to each change, as column `tasks.GROUP`, its bucket's file group: a number in `slices`, or a new one."""
-    numbers = {
-        (file_slice.partition, buckets.bucket_of(file_slice.file_id)): number for number, file_slice in slices.items()
-    }
-    kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, StringType())
-    return keyed.mapInArrow(_grouper(writer.config, numbers), kind)
-
-
-def _grouper(
-    config: TableConfig, numbers: Mapping[tuple[str, int | None], str]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make a function that adds to changes each row's file group by bucket: its number in `numbers`, or a new one."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            partitions = batch.column(tasks.PARTITION).dictionary_encode()
-            row_buckets = buckets_of_keys(config, batch.column(tasks.KEY))
-            yield batch.append_column(tasks.GROUP, _names(partitions, row_buckets, numbers))
-
-    return run
-
-
-def _names(
-    partitions: pa.DictionaryArray, row_buckets: pa.Array, numbers: Mapping[tuple[str, int | None], str]
-) -> pa.Array:
-    """Return each row's file group: its number by (partition, bucket), or for a new one `tasks.NEW` and the bucket.
-
-    Python sees only the distinct pairs.
-    """
-    pairs = (partitions.indices.to_numpy().astype(np.int64) << _BITS) | row_buckets.to_numpy()
-    codes, places = np.unique(pairs, return_inverse=True)
-    paths = partitions.dictionary.to_pylist()
-    distinct = [(paths[pair >> _BITS], pair & _LOW) for pair in codes.tolist()]
-    names = [numbers.get(pair, f"{tasks.NEW}{pair[1]}") for pair in distinct]
-    return pa.array(names, pa.string()).take(pa.array(places))
 
 
 # -- what a user gives -------------------------------------------------------------------------------------------------

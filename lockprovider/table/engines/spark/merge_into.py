@@ -158,7 +158,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
-def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[str, FileSlice]]:
+def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[int, FileSlice]]:
     """Run and report a job, the third step; return the numbered slices that are the file group of a source row."""
     groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
     touched = {row[tasks.GROUP] for row in jobs.collect_rows(groups, grouped.schema, step)}
@@ -166,7 +166,7 @@ def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) ->
 
 
 def _joined(
-    grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter, names: tuple[str, str]
+    grouped: DataFrame, touched: list[tuple[int, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
     """Describe each source row joined with the table's row of its key, if any; runs no job."""
     located = jobs.run_per_piece(
@@ -204,7 +204,7 @@ def _changes(
     for name in filter(None, values):
         struct = cast("StructType", handed.schema[name].dataType)
         writer.plan(jobs.arrow_schema(struct))
-    kind = pa.schema([*tasks.change_schema(writer.schema), (tasks.GROUP, pa.string())])
+    kind = pa.schema([*tasks.change_schema(writer.schema), (tasks.GROUP, pa.int64())])
     return handed.mapInArrow(tasks.merger(writer, values), from_arrow_schema(kind))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from lockprovider.table.errors import Aborted
 from lockprovider.table.files.base_file import buckets_of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.layout import MARKERS
 from lockprovider.table.format.metadata import WriteStat
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES = 64 << 20
-_ROWS_AT_ONCE = 4_000_000  # keys of the table that are compared at a time
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 _NO_COLUMNS = pa.schema([])
 _CHANGED = "the table's columns changed while the rows were staged: run the write again"
@@ -158,13 +156,12 @@ class _Merging:
             for partition in names:
                 check_unique(keys[tasks.KEY].filter(pc.equal(keys[tasks.PARTITION], partition)), partition)
         homes: NDArray[np.int64] = partitions.indices.to_numpy().astype(np.int64)
-        places = _groups(writer, numbered, keys[tasks.KEY], homes, names)
+        places = _groups(writer, numbered, keys[tasks.KEY], partitions)
         rewrite = tasks.rewriter(writer, numbered, valued=self.stage.valued)
 
         def merge(home: int, group: int, parts: list[tuple[Path, int]]) -> list[WriteStat]:
             rows = pa.Table.from_batches([_opened(path).get_batch(number) for path, number in parts])
-            label = str(group) if group >= 0 else f"{tasks.NEW}{-1 - group}"
-            return [WriteStat(**stat) for stat in rewrite((pa.scalar(names[home]), pa.scalar(label)), rows).to_pylist()]
+            return [WriteStat(**stat) for stat in rewrite((pa.scalar(names[home]), pa.scalar(group)), rows).to_pylist()]
 
         parts = self._sort(homes, *places)
         jobs = [partial(merge, home, group, batches) for (home, group), batches in sorted(parts.items())]
@@ -209,7 +206,6 @@ class _Merging:
         return batches
 
 
-_NO_ROWS = np.array([], dtype=np.int64)
 _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).empty_table()
 
 
@@ -218,55 +214,35 @@ def _opened(path: Path) -> pa.ipc.RecordBatchFileReader:
 
 
 def _groups(
-    writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, homes: NDArray[np.int64], names: Sequence[str]
+    writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, partitions: pa.DictionaryArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return row numbers, ascending, and their file groups' numbers: -1 - bucket is a new group.
+    """Return row numbers, ascending, and their file groups (see `Numbered`).
 
     Without a bucket index it reads the stored keys. A key that several groups have goes into each of them.
     """
     if writer.config.bucket_index is not None:
-        numbers = {
-            (file_slice.partition, buckets.bucket_of(file_slice.file_id)): int(n)
-            for n, file_slice in numbered.old.items()
-        }
-        of: Any = [buckets_of_keys(writer.config, chunk).to_numpy().astype(np.int64) for chunk in keys.chunks]
-        pairs, places = np.unique(homes << 32 | np.concatenate([_NO_ROWS, *of]), return_inverse=True)
-        group_numbers = [
-            numbers.get((names[pair >> 32], pair & 0xFFFFFFFF), -1 - (pair & 0xFFFFFFFF)) for pair in pairs.tolist()
-        ]
-        return np.arange(len(homes)), np.array(group_numbers, dtype=np.int64)[places]
+        row_buckets = _numbers(keys, lambda chunk: buckets_of_keys(writer.config, chunk).to_numpy())
+        return np.arange(len(keys)), numbered.by_bucket(partitions, row_buckets)
+    hashed, homes = _numbers(keys, hashes), partitions.indices.to_numpy()
+    locate = tasks.locator(writer, _NO_COLUMNS, np.unique(hashed).astype(np.uint32))
+    is_new = np.ones(len(keys), dtype=np.bool_)
     assigned: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-    for home, name in enumerate(names):
+    for home, path in enumerate(partitions.dictionary.to_pylist()):
         rows = np.flatnonzero(homes == home)
         partition_keys = keys.take(pa.array(rows))
-        for located in _located(writer, numbered, name):
-            at = pc.index_in(partition_keys, value_set=located[tasks.KEY].combine_chunks())
-            hit = at.is_valid().to_numpy()
-            hit_groups = located[tasks.GROUP].take(at.drop_null()).cast(pa.int64())
-            assigned.append((rows[hit], hit_groups.to_numpy()))
-    fresh = np.ones(len(homes), dtype=np.bool_)
-    for rows, _ in assigned:
-        fresh[rows] = False
-    new_buckets = np.concatenate([_NO_ROWS, *(hashes(chunk).astype(np.int64) for chunk in keys.chunks)])[fresh]
-    assigned.append((np.flatnonzero(fresh), -1 - new_buckets % numbered.buckets))
-    order = np.argsort(np.concatenate([rows for rows, _ in assigned]), kind="stable")
-    return (
-        np.concatenate([rows for rows, _ in assigned])[order],
-        np.concatenate([groups for _, groups in assigned])[order],
-    )
+        for numbered_slice in numbered.old.items():
+            if numbered_slice[1].partition != path or not len(located := locate(numbered_slice)[tasks.KEY]):
+                continue
+            hit = rows[pc.is_in(partition_keys, value_set=located.combine_chunks()).to_numpy(zero_copy_only=False)]
+            is_new[hit] = False
+            assigned.append((hit, np.full(len(hit), numbered_slice[0])))
+    new_rows = np.flatnonzero(is_new)
+    assigned.append((new_rows, -1 - hashed[new_rows] % numbered.buckets))
+    rows, groups = (np.concatenate(parts) for parts in zip(*assigned, strict=True))
+    order = np.argsort(rows, kind="stable")
+    return rows[order], groups[order]
 
 
-def _located(writer: GroupWriter, numbered: tasks.Numbered, partition: str) -> Iterator[pa.Table]:
-    """Read and yield the keys of a partition's file groups, some millions at a time, unique within a table."""
-    locate, tables = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
-    slices = [(number, file_slice) for number, file_slice in numbered.old.items() if file_slice.partition == partition]
-    for position, numbered_slice in enumerate(slices, start=1):
-        tables.append(locate(numbered_slice))
-        if position < len(slices) and sum(part.num_rows for part in tables) < _ROWS_AT_ONCE:
-            continue
-        rest, tables = pa.concat_tables(tables), []
-        while rest.num_rows:
-            codes = rest[tasks.KEY].combine_chunks().dictionary_encode().indices.to_numpy()
-            first = np.unique(codes, return_index=True)[1]
-            yield rest.take(pa.array(first)) if len(first) < rest.num_rows else rest
-            rest = rest.take(pa.array(np.setdiff1d(np.arange(rest.num_rows), first)))
+def _numbers(keys: pa.ChunkedArray, of: Callable[[pa.Array], Any]) -> NDArray[np.int64]:
+    """Apply `of` chunk by chunk, as one array of texts holds at most 2 GB."""
+    return np.concatenate([np.array([], dtype=np.int64), *(of(chunk).astype(np.int64) for chunk in keys.chunks)])

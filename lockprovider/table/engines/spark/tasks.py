@@ -6,10 +6,8 @@ transaction removes its files; if it is killed before, a later clean of the tabl
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from lockprovider.table.convert import OnMissing, read_as
-from lockprovider.table.engines.changes import ROWS_PER_FILE, bucket_id, check_unique
+from lockprovider.table.engines.changes import ROWS_PER_FILE, bucket_id, changes_by_partition, check_unique
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import bucket_groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
@@ -27,7 +25,7 @@ from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
-from lockprovider.table.format.bucket import BucketIndex
+from lockprovider.table.format.bucket import BucketIndex, bucket_of
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.timeline.view import FileSlice
 
@@ -38,46 +36,16 @@ ROWS_PER_BATCH = 1 << 16  # rows that Spark receives at once
 # no table has such column names
 KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"
 CLAUSE = "hudi clause"
-NEW = "+"  # prefix of the group of a row whose file group is new; other groups are numbers
 MOST_TASKS = 200
-KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
+_BITS = 32  # enough for a bucket's number
+_LOW = (1 << _BITS) - 1
+KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.int64())])  # `Numbered` has the groups
 PARTITIONS = pa.schema([(PARTITION, pa.string())])
 HASHES = pa.schema([("hashes", pa.binary())])
 STATS = pa.schema([(one.name, pa.int64() if one.type == "int" else pa.string()) for one in fields(WriteStat)])
 
 Batches = Iterator[pa.RecordBatch]
 T = TypeVar("T")
-_BITS_PER_KEY = 32
-_LEAST_BITS = 16
-_MOST_BITS = 1 << 31
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """Compact set of key hashes: misses no key, passes about one in thirty others. Picklable."""
-
-    packed: bytes
-
-    @classmethod
-    def of(cls, parts: Iterable[bytes]) -> Sketch:
-        """Build the sketch of keys from the bytes of their `hashes`."""
-        hashed = np.frombuffer(b"".join(parts), dtype=np.uint32)
-        size = 1 << max(_LEAST_BITS, (len(hashed) * _BITS_PER_KEY - 1).bit_length())
-        bits: NDArray[np.bool_] = np.zeros(min(size, _MOST_BITS), dtype=np.bool_)
-        bits[hashed % np.uint32(len(bits))] = True
-        return cls(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), level=1))
-
-    @cached_property
-    def _bytes(self) -> NDArray[np.uint8]:
-        return np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"packed": self.packed}
-
-    def may_have(self, keys: Any) -> pa.Array:
-        """Return a mask of the keys that may be in the set."""
-        at = hashes(keys) % np.uint32(8 * len(self._bytes))
-        return pa.array((self._bytes[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_))
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
@@ -89,6 +57,16 @@ def change_schema(schema: pa.Schema) -> pa.Schema:
 def grouped_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema with key, partition and file group added."""
     return pa.schema([*schema, *KEYS])
+
+
+def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Batches]:
+    """Make a function that yields the rows that `change` makes of each batch."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            yield from change(pa.Table.from_batches([batch])).to_batches()
+
+    return run
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -106,22 +84,28 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 
 
 def locator(
-    writer: GroupWriter, schema: pa.Schema, sketch: Sketch | None = None
-) -> Callable[[tuple[str, FileSlice]], pa.Table]:
+    writer: GroupWriter, schema: pa.Schema, wanted: NDArray[np.uint32] | None = None
+) -> Callable[[tuple[int, FileSlice]], pa.Table]:
     """Make a function that reads a numbered file slice's rows with key, partition and group (`grouped_schema`).
 
-    An empty `schema` reads only keys; a sketch drops rows not in it.
+    An empty `schema` reads only keys. `wanted`, ascending hashes of keys, drops rows whose key has none of them.
     """
 
-    def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
+    def rows(numbered: tuple[int, FileSlice]) -> pa.Table:
         number, file_slice = numbered
-        table = _rows(writer, file_slice, _with_key(schema))
-        if sketch is not None:
-            table = table.filter(sketch.may_have(table.column(0)))
-        partition, group = (pa.repeat(pa.scalar(text), table.num_rows) for text in (file_slice.partition, number))
+        table = _rows(writer, file_slice, pa.schema([(hudi_schema.RECORD_KEY, pa.string()), *schema]))
+        if wanted is not None:
+            table = table.filter(may_be_in(wanted, table.column(0)))
+        partition, group = (pa.repeat(pa.scalar(value), table.num_rows) for value in (file_slice.partition, number))
         return pa.table([*table.columns[1:], table.column(0), partition, group], schema=grouped_schema(schema))
 
     return rows
+
+
+def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
+    """Return a mask of the keys whose hash is in `wanted`, which is ascending: all that it was made of, few others."""
+    hashed = hashes(keys)
+    return pa.array(np.searchsorted(wanted, hashed) < np.searchsorted(wanted, hashed, side="right"))
 
 
 def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.Table:
@@ -132,10 +116,6 @@ def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.
     merge_columns = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), columns.names)]
     merged = merged_rows(writer.place, file_slice, pa.schema([*columns, *merge_columns]), rule)
     return pa.concat_tables(list(merged)).select(columns.names)
-
-
-def _with_key(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(hudi_schema.RECORD_KEY, pa.string()), *schema])
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -149,28 +129,23 @@ def keyer(
     `valued`: deletes have ordering values, which are checked.
     """
 
-    def run(batches: Batches) -> Batches:
-        """Yield the changes of each batch."""
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            if delete:
-                rows, keys, partitions = writer.keyed_deletes(table, valued=valued)
-                if valued:
-                    values_of_deletes(writer.config, rows)
-            else:
-                rows, keys, partitions = writer.keyed(table, missing)
-                refuse_unordered(writer.config, rows)
-            yield from _changes(writer.schema, rows, (keys, partitions), pa.repeat(pa.scalar(delete), len(keys)))
+    def changed(table: pa.Table) -> pa.Table:
+        if delete:
+            rows, keys, partitions = writer.keyed_deletes(table, valued=valued)
+            if valued:
+                values_of_deletes(writer.config, rows)
+        else:
+            rows, keys, partitions = writer.keyed(table, missing)
+            refuse_unordered(writer.config, rows)
+        return _changes(writer.schema, rows, (keys, partitions), is_delete=delete)
 
-    return run
+    return per_batch(changed)
 
 
-def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: Any) -> Iterator[pa.RecordBatch]:
-    by_name = dict(zip(rows.column_names, rows.columns, strict=True))
-    columns = [
-        by_name[column.name] if column.name in by_name else pa.nulls(len(deletes), column.type) for column in schema
-    ]
-    yield from pa.table([*columns, *tags, deletes], schema=change_schema(schema)).to_batches()
+def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], *, is_delete: bool) -> pa.Table:
+    count, names = len(tags[0]), {*rows.column_names}
+    columns = [rows[column.name] if column.name in names else pa.nulls(count, column.type) for column in schema]
+    return pa.table([*columns, *tags, pa.repeat(pa.scalar(is_delete), count)], schema=change_schema(schema))
 
 
 def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
@@ -191,16 +166,14 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
                 if name is not None:
                     table = pa.Table.from_struct_array(selected.column(name))
                     rows = writer.plan(table.schema)(table)
-                for change in _changes(
-                    writer.schema, rows, tags, pa.repeat(pa.scalar(name is None), selected.num_rows)
-                ):
-                    yield change.append_column(GROUP, selected.column(GROUP))
+                changes = _changes(writer.schema, rows, tags, is_delete=name is None)
+                yield from changes.append_column(GROUP, selected.column(GROUP)).to_batches()
 
     return run
 
 
 def hasher(batches: Batches) -> Batches:
-    """Yield the hashes of each batch's keys (its first column) as one binary value, for `Sketch.of`."""
+    """Yield the hashes of each batch's keys (its first column) as one binary value."""
     for batch in batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
@@ -208,24 +181,16 @@ def hasher(batches: Batches) -> Batches:
 def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
     """Make a function that adds the columns `KEY` and `PARTITION` to rows; null keys raise InvalidRecords."""
 
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            _, keys, partitions = writer.keyed_deletes(rows)
-            yield from rows.append_column(KEY, keys).append_column(PARTITION, partitions).to_batches()
+    def tagged(rows: pa.Table) -> pa.Table:
+        _, keys, partitions = writer.keyed_deletes(rows)
+        return rows.append_column(KEY, keys).append_column(PARTITION, partitions)
 
-    return run
+    return per_batch(tagged)
 
 
 def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
     """Make a function that yields the distinct partition paths of each batch of rows, so some repeatedly."""
-
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
-            partitions = pc.unique(writer.keyed_deletes(pa.Table.from_batches([batch]))[2])
-            yield from pa.table([partitions], schema=PARTITIONS).to_batches()
-
-    return run
+    return per_batch(lambda rows: pa.table([pc.unique(writer.keyed_deletes(rows)[2])], schema=PARTITIONS))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -235,11 +200,11 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """The file groups of one write, numbered by the driver, the same in every attempt.
 
-    `old` are those that may change. `new` is the first number of each partition's `buckets` new groups. `changes`
-    counts the rows.
+    `old` are those that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
+    of its `buckets` new groups. `changes` counts the rows.
     """
 
-    old: Mapping[str, FileSlice]
+    old: Mapping[int, FileSlice]
     new: Mapping[str, int]
     buckets: int
     changes: int
@@ -254,13 +219,21 @@ class Numbered:
         if index is not None:
             bucket_groups(slices, index)  # raises before anything is written
         new = {partition: len(slices) + position * buckets for position, partition in enumerate(sorted(counts))}
-        old = {str(number): file_slice for number, file_slice in enumerate(slices)}
-        return cls(old, new, buckets, sum(counts.values()))
+        return cls(dict(enumerate(slices)), new, buckets, sum(counts.values()))
 
     @property
     def tasks(self) -> int:
         """The number of writing tasks: two per group, as groups may share a hash."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
+
+    def by_bucket(self, partitions: pa.DictionaryArray, row_buckets: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Return the group of each row by its bucket; Python sees only the distinct pairs of partition and bucket."""
+        groups = {(old.partition, bucket_of(old.file_id)): number for number, old in self.old.items()}
+        paths = partitions.dictionary.to_pylist()
+        pairs = partitions.indices.to_numpy().astype(np.int64) << _BITS | row_buckets
+        codes, places = np.unique(pairs, return_inverse=True)
+        distinct = [(paths[code >> _BITS], code & _LOW) for code in codes.tolist()]
+        return np.array([groups.get(pair, -1 - pair[1]) for pair in distinct], dtype=np.int64)[places]
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
@@ -281,22 +254,17 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     if not (collected := list(batches)):
         return []
     task = _task_number()
-    rows, keys, partitions = writer.keyed(pa.Table.from_batches(collected))
-    names: list[str] = sorted(pc.unique(partitions).to_pylist())
+    by_partition = changes_by_partition(writer, pa.Table.from_batches(collected), None)
     if within is not None:
-        check_within(names, within)
-    masks = {partition: pc.equal(partitions, partition) for partition in names if len(names) > 1}
-
-    def of(partition: str, values: Any) -> Any:
-        return values.filter(masks[partition]) if masks else values
-
-    for partition in names:
-        check_unique(pa.chunked_array([of(partition, keys)]), partition)
-    stats: list[WriteStat] = []
-    for partition in names:
-        file_id = group_id(writer.begin, "insert", partition, task)
-        stats.append(writer.insert(partition, of(partition, rows), of(partition, keys), _token(task), file_id))
-    return stats
+        check_within(by_partition, within)
+    for partition, changes in by_partition.items():
+        check_unique(pa.chunked_array([changes.keys]), partition)
+    return [
+        writer.insert(
+            partition, changes.rows, changes.keys, _token(task), group_id(writer.begin, "insert", partition, task)
+        )
+        for partition, changes in by_partition.items()
+    ]
 
 
 def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
@@ -313,8 +281,7 @@ def rewriter(
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
     """Make a function that writes one group's changes and returns statistics (`STATS`).
 
-    Its `key` is partition and group: a number in `numbered.old`, or `NEW` and a bucket. `valued`: deletes have ordering
-    values.
+    Its `key` is partition and group, see `Numbered`. `valued`: deletes have ordering values.
     """
 
     def stored(changes: pa.Table) -> pa.Table:
@@ -323,9 +290,6 @@ def rewriter(
             return writer.schema.empty_table()  # deletes by a condition have no columns
         columns = changes.select(writer.schema.names)
         return writer.plan(columns.schema)(columns)
-
-    def ordered(changes: pa.Table) -> pa.Table:
-        return writer.deletes(changes, valued=True)
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
         """Write one group's next file, and return its statistics as a table, empty if nothing changed."""
@@ -337,11 +301,10 @@ def rewriter(
         if file_slice is not None:
             values = None
             if valued:
-                values = values_of_deletes(writer.config, ordered(changes.filter(deletes)))
-            stat = writer.rewrite(file_slice, rows, keys, deleted, _token(int(group)), delete_values=values)
+                values = values_of_deletes(writer.config, writer.deletes(changes.filter(deletes), valued=True))
+            stat = writer.rewrite(file_slice, rows, keys, deleted, _token(group), delete_values=values)
         else:
-            is_kept = pc.invert(pc.is_in(keys, value_set=deleted))
-            bucket = int(group.removeprefix(NEW))
+            is_kept, bucket = pc.invert(pc.is_in(keys, value_set=deleted)), -1 - group
             token = _token(numbered.new[partition] + bucket)
             stat = _new_group(writer, (partition, bucket), rows.filter(is_kept), keys.filter(is_kept), token)
         return stats_table([stat] if stat is not None else [])

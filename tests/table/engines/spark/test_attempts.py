@@ -63,12 +63,12 @@ class Attempts:
     def __init__(self, txn: Transaction) -> None:
         slices = txn.snapshot.slices
         self.writer = start_for_tasks(txn, txn.table.schema())
-        self.group = "0"
+        self.group = 0
         self.run = tasks.rewriter(self.writer, tasks.Numbered.of(slices, {"a": 1, "b": 1}))
 
     def once(self, value: int = 10) -> list[WriteStat]:
         done = []
-        for part, group, id_ in (("a", self.group, 1), ("b", f"{tasks.NEW}0", 2)):
+        for part, group, id_ in (("a", self.group, 1), ("b", -1, 2)):
             key = (pa.scalar(part), pa.scalar(group))
             done += self.run(key, changes((id_, part, value))).to_pylist()
         return [WriteStat(**stat) for stat in done]
@@ -141,6 +141,6 @@ def test_attempts_whose_rows_differ_are_refused(table: Table) -> None:
     attempts = Attempts(txn)
     attempts.once()
     with pytest.raises(Aborted, match="written twice, with different rows"):
-        attempts.run((pa.scalar("b"), pa.scalar(f"{tasks.NEW}0")), changes((3, "b", 3)))
+        attempts.run((pa.scalar("b"), pa.scalar(-1)), changes((3, "b", 3)))
     txn.rollback()
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}

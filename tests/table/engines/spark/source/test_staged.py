@@ -31,7 +31,6 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(staged, "_ROWS_AT_ONCE", 5)
 
 
 def made(folder: Path, kind: str) -> Table:

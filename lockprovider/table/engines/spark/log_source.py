@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -33,6 +34,7 @@ from pyspark.sql.types import StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import Parser, count_option, json_option, parsed, text_option
+from lockprovider.table.engines.spark.reader import Part, ReadsParts
 from lockprovider.wal import LogBatch, LogReader, MalformedObject, Position, Wal
 
 if TYPE_CHECKING:
@@ -107,8 +109,8 @@ class LogOptions:
 
 
 @dataclass
-class LogPart(InputPartition):
-    """Work of one task: the records from `start` to `end`."""
+class LogPart(Part):
+    """The records from `start` to `end`."""
 
     options: LogOptions
     start: Position
@@ -174,7 +176,7 @@ class LogSource(DataSource):
         return LogStreamReader(LogOptions.of(self.options))
 
 
-class LogBatchReader(DataSourceReader):
+class LogBatchReader(ReadsParts, DataSourceReader):
     """Reader of a log up to its end at the query's begin."""
 
     def __init__(self, options: LogOptions) -> None:
@@ -186,18 +188,12 @@ class LogBatchReader(DataSourceReader):
         log = self._options.open()
         return log_parts(self._options, log, self._options.begins(log), log.end())
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the records of some slots."""
-        # Without partitions, Spark makes one that has no value.
-        return partition.batches() if isinstance(partition, LogPart) else iter(())
 
-
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader that follows a log; with the option `reader`, it moves the log's named reader after each batch."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
-        self._log: Wal | None = None
         self._reader: LogReader | None = None
         self._target: Position | None = None
 
@@ -207,9 +203,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         With the option `reader`, opens the log's named reader, which fences its former client; a new name begins there.
         """
-        begins = self._options.begins(self._opened())
+        begins = self._options.begins(self._log)
         if self._options.reader is not None:
-            self._reader = self._opened().reader(self._options.reader, start=begins)
+            self._reader = self._log.reader(self._options.reader, start=begins)
         return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -220,24 +216,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Make later batches stop at the present end of the log."""
-        self._target = self._opened().end()
+        self._target = self._log.end()
 
     @without_traceback()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the position at which the next batch ends: at most `limit` slots on, never before `start`."""
-        begins, end = _position(start), self._target or self._opened().end()
+        begins, end = _position(start), self._target or self._log.end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
-            end = self._opened().position(begins.slot + limit.max_files)
+            end = self._log.position(begins.slot + limit.max_files)
         return _offset(max(begins, end))
 
     @without_traceback()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LogPart]:
         """Plan tasks of some slots each, the same for equal offsets while the log keeps the records."""
-        return log_parts(self._options, self._opened(), _position(start), _position(end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the records of some slots."""
-        return partition.batches() if isinstance(partition, LogPart) else iter(())
+        return log_parts(self._options, self._log, _position(start), _position(end))
 
     @without_traceback()
     def commit(self, end: dict[str, int]) -> None:
@@ -246,20 +238,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Opens that reader if this process has not, which fences its former client.
         """
         if self._options.reader is not None:
-            self._reader = self._reader or self._opened().reader(self._options.reader)
+            self._reader = self._reader or self._log.reader(self._options.reader)
             if _position(end) > self._reader.position:
                 self._reader.commit(_position(end))
 
-    def __getstate__(self) -> LogOptions:
-        return self._options
+    def __reduce__(self) -> tuple[type[LogStreamReader], tuple[LogOptions]]:
+        return (LogStreamReader, (self._options,))
 
-    def __setstate__(self, state: LogOptions) -> None:
-        self.__init__(state)  # type: ignore[misc]
-
-    def _opened(self) -> Wal:
-        if self._log is None:
-            self._log = self._options.open()
-        return self._log
+    @cached_property
+    def _log(self) -> Wal:
+        return self._options.open()
 
 
 def _offset(position: Position) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -40,23 +40,41 @@ _START = ""  # before every completion time
 _ROWS_PER_BATCH = 1 << 14
 
 
+class Part(InputPartition):
+    """Work of one task of a reader."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows, and yield them."""
+        raise NotImplementedError
+
+
+class ReadsParts:
+    """Mixin of a reader whose tasks read parts."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one part."""
+        # Without partitions, Spark makes one that has no value.
+        return partition.batches() if isinstance(partition, Part) else iter(())
+
+
 @dataclass
-class Piece(InputPartition):
-    """Work of one task: the rows of a file, or the changes of a partition."""
+class Piece(Part):
+    """The rows of a file, or the changes of a partition, with exactly the types of `schema`, which Spark expects."""
 
-    read: Callable[[], pa.Table]
+    rows: Callable[[], pa.Table]
+    schema: StructType
 
-    def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Read the rows, and yield them with exactly the types of `schema`, which Spark expects."""
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows, and yield them."""
         with without_traceback():
-            target = to_arrow_schema(schema, timezone="UTC")
-            yield from read_as(self.read(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+            target = to_arrow_schema(self.schema, timezone="UTC")
+            yield from read_as(self.rows(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
+def pieces(table: TableContext, scan: ScanPlan, schema: StructType) -> list[Piece]:
     """Split a scan into tasks, one per file slice; reads nothing."""
     template = replace(scan, slices=())  # each task has only its own slice
-    return [Piece(partial(read_slice, table.place, template, file_slice)) for file_slice in scan.slices]
+    return [Piece(partial(read_slice, table.place, template, file_slice), schema) for file_slice in scan.slices]
 
 
 def snapshot_scan(
@@ -70,34 +88,32 @@ def snapshot_scan(
 
 
 def changed(
-    table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str, *, streams: bool = False
+    table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
 ) -> list[Piece]:
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
     Returns no pieces without such commits. Without `changes`, an empty `begin` reads the snapshot of the last one.
     `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
     """
+    columns = schema.names
     if options.changes:
         names = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
         feed = changes_since(table, after, end or None, columns=names, partitions=options.partitions)
-        return [Piece(partial(part.read, table.place)) for part in feed.parts]
+        return [Piece(partial(part.read, table.place), schema) for part in feed.parts]
     timeline = table.timeline()
     check_since(table, timeline, begin, Order.COMPLETION, is_checkpoint=streams)
     commits = [i for i in timeline.writes if begin < (i.completion or "") <= end]
     if not commits:
         return []
     if not begin:
-        return pieces(table, snapshot_scan(table, options, columns, commits[-1].completion))  # archived commits, too
+        scan = snapshot_scan(table, options, columns, commits[-1].completion)
+        return pieces(table, scan, schema)  # archived commits, too
     written = {instant.begin for instant in commits}
     of_commits = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
     scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits)
-    return pieces(
-        table,
-        replace(
-            scan, slices=tuple(file_slice for file_slice in scan.slices if not written.isdisjoint(file_slice.begins))
-        ),
-    )
+    slices = tuple(file_slice for file_slice in scan.slices if not written.isdisjoint(file_slice.begins))
+    return pieces(table, replace(scan, slices=slices), schema)
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
@@ -124,7 +140,7 @@ def _where(options: SparkOptions, schema: pa.Schema) -> Filter | None:
     return None if options.filter is None else parse_where(options.filter, hudi_schema.with_meta(schema))
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(ReadsParts, DataSourceReader):
     """Reader of a snapshot as of `pinned`, or of the changes between `begin` and `end`."""
 
     def __init__(self, options: SparkOptions, pinned: str | None, schema: StructType) -> None:
@@ -135,27 +151,21 @@ class BatchReader(DataSourceReader):
     @without_traceback()
     def partitions(self) -> list[Piece]:
         """Plan one task per file; net changes have one per table partition."""
-        options, table, columns = self._options, self._options.open(), self._schema.names
+        options, table, schema = self._options, self._options.open(), self._schema
         if options.begin is None and options.end is None and not options.changes:
-            return pieces(table, snapshot_scan(table, options, columns, self._pinned))
+            return pieces(table, snapshot_scan(table, options, schema.names, self._pinned), schema)
         timeline = table.timeline()
         begin = _START if not options.begin else _time(table, timeline, options.begin)
         end = latest_completion(timeline) if options.end is None else _time(table, timeline, options.end)
-        return changed(table, options, columns, begin, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one file."""
-        # Without partitions, Spark makes one that has no value.
-        return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
+        return changed(table, options, schema, begin, end)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader that follows the table's commits in the order of their completion."""
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._table: TableContext | None = None
         self._target: str | None = None
 
     @without_traceback()
@@ -165,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case "earliest":
                 return {_OFFSET: _START}
             case "latest":
-                return {_OFFSET: latest_completion(self._opened().timeline())}
+                return {_OFFSET: latest_completion(self._table.timeline())}
             case time:
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
@@ -177,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Make later batches stop at the commits that are complete now."""
-        self._target = latest_completion(self._opened().timeline())
+        self._target = latest_completion(self._table.timeline())
 
     @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
@@ -195,8 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
         """Plan one task per file, the same for equal offsets while the files exist."""
         self._check_columns()
-        names = self._schema.names
-        return changed(self._opened(), self._options, names, start[_OFFSET], end[_OFFSET], streams=True)
+        return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
         """Raise UnsupportedSchema if the table's columns differ from the query's, as rows would lose values.
@@ -204,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Runs before the batch is committed, so that a restart reads it again.
         """
         names = self._schema.names
-        table_columns = plain_columns(self._opened().schema(), names if self._options.columns else None)
+        table_columns = plain_columns(self._table.schema(), names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
         table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}
         if differing := [f"{name} {kind}" for name, kind in table_types.items() if query_types.get(name) != kind]:
@@ -214,27 +223,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "option columns"
             )
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one file."""
-        return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[SparkOptions, StructType]]:
+        return (StreamReader, (self._options, self._schema))
 
-    def __getstate__(self) -> tuple[SparkOptions, StructType]:
-        return (self._options, self._schema)
-
-    def __setstate__(self, state: tuple[SparkOptions, StructType]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
-
-    def _opened(self) -> TableContext:
-        if self._table is None:
-            self._table = self._options.open()
-        return self._table
+    @cached_property
+    def _table(self) -> TableContext:
+        return self._options.open()
 
     def _commit_of(self, version: str) -> str:
         """Return the completion time of a version's last commit, a valid offset.
 
         An archived version's own time is returned, which reads reject later.
         """
-        table = self._opened()
+        table = self._table
         timeline, archived = table.timeline(), reached(table)()
         time = _time(table, timeline, version)
         if time < archived:
@@ -249,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Lists the timeline a second time if the first listing has such commits.
         """
-        table = self._opened()
+        table = self._table
         until = latest_completion(table.timeline())
         if until <= start:
             return []

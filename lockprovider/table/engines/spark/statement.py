@@ -5,6 +5,7 @@ The text is cut at its keywords, so that no expression is rewritten before Spark
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlglot
@@ -15,12 +16,6 @@ from fsspec_cas import InvalidInput
 
 _DIALECT = "spark"
 _OPENS, _CLOSES = {"(", "[", "CASE"}, {")", "]", "END"}
-_KINDS: dict[str, type[exp.Expression]] = {
-    "MERGE": exp.Merge,
-    "UPDATE": exp.Update,
-    "DELETE": exp.Delete,
-    "INSERT": exp.Insert,
-}
 _QUALIFIED = 2  # names in `alias.column`; more are a field of a struct
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 
@@ -94,19 +89,18 @@ def parse_statement(text: str) -> Statement:
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     reader = _Reader(text, tokens)
-    kind = _KINDS.get(reader.word)
-    if kind is None:
+    kinds: dict[str, tuple[type[exp.Expression], Callable[[_Reader], Statement]]] = {
+        "MERGE": (exp.Merge, _merge),
+        "UPDATE": (exp.Update, _update),
+        "DELETE": (exp.Delete, _delete),
+        "INSERT": (exp.Insert, _insert),
+    }
+    if reader.word not in kinds:
         raise reader.wrong("MERGE, UPDATE, DELETE or INSERT (to read, use spark.sql)")
+    kind, parse = kinds[reader.word]
     _check_syntax(kind, reader)
-    match reader.take().upper():
-        case "MERGE":
-            return _merge(reader)
-        case "UPDATE":
-            return _update(reader)
-        case "DELETE":
-            return _delete(reader)
-        case _:
-            return _insert(reader)
+    reader.take()
+    return parse(reader)
 
 
 def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -187,8 +186,12 @@ class WriteJob:
             return TaskResult("", [], context.getLocalProperty(_QUERY), staged)
         if group is None or context is None:
             raise RuntimeError("a data source's rows are written in Spark tasks only")
-        with self._beating(group):
+        heartbeat = WriterHeartbeat(group.place.store, group.begin, self.options.settings.heartbeat, Machine())
+        heartbeat.accompany()
+        try:
             return TaskResult(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
+        finally:
+            heartbeat.leave()  # it stays in the store
 
     def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> None:
         """Make the write visible, then archive, compact and cluster as Hudi's keys say.
@@ -247,19 +250,9 @@ class WriteJob:
         for begin in begun - {""}:
             rollback.roll_back(self.options.open(), begin)
 
-    @contextmanager
-    def _beating(self, group: GroupWriter) -> Iterator[None]:
-        """Send the heartbeat of the writer's instant while the block runs, and leave it in the store afterwards."""
-        heartbeat = WriterHeartbeat(group.place.store, group.begin, self.options.settings.heartbeat, Machine())
-        heartbeat.accompany()
-        try:
-            yield
-        finally:
-            heartbeat.leave()
 
-
-class BatchWriter(DataSourceArrowWriter):
-    """Writer of a batch as one commit; with mode overwrite it replaces all rows."""
+class _JobWriter:
+    """Mixin of Spark's writers: a task runs `job`."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -268,6 +261,10 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write or stage the rows of a task, on an executor; nothing is visible before `commit`."""
         return self.job.write(iterator)
+
+
+class BatchWriter(_JobWriter, DataSourceArrowWriter):
+    """Writer of a batch as one commit; with mode overwrite it replaces all rows."""
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -280,16 +277,8 @@ class BatchWriter(DataSourceArrowWriter):
         self.job.abort(_written(messages))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
     """Writer of a stream: one commit per batch, with the ids of stream and batch; a repeated batch is skipped."""
-
-    def __init__(self, job: WriteJob) -> None:
-        self.job = job
-
-    @without_traceback()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write or stage the rows of a task, on an executor; nothing is visible before `commit`."""
-        return self.job.write(iterator)
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole fi
 BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert of large rows holds only few of them
 AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written in parallel
 _NO_GROUP = -1
+_NO_ROWS = pa.array([], pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,13 @@ def changes_by_partition(
     values = values_of_deletes(writer.config, delete_table) if valued else None
     if not writer.config.partition_fields:
         return {"": PartitionChanges(rows, keys, deleted_keys, values)} if len(keys) or len(deleted_keys) else {}
-    upsert_rows, delete_rows = _rows_by_partition(homes), _rows_by_partition(delete_homes)
+    upsert_rows, delete_rows = _rows_by(homes), _rows_by(delete_homes)
     paths = sorted({*upsert_rows, *delete_rows})
     if len(paths) == 1:
         return {paths[0]: PartitionChanges(rows, keys, deleted_keys, values)}
-    no_rows = pa.array([], pa.int64())
     by_partition: dict[str, PartitionChanges] = {}
     for partition in paths:
-        upserted, deleted = upsert_rows.get(partition, no_rows), delete_rows.get(partition, no_rows)
+        upserted, deleted = upsert_rows.get(partition, _NO_ROWS), delete_rows.get(partition, _NO_ROWS)
         delete_values = None if values is None else values.take(deleted)
         by_partition[partition] = PartitionChanges(
             rows.take(upserted), keys.take(upserted), deleted_keys.take(deleted), delete_values
@@ -91,15 +91,15 @@ def changes_by_partition(
     return by_partition
 
 
-def _rows_by_partition(homes: pa.Array) -> dict[str, pa.Array]:
-    """Map each partition path in `homes`, which holds one path per row, to its ascending row numbers."""
-    encoded = homes.dictionary_encode()
+def _rows_by(values: pa.Array) -> dict[Any, pa.Array]:
+    """Map each value, of which every row has one, to its ascending row numbers."""
+    encoded = values.dictionary_encode()
     if len(encoded.dictionary) == 1:
-        return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(homes)))}
+        return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(values)))}
     order = pc.sort_indices(encoded.indices)
     ends = np.cumsum(np.bincount(encoded.indices, minlength=len(encoded.dictionary))).tolist()
     spans = pairwise([0, *ends])
-    return {path: order[a:b] for path, (a, b) in zip(encoded.dictionary.to_pylist(), spans, strict=True)}
+    return {value: order[a:b] for value, (a, b) in zip(encoded.dictionary.to_pylist(), spans, strict=True)}
 
 
 def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
@@ -289,21 +289,16 @@ def _bucket_rewrites(
     """
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
-    upsert_split, delete_split = (
-        _Split(buckets_of_keys(writer.config, keys)),
-        _Split(buckets_of_keys(writer.config, deletes)),
-    )
-    rows, keys, deletes = rows.take(upsert_split.order), keys.take(upsert_split.order), deletes.take(delete_split.order)
-    values = None if values is None else values.take(delete_split.order)
-    for bucket in sorted(upsert_split.parts.keys() | delete_split.parts.keys()):
-        part, end = upsert_split.parts.get(bucket, slice(0, 0)), delete_split.parts.get(bucket, slice(0, 0))
-        ended, valued = deletes[end], None if values is None else values[end]
+    upsert_rows, delete_rows = (_rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))
+    for bucket in sorted({*upsert_rows, *delete_rows}):
+        upserted, deleted = upsert_rows.get(bucket, _NO_ROWS), delete_rows.get(bucket, _NO_ROWS)
+        part, ended = (rows.take(upserted), keys.take(upserted)), deletes.take(deleted)
+        valued = None if values is None else values.take(deleted)
         file_slice = groups.get((partition, bucket))
         if file_slice is not None:
-            yield partial(writer.rewrite, file_slice, rows[part], keys[part], ended, token, delete_values=valued)
-        elif part.stop > part.start:
-            file_id = bucket_id(writer.begin, bucket, partition)
-            yield partial(writer.insert, partition, rows[part], keys[part], token, file_id)
+            yield partial(writer.rewrite, file_slice, *part, ended, token, delete_values=valued)
+        elif len(upserted):
+            yield partial(writer.insert, partition, *part, token, bucket_id(writer.begin, bucket, partition))
 
 
 def announce_buckets(
@@ -331,15 +326,3 @@ def announce_buckets(
             else:
                 files.append((partition, BaseFile(bucket_id(writer.begin, bucket, partition), token, writer.begin)))
     writer.announce(files)
-
-
-class _Split:
-    """Row numbers in stable order by bucket (`order`), and each bucket's slice of that order (`parts`)."""
-
-    def __init__(self, numbers: pa.Array) -> None:
-        bucket_numbers = numbers.to_numpy(zero_copy_only=False)
-        order = np.argsort(bucket_numbers, kind="stable")
-        present, starts, counts = np.unique(bucket_numbers[order], return_index=True, return_counts=True)
-        self.order = pa.array(order)
-        ends = starts + counts
-        self.parts = dict(zip(present.tolist(), map(slice, starts.tolist(), ends.tolist()), strict=True))

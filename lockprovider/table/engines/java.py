@@ -89,9 +89,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(f"local[{cores},{attempts}]").appName(app)
-    for key, value in _settings(cores, java_options).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = builder.config(map=_settings(cores, java_options)).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -132,17 +130,10 @@ def _ask(binary: Path) -> tuple[int, Path]:
     except (OSError, subprocess.SubprocessError):
         return 0, binary
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer.stderr)
-    home = _home(binary, answer.stderr)
-    return (int(version[1]) if version else 0), home
-
-
-def _home(binary: Path, settings: str) -> Path:
+    own, stated = binary.parent.parent, re.search(r"java\.home = (.+)", answer.stderr)
     # The wheel's shim runs a Java that reports its own folder, which is not the shim's.
-    stated = re.search(r"java\.home = (.+)", settings)
-    own = binary.parent.parent
-    if (own / "bin" / "java").exists() and not binary.is_symlink():
-        return own
-    return Path(stated[1].strip()) if stated else own
+    is_own = (own / "bin" / "java").exists() and not binary.is_symlink()
+    return (int(version[1]) if version else 0), Path(stated[1].strip()) if stated and not is_own else own
 
 
 def _from_wheel(tried: list[str]) -> Java:

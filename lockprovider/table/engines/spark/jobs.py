@@ -16,12 +16,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     BooleanType,
-    DataType,
     DateType,
     LongType,
-    MapType,
     NumericType,
     StringType,
     StructField,
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
 
 HASHED_KEYS = 4_000_000  # 16 MB in the driver, and in each of Spark's Python processes
 _NO_COLUMNS = pa.schema([])
+_VARIANT = re.compile(r"(?:^|[:<,])variant(?:$|[,>])")  # a type that Python gets as a struct of two binaries
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
 # Spark and Arrow compare these types alike.
@@ -259,7 +257,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             ).field(0)
         except (PySparkException, KeyError):  # Arrow has no such type
             column = None
-        if column is None or _has_variants(field.dataType):
+        if column is None or _VARIANT.search(field.dataType.simpleString()):
             misfits.append(_unheld(field))
         else:
             columns.append(column.with_metadata(None))
@@ -271,18 +269,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def _unheld(field: StructField) -> Misfit:
     kind = field.dataType.simpleString()
     return Misfit(field.name, kind, "", f"{field.name}: Spark's {kind} fits no column of a table: cast it first")
-
-
-def _has_variants(kind: DataType) -> bool:
-    """Return whether the type contains `variant`, which Python gets as a struct of two binaries."""
-    match kind:
-        case ArrayType():
-            return _has_variants(kind.elementType)
-        case MapType():
-            return _has_variants(kind.keyType) or _has_variants(kind.valueType)
-        case StructType():
-            return any(_has_variants(field.dataType) for field in kind.fields)
-    return kind.typeName() == "variant"
 
 
 def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -187,8 +187,8 @@ def _changes(
 
     May raise DoesNotFit.
     """
-    holds = [_holds(clause, names[0]) for clause in clauses]
-    chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))
+    numbers = [F.when(_holds(clause, names[0]), number) for number, clause in enumerate(clauses)]
+    chosen = joined.withColumn(tasks.CLAUSE, F.coalesce(*numbers))
     chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())
     values = [None if isinstance(clause, MatchedDelete) else f"{_VALUES} {n}" for n, clause in enumerate(clauses)]
     structs = [
@@ -206,13 +206,6 @@ def _changes(
         writer.plan(jobs.arrow_schema(struct))
     kind = pa.schema([*tasks.change_schema(writer.schema), (tasks.GROUP, pa.int64())])
     return handed.mapInArrow(tasks.merger(writer, values), from_arrow_schema(kind))
-
-
-def _cases(conditions: list[Column], values: list[Any]) -> Column:
-    cases = F.when(conditions[0], values[0])
-    for condition, value in zip(conditions[1:], values[1:], strict=True):
-        cases = cases.when(condition, value)
-    return cases
 
 
 def _holds(clause: Clause, table_alias: str) -> Column:

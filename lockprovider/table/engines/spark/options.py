@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from fsspec_cas import InvalidInput
 from lockprovider import hudi_keys
-from lockprovider.table.format.properties import COPY_ON_WRITE, TableConfig
+from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.spec import TableSpec
@@ -77,6 +77,11 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise InvalidInput(f"{name}={text} is neither true nor false")
     return text.lower() == "true"
+
+
+def _upper(name: str, text: str) -> str:
+    del name
+    return text.upper()
 
 
 def _fence(name: str, text: str) -> Fence:
@@ -316,14 +321,22 @@ _OF_WRITES = "hoodie.datasource.write."
 _OPERATION = f"{_OF_WRITES}operation"
 KEY_OPTION = f"{_OF_WRITES}recordkey.field"
 _NAME = "hoodie.table.name"
-_KEYS = (KEY_OPTION, "hoodie.table.recordkey.fields")
-_PARTITIONS = (f"{_OF_WRITES}partitionpath.field", "hoodie.table.partition.fields")
-_ORDERING = ("hoodie.table.ordering.fields", f"{_OF_WRITES}precombine.field", "hoodie.table.precombine.field")
-_NAMES = (_NAME, f"{_OF_WRITES}table.name")
-_TABLE_TYPE = (f"{_OF_WRITES}table.type", "hoodie.table.type")
-_HIVE = f"{_OF_WRITES}hive_style_partitioning"
-_ENCODE = f"{_OF_WRITES}partitionpath.urlencode"
-_OBEYED_BY_WRITES = frozenset({_OPERATION, *_KEYS, *_PARTITIONS, *_ORDERING, *_NAMES, *_TABLE_TYPE, _HIVE, _ENCODE})
+_ORDERING = "hoodie.table.ordering.fields"
+# fields of `TableSpec`: how an option is parsed, the table's property, the option's names
+_OF_TABLES: Mapping[str, tuple[Parser, str, tuple[str, ...]]] = {
+    "record_keys": (_names, "record_keys", (KEY_OPTION, "hoodie.table.recordkey.fields")),
+    "partition_by": (_names, "partition_fields", (f"{_OF_WRITES}partitionpath.field", "hoodie.table.partition.fields")),
+    "ordering": (
+        _names,
+        "ordering_fields",
+        (_ORDERING, f"{_OF_WRITES}precombine.field", "hoodie.table.precombine.field"),
+    ),
+    "name": (text_option, "name", (_NAME, f"{_OF_WRITES}table.name")),
+    "table_type": (_upper, "table_type", (f"{_OF_WRITES}table.type", "hoodie.table.type")),
+    "hive_style": (_flag, "hive_style", (f"{_OF_WRITES}hive_style_partitioning",)),
+    "url_encode": (_flag, "url_encode", (f"{_OF_WRITES}partitionpath.urlencode",)),
+}
+_OBEYED_BY_WRITES = frozenset({_OPERATION, *(name for _, _, names in _OF_TABLES.values() for name in names)})
 # These options are about the internals of a JVM writer.
 _WITHOUT_EFFECT_ON_WRITES = frozenset(
     {f"{_OF_WRITES}row.writer.enable", f"{_OF_WRITES}streaming.retry.count", f"{_OF_WRITES}streaming.retry.interval.ms"}
@@ -342,16 +355,10 @@ class WriteOperation(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class HudiWrite:
-    """Hudi's options of a write; None and empty mean not given."""
+    """Hudi's options of a write: its operation, and the given fields of `TableSpec`."""
 
     operation: WriteOperation
-    record_keys: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] | None = None
-    ordering: str | None = None
-    name: str | None = None
-    table_type: str | None = None
-    hive_style: bool | None = None
-    url_encode: bool | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
@@ -364,26 +371,22 @@ class HudiWrite:
             alike = get_close_matches(strange[0].removeprefix(_OF_WRITES), names, n=1, cutoff=0.8)
             hint = f"did you mean {_OF_WRITES}{alike[0]}?" if alike else "leave them out"
             raise InvalidInput(f"options {strange} would have no effect here: {hint}")
-        keys, partitions, ordering = (_list(options, names) for names in (_KEYS, _PARTITIONS, _ORDERING))
-        if ordering is not None and len(ordering) > 1:
+        given = {
+            name: parse(keys[0], text)
+            for name, (parse, _, keys) in _OF_TABLES.items()
+            if (text := _first(options, keys)) is not None
+        }
+        given = {name: value for name, value in given.items() if value or name not in {"record_keys", "ordering"}}
+        ordering = given.get("ordering", ())
+        if len(ordering) > 1:
             raise InvalidInput(
-                f"{_ORDERING[0]}={','.join(ordering)} has several columns, and only one is supported: give one"
+                f"{_ORDERING}={','.join(ordering)} has several columns, and only one is supported: give one"
             )
-        if mixed := [name for name in (*(keys or ()), *(partitions or ())) if ":" in name]:
+        if mixed := [name for name in (*given.get("record_keys", ()), *given.get("partition_by", ())) if ":" in name]:
             raise InvalidInput(
                 f"{mixed} are not column names: leave out the key generator's type (write city, not city:SIMPLE)"
             )
-        kind = _first(options, _TABLE_TYPE)
-        return cls(
-            _operation(options.get(_OPERATION), overwrite=overwrite, keyed=bool(keys)),
-            keys or (),
-            partitions,
-            ordering[0] if ordering else None,
-            _first(options, _NAMES),
-            None if kind is None else kind.upper(),
-            _hudi_flag(options, _HIVE),
-            _hudi_flag(options, _ENCODE),
-        )
+        return cls(_operation(options.get(_OPERATION), overwrite=overwrite, keyed="record_keys" in given), given)
 
     @property
     def gathers(self) -> bool:
@@ -392,34 +395,19 @@ class HudiWrite:
 
     def spec(self, schema: pa.Schema) -> TableSpec:
         """Build the spec of a new table; may raise InvalidInput or InvalidRecords."""
-        if not self.name:
+        if not self.given.get("name"):
             raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
-        return TableSpec(
-            self.name,
-            schema,
-            self.record_keys,
-            self.partition_by or (),
-            ordering=self.ordering,
-            hive_style=bool(self.hive_style),
-            url_encode=bool(self.url_encode),
-            table_type=self.table_type or COPY_ON_WRITE,
-        )
+        (ordering,) = self.given.get("ordering", (None,))
+        return TableSpec(schema=schema, **{"record_keys": (), **self.given, "ordering": ordering})
 
     def check(self, config: TableConfig) -> None:
         """Raise InvalidInput if the options differ from the existing table."""
-        pairs = {
-            KEY_OPTION: (self.record_keys or None, config.record_keys),
-            _PARTITIONS[0]: (self.partition_by, config.partition_fields),
-            _ORDERING[0]: (None if self.ordering is None else (self.ordering,), config.ordering_fields),
-            _NAME: (self.name, config.name),
-            _TABLE_TYPE[0]: (self.table_type, config.table_type),
-            _HIVE: (self.hive_style, config.hive_style),
-            _ENCODE: (self.url_encode, config.url_encode),
-        }
-        for key, (option, value) in pairs.items():
-            if option is not None and option != value:
+        for name, value in self.given.items():
+            _, attribute, keys = _OF_TABLES[name]
+            if value != (actual := getattr(config, attribute)):
                 raise InvalidInput(
-                    f"{key}={_text(option)}, but the existing table has {_text(value) or 'none'}: leave the option out"
+                    f"{keys[0]}={_text(value)}, but the existing table has {_text(actual) or 'none'}: leave the "
+                    "option out"
                 )
 
 
@@ -443,21 +431,12 @@ def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOper
         raise InvalidInput(f"{_OPERATION}={option} is not supported: use one of {names}") from None
 
 
-def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] | None:
-    text = _first(options, keys)
-    return None if text is None else _names(keys[0], text)
-
-
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
     """Return the value of an option with several names; raise InvalidInput if values differ."""
     values = {key: options[key].strip() for key in keys if key in options}
     if len({*values.values()}) > 1:
         raise InvalidInput(f"{values} contradict each other: give one of them")
     return next(iter(values.values()), None)
-
-
-def _hudi_flag(options: Mapping[str, str], key: str) -> bool | None:
-    return _flag(key, options[key].strip()) if key in options else None
 
 
 def _text(value: object) -> str:

@@ -77,7 +77,7 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
 
     Raises TableNotFound without a record key, TableExists if another was faster and `if_exists` is `error`.
     """
-    if not hudi_write.record_keys:
+    if "record_keys" not in hudi_write.given:
         raise TableNotFound(
             f"there is no table at {options.url!r}: set {KEY_OPTION} to the columns of its record key, so that this "
             "write creates it, or call Table.create first"

@@ -37,7 +37,7 @@ def test_options_define_a_new_table() -> None:
         "trips", SCHEMA, "id", "part", ordering="ts", hive_style=True, table_type="MERGE_ON_READ"
     )
     found = HudiWrite.of({"hoodie.table.recordkey.fields": "id, part", "hoodie.table.name": "t"})
-    assert found.spec(SCHEMA) == TableSpec("t", SCHEMA, ("id", "part"), table_type="COPY_ON_WRITE")
+    assert found.spec(SCHEMA) == TableSpec("t", SCHEMA, ("id", "part"))
     with pytest.raises(InvalidInput, match=r"hoodie\.table\.name is missing"):
         HudiWrite.of({f"{W}recordkey.field": "id"}).spec(SCHEMA)
     with pytest.raises(InvalidRecords, match="name columns of"):

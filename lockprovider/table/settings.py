@@ -110,19 +110,16 @@ class IndexSettings:
         """
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
-            actual = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
-            raise InvalidSettings(f"{INDEX}={self.kind}, but table {config.name!r} has {actual}: leave the setting out")
+            kind = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
+            raise InvalidSettings(f"{INDEX}={self.kind}, but table {config.name!r} has {kind}: leave the setting out")
         if index is None:
             return
-        if self.buckets not in (None, index.buckets):
-            raise InvalidSettings(
-                f"{BUCKETS}={self.buckets}, but table {config.name!r} has {index.buckets}: leave the setting out"
-            )
-        if self.fields and set(self.fields) != set(index.fields):
-            raise InvalidSettings(
-                f"{HASH_FIELD}={','.join(self.fields)}, but table {config.name!r} has {','.join(index.fields)}: "
-                "leave the setting out"
-            )
+        buckets = () if self.buckets is None else (str(self.buckets),)
+        for key, given, actual in (BUCKETS, buckets, (str(index.buckets),)), (HASH_FIELD, self.fields, index.fields):
+            if given and {*given} != {*actual}:
+                raise InvalidSettings(
+                    f"{key}={','.join(given)}, but table {config.name!r} has {','.join(actual)}: leave the setting out"
+                )
 
 
 @dataclass(frozen=True, slots=True)

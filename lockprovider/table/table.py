@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas import Entry, InvalidInput, Store
+from fsspec_cas import Store
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.doctor.rules import diagnose
@@ -162,32 +162,19 @@ class Table(TableContext):
         """
         return consistent.commits(self)
 
-    def snapshot(
-        self,
-        timeline: Timeline | None = None,
-        *,
-        as_of: PointInTime = None,
-        files: Iterable[Entry] | None = None,
-    ) -> Snapshot:
+    def snapshot(self, timeline: Timeline | None = None, *, as_of: PointInTime = None) -> Snapshot:
         """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
-        `files`: the table's files, if already listed; not with `as_of`. Without `timeline` and `files` the read repeats
-        if other clients remove files during it; otherwise the snapshot may name files that a clean removed.
+        Without `timeline` the read repeats if other clients remove files during it; otherwise the snapshot may name
+        files that a clean removed.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
-            InvalidInput: `files` and `as_of` are both given.
 
         >>> sorted(table.snapshot().partitions)
         ['bonn', 'ulm']
         """
-        if timeline is None and files is None:
-            return consistent.snapshot(self, as_of)
-        if files is None:
-            return consistent.snapshot_by(self, timeline or self.timeline(), as_of)
-        if as_of is not None:
-            raise InvalidInput("files lists what the table has now, as_of reads an earlier moment: give one of them")
-        return self.snapshot_of(timeline or self.timeline(), files)
+        return consistent.snapshot(self, as_of) if timeline is None else consistent.snapshot_by(self, timeline, as_of)
 
     def scan(
         self,

@@ -175,12 +175,6 @@ CALLED: list[Case] = [
     ("read: a name", lambda p: to(p).to_arrow(columns="id"), InvalidInput, ["columns='id'", "names of columns"]),
     ("count: as_of", lambda p: to(p).count(as_of=5), InvalidInput, ["5"]),
     ("snapshot: partitions", lambda p: to(p).snapshot().within("ulm"), InvalidInput, ["['ulm']"]),
-    (
-        "snapshot: files",
-        lambda p: to(p).snapshot(as_of="20260101000000000", files=[]),
-        InvalidInput,
-        ["files", "as_of", "one of them"],
-    ),
     ("overwrite: partitions", lambda p: to(p).overwrite(ROWS, "ulm"), InvalidInput, ["['ulm']"]),
     ("delete: nothing", lambda p: to(p).delete(""), InvalidInput, ["''", "the end"]),
     ("delete: column", lambda p: to(p).delete("nope = 1"), InvalidInput, ["'nope'", "city"]),

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +94,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
     return session
 
 
-def _settings(cores: int, java_options: str) -> dict[str, str]:
+def _settings(cores: int, java_options: str) -> dict[str, Any]:
     """Return the session's settings: loopback only, UTC, Arrow, and no speculative tasks."""
     return {
         "spark.driver.host": "127.0.0.1",

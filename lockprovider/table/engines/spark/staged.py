@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import CasError, Machine
-from lockprovider.table.engines.changes import AT_ONCE, check_unique
+from lockprovider.table.engines.changes import AT_ONCE, check_unique, file_sized_tables
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.options import WriteOperation
 from lockprovider.table.engines.writer import planner_of, start_for_tasks
@@ -40,7 +40,6 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CHUNK_BYTES = 64 << 20
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 _NO_COLUMNS = pa.schema([])
 _CHANGED = "the table's columns changed while the rows were staged: run the write again"
@@ -71,7 +70,8 @@ class Stage:
         missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
         is_delete = self.operation is WriteOperation.DELETE
         changes = tasks.keyer(self.writer, delete=is_delete, missing=missing, valued=self.valued)(batches)
-        return [self._put(pa.Table.from_batches(chunk)) for chunk in _chunks(changes)]
+        reader = pa.RecordBatchReader.from_batches(tasks.change_schema(self.writer.schema), changes)
+        return [self._put(part) for part in file_sized_tables(reader)]
 
     def _put(self, rows: pa.Table) -> StagedFile:
         """Store changes as one new Arrow file in `folder`; return path and row counts. Raises store errors."""
@@ -81,20 +81,6 @@ class Stage:
         self.writer.place.store.put_if_absent(path, bytes(sink.getvalue())).unwrap()
         counts = {count["values"]: count["counts"] for count in pc.value_counts(rows[tasks.PARTITION]).to_pylist()}
         return StagedFile(path, counts)
-
-
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Group batches into lists of at least `CHUNK_BYTES`, except the last."""
-    chunk: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        chunk.append(batch)
-        size += batch.nbytes
-        if size >= CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:

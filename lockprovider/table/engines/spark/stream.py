@@ -87,7 +87,7 @@ class _Batches:
 
         It returns None then. With Spark Connect, a committed first batch raises WrongCheckpoint.
         """
-        with _WRITES.one_of(self.table, rows, batch, self.stream_id) as batch_id:
+        with _numbered(self.table, rows, batch, self.stream_id) as batch_id:
 
             def run(txn: Transaction) -> None:
                 txn.exactly_once(batch_id)
@@ -119,45 +119,39 @@ class _Try:
     is_writing: bool = False
 
 
-class _Writes:
-    """Numbers the writes of each batch, for each table and stream. Thread-safe."""
+_LOCK = threading.Lock()
+_TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last written one last
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tries: dict[tuple[str, str], _Try] = {}
 
-    @contextmanager
-    def one_of(self, table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-        """Number the next write of this batch, yield its BatchId, and mark it as in progress while the block runs.
+@contextmanager
+def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
+    """Number the next write of this batch, yield its BatchId, and mark it as in progress while the block runs.
 
-        Raises InvalidInput without a stream's id, or if another write is in progress.
-        """
-        query, name = _query(rows)
-        if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
+    Thread-safe. Raises InvalidInput without a stream's id, or if another write is in progress.
+    """
+    query, name = _query(rows)
+    if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
+        raise InvalidInput(
+            "Spark does not report the id of this query (the rows are no batch of a stream, or come from Spark "
+            "Connect): pass stream_id, another name for each query"
+        )
+    with _LOCK:
+        attempt = _TRIES.pop((table.url, stream), None)
+        if attempt is None or name is None or attempt.name != (name, batch):
+            attempt = _Try((name, batch))
+        _TRIES[table.url, stream] = attempt
+        if len(_TRIES) > _STREAMS:
+            _TRIES.pop(next(iter(_TRIES)))
+        if attempt.is_writing:
             raise InvalidInput(
-                "Spark does not report the id of this query (the rows are no batch of a stream, or come from Spark "
-                "Connect): pass stream_id, another name for each query"
+                f"another write of batch {batch} of stream {stream} is in progress: write one after the other"
             )
-        with self._lock:
-            attempt = self._tries.pop((table.url, stream), None)
-            if attempt is None or name is None or attempt.name != (name, batch):
-                attempt = _Try((name, batch))
-            self._tries[table.url, stream] = attempt  # the last one in the dictionary's order
-            if len(self._tries) > _STREAMS:
-                self._tries.pop(next(iter(self._tries)))
-            if attempt.is_writing:
-                raise InvalidInput(
-                    f"another write of batch {batch} of stream {stream} is in progress: write one after the other"
-                )
-            attempt.is_writing, attempt.writes = True, attempt.writes + 1
-        try:
-            # A stream named after its query has no other runs.
-            yield BatchId.of(stream, batch, "" if stream_id is None else query or "", attempt.writes)
-        finally:
-            attempt.is_writing = False
-
-
-_WRITES = _Writes()
+        attempt.is_writing, attempt.writes = True, attempt.writes + 1
+    try:
+        # A stream named after its query has no other runs.
+        yield BatchId.of(stream, batch, "" if stream_id is None else query or "", attempt.writes)
+    finally:
+        attempt.is_writing = False
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:

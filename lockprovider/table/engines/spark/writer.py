@@ -82,7 +82,6 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
             f"there is no table at {options.url!r}: set {KEY_OPTION} to the columns of its record key, so that this "
             "write creates it, or call Table.create first"
         ) from None
-    exist_ok = options.if_exists == "append"
     try:
         return create_table(
             TableContext,
@@ -90,7 +89,7 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
             hudi_write.spec(rows),
             storage_options=options.storage_options,
             settings=options.settings,
-            exist_ok=exist_ok,
+            exist_ok=options.if_exists == "append",
         )
     except TableExists:  # another writer was faster
         if options.if_exists == "ignore":

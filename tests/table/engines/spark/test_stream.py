@@ -120,14 +120,15 @@ def test_each_write_of_one_batch_is_committed_once(spark: Any, tmp_path: Path) -
 def test_numbers_of_writes_are_kept_for_the_last_streams_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_STREAMS", 3)
     monkeypatch.setattr(stream, "_query", lambda rows: rows)
-    writes, table = stream._Writes(), SimpleNamespace(url="t")
+    monkeypatch.setattr(stream, "_TRIES", {})
+    table = SimpleNamespace(url="t")
 
     def write(name: str) -> int:
-        with writes.one_of(table, (name, "first try"), 0, None) as batch:  # type: ignore[arg-type]
+        with stream._numbered(table, (name, "first try"), 0, None) as batch:  # type: ignore[arg-type]
             return batch.write
 
     assert [write(name) for name in "aabcada"] == [1, 2, 1, 1, 3, 1, 4]
-    assert len(writes._tries) == 3
+    assert len(stream._TRIES) == 3
     assert write("b") == 1, "forgotten"
 
 

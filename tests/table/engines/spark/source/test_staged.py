@@ -11,7 +11,7 @@ import pytest
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSpec
-from lockprovider.table.engines.spark import staged
+from lockprovider.table.engines import changes
 from lockprovider.table.engines.spark.options import WriteOperation
 from lockprovider.table.engines.spark.staged import Stage, commit_staged, remove_staged
 from lockprovider.table.errors import Aborted
@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(changes, "BYTES_PER_FILE", 200)
 
 
 def made(folder: Path, kind: str) -> Table:

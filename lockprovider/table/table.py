@@ -31,7 +31,6 @@ from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.services import archive, clean, metadata_table, restore, rollback, share
-from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
 from lockprovider.table.services.restore import RestoreResult
@@ -735,7 +734,7 @@ class Table(TableContext):
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
         """
-        return sharing.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
+        return share.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
         """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them. Safe to repeat.
@@ -750,7 +749,7 @@ class Table(TableContext):
         >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
         'hoodie.write.lock.provider'
         """
-        return sharing.unshare(self, dry_run=dry_run)
+        return share.unshare(self, dry_run=dry_run)
 
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
         """Find faults of the table, with the next step for each; nothing is written.
@@ -774,7 +773,7 @@ class Table(TableContext):
 
         >>> table.set_visibility("ordered")
         """
-        sharing.set_visibility(self, visibility)
+        share.set_visibility(self, visibility)
 
     def retire_metadata_table(self) -> int:
         """Stop using JVM Hudi's metadata table and delete it; returns how many files it had. Safe to repeat.

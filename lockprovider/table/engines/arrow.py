@@ -17,6 +17,7 @@ from lockprovider.table.engines.changes import (
     announce_buckets,
     changes_by_partition,
     check_unique,
+    check_within,
     file_sized_tables,
     new_groups,
     rewrite_partition,
@@ -97,11 +98,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
     plan = _plan_insert(txn, rows)
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
     if partitions is not None:
-        if other_partitions := sorted({path for part in plan.changes for path in part} - {*partitions}):
-            raise InvalidRecords(
-                f"rows are for the partitions {other_partitions}, but only {sorted({*partitions})} are overwritten: "
-                "name these partitions, too, or drop the rows"
-            )
+        check_within((path for part in plan.changes for path in part), partitions)
         if not rows.num_rows:
             operation = "DELETE_PARTITION"
     txn.end_partitions(txn.snapshot.partitions if partitions is None else partitions, operation)

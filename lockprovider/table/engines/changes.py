@@ -77,7 +77,7 @@ def changes_by_partition(
     values = values_of_deletes(writer.config, delete_table) if valued else None
     if not writer.config.partition_fields:
         return {"": PartitionChanges(rows, keys, deleted_keys, values)} if len(keys) or len(deleted_keys) else {}
-    upsert_rows, delete_rows = _rows_by(homes), _rows_by(delete_homes)
+    upsert_rows, delete_rows = rows_by(homes), rows_by(delete_homes)
     paths = sorted({*upsert_rows, *delete_rows})
     if len(paths) == 1:
         return {paths[0]: PartitionChanges(rows, keys, deleted_keys, values)}
@@ -91,7 +91,7 @@ def changes_by_partition(
     return by_partition
 
 
-def _rows_by(values: pa.Array) -> dict[Any, pa.Array]:
+def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
     """Map each value, of which every row has one, to its ascending row numbers."""
     encoded = values.dictionary_encode()
     if len(encoded.dictionary) == 1:
@@ -112,6 +112,15 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
         f"record key {repeated_key!r} comes more than once in partition {partition!r}; append takes each key once, "
         "drop the others or use upsert"
     )
+
+
+def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
+    """Raise InvalidRecords if rows are for partitions that are not overwritten."""
+    if strange := sorted({*partitions} - {*within}):
+        raise InvalidRecords(
+            f"rows are for the partitions {strange}, but only {sorted({*within})} are overwritten: "
+            "name these partitions, too, or drop the rows"
+        )
 
 
 # -- new file groups ---------------------------------------------------------------------------------------------------
@@ -289,7 +298,7 @@ def _bucket_rewrites(
     """
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
-    upsert_rows, delete_rows = (_rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))
+    upsert_rows, delete_rows = (rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))
     for bucket in sorted({*upsert_rows, *delete_rows}):
         upserted, deleted = upsert_rows.get(bucket, _NO_ROWS), delete_rows.get(bucket, _NO_ROWS)
         part, ended = (rows.take(upserted), keys.take(upserted)), deletes.take(deleted)

@@ -49,17 +49,15 @@ def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> Wri
     So `split` may run twice; a TableError of the first run is dropped, other errors are raised.
     """
     if (cached := txn.expected_schema) is not None:
+        planner = planner_for(txn, cached)
         with suppress(TableError):  # the table may have a new column
-            return _planned(planner_for(txn, cached), split)
+            return WritePlan(planner, split, split(planner))
     return plan_for_tasks(txn, split)
 
 
 def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
     """Check and split rows by the table's current columns, as tasks do not split them again."""
-    return _planned(planner_of(txn), split)
-
-
-def _planned(planner: GroupWriter, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
+    planner = planner_of(txn)
     return WritePlan(planner, split, split(planner))
 
 

@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.engines.changes import check_within
 from lockprovider.table.engines.scan import Scan, plan_scan, source_snapshot
 from lockprovider.table.engines.services import cluster_by, compact_by
 from lockprovider.table.engines.spark import jobs, tasks
@@ -320,7 +321,7 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
         row_partitions = [*counts] if has_buckets else jobs.partitions_of(cached, plan.planner, steps)
         ended = sorted(row_partitions) if ended is None else ended
         if not is_whole:
-            tasks.check_within(row_partitions, ended)
+            check_within(row_partitions, ended)
         txn.end_partitions(ended, operation)
         writer = start_for_tasks(txn, plan.planner.schema)
         if has_buckets:

@@ -318,7 +318,7 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
     Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Other queries of
     the session get such batches, too. Binary or nested columns still end by bytes. Of several threads, the first sets
-    and restores the properties. A user sets `MOST_BYTES` for rows above 2 MB; that value stays.
+    and restores the properties. A session's own `MOST_BYTES` stays.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """

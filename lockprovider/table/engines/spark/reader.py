@@ -59,7 +59,7 @@ class ReadsParts:
 
 @dataclass
 class Piece(Part):
-    """The rows of a file, or the changes of a partition, with exactly the types of `schema`, which Spark expects."""
+    """The rows of a file, or the changes of a partition, with the types of `schema`, which Spark expects."""
 
     rows: Callable[[], pa.Table]
     schema: StructType

@@ -134,6 +134,7 @@ class _Run:
         """
         if clause.verb == "delete":
             return MatchedDelete(clause.where)
+        kind, is_insert = (NotMatchedInsert, True) if clause.verb == "insert" else (MatchedUpdate, False)
         if clause.values is None:
             lacking = sorted({*self._schema.names} - {*source.columns})
             if lacking:
@@ -141,15 +142,13 @@ class _Run:
                     f"SQL {self._text!r}: * needs all columns of the table, and the source lacks "
                     f"{lacking}: add them, or name columns"
                 )
-            return (
-                MatchedUpdate(None, clause.where) if clause.verb == "update" else NotMatchedInsert(None, clause.where)
-            )
+            return kind(None, clause.where)
         values = self._named(clause.values)
         alias = statement.source_alias.lower()
         for key, source_column in on.items():
             value = values.pop(key, None)
             normalized = None if value is None else value.replace("`", "").replace(" ", "").lower()
-            if (normalized is None and clause.verb == "insert") or normalized not in {
+            if (normalized is None and is_insert) or normalized not in {
                 None,
                 f"{alias}.{source_column.lower()}",
                 source_column.lower(),
@@ -158,10 +157,8 @@ class _Run:
                     f"SQL {self._text!r}: {key} is a key or partition column, and can only be set to "
                     f"{statement.source_alias}.{source_column}, as in ON"
                 )
-        if clause.verb == "update":
-            return MatchedUpdate(values, clause.where)
-        nulls = {name: "null" for name in self._schema.names if name not in on}
-        return NotMatchedInsert({**nulls, **values}, clause.where)
+        nulls = {name: "null" for name in self._schema.names if is_insert and name not in on}
+        return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
         """Run an UPDATE: upsert matching rows with the new values into the transaction.

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import CasError, Machine
-from lockprovider.table.engines.changes import AT_ONCE, check_unique, file_sized_tables
+from lockprovider.table.engines.changes import AT_ONCE, check_unique, file_sized_tables, rows_by
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.options import WriteOperation
 from lockprovider.table.engines.writer import planner_of, start_for_tasks
@@ -177,18 +177,16 @@ class _Merging:
         for number, staged in enumerate(self.files):
             table, path = self._read(staged), self.folder / f"sorted-{number}.arrow"
             selected = slice(*np.searchsorted(rows, [start, start + table.num_rows]))
-            pairs = np.stack([homes[rows[selected]], groups[selected]], axis=1)
-            order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-            pairs = pairs[order]
-            ends = np.flatnonzero(np.any(np.diff(pairs, axis=0) != 0, axis=1)) + 1
-            taken = table.take(pa.array(rows[selected][order] - start)).combine_chunks()
-            start += table.num_rows
-            with pa.ipc.new_file(str(path), taken.schema) as file:
-                for part, (first, last) in enumerate(zip([0, *ends], [*ends, len(order)], strict=True)):
-                    (batch,) = taken.slice(first, last - first).to_batches()
+            numbers, its_groups = rows[selected], groups[selected]
+            codes = homes[numbers] << 32 | its_groups & 0xFFFFFFFF  # equal new groups of two partitions are two
+            with pa.ipc.new_file(str(path), table.schema) as file:
+                for part, chosen in enumerate(rows_by(pa.array(codes)).values()):
+                    at, first = chosen.to_numpy(), chosen[0].as_py()
+                    (batch,) = table.take(pa.array(numbers[at] - start)).combine_chunks().to_batches()
                     file.write_batch(batch)
-                    home, group = pairs[first].tolist()
-                    batches.setdefault((home, group), []).append((path, part))
+                    home_and_group = int(homes[numbers[first]]), int(its_groups[first])
+                    batches.setdefault(home_and_group, []).append((path, part))
+            start += table.num_rows
         return batches
 
 

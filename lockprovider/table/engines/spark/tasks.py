@@ -6,7 +6,7 @@ transaction removes its files; if it is killed before, a later clean of the tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,8 +16,13 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from lockprovider.table.convert import OnMissing, read_as
-from lockprovider.table.engines.changes import ROWS_PER_FILE, bucket_id, changes_by_partition, check_unique
-from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.engines.changes import (
+    ROWS_PER_FILE,
+    bucket_id,
+    changes_by_partition,
+    check_unique,
+    check_within,
+)
 from lockprovider.table.files.base_file import bucket_groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.files.merge_log import MergeRule
@@ -88,7 +93,7 @@ def locator(
 ) -> Callable[[tuple[int, FileSlice]], pa.Table]:
     """Make a function that reads a numbered file slice's rows with key, partition and group (`grouped_schema`).
 
-    An empty `schema` reads only keys. `wanted`, ascending hashes of keys, drops rows whose key has none of them.
+    An empty `schema` reads only keys. `wanted`, ascending hashes of keys, drops other rows.
     """
 
     def rows(numbered: tuple[int, FileSlice]) -> pa.Table:
@@ -103,7 +108,7 @@ def locator(
 
 
 def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
-    """Return a mask of the keys whose hash is in `wanted`, which is ascending: all that it was made of, few others."""
+    """Return a mask of the keys whose hash is in `wanted`, which is ascending."""
     hashed = hashes(keys)
     return pa.array(np.searchsorted(wanted, hashed) < np.searchsorted(wanted, hashed, side="right"))
 
@@ -267,15 +272,6 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     ]
 
 
-def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
-    """Raise InvalidRecords if rows are for partitions that are not overwritten."""
-    if strange := sorted({*partitions} - {*within}):
-        raise InvalidRecords(
-            f"rows are for the partitions {strange}, but only {sorted(within)} are overwritten: "
-            "name these partitions, too, or drop the rows"
-        )
-
-
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
@@ -305,28 +301,15 @@ def rewriter(
             stat = writer.rewrite(file_slice, rows, keys, deleted, _token(group), delete_values=values)
         else:
             is_kept, bucket = pc.invert(pc.is_in(keys, value_set=deleted)), -1 - group
-            token = _token(numbered.new[partition] + bucket)
-            stat = _new_group(writer, (partition, bucket), rows.filter(is_kept), keys.filter(is_kept), token)
+            rows, keys, stat = rows.filter(is_kept), keys.filter(is_kept), None
+            if len(keys):  # deletes of unknown keys make no file
+                of_bucket = bucket_id(writer.begin, bucket, partition)
+                of_hash = group_id(writer.begin, "group", partition, bucket)
+                file_id = of_hash if writer.config.bucket_index is None else of_bucket
+                stat = writer.insert(partition, rows, keys, _token(numbered.new[partition] + bucket), file_id)
         return stats_table([stat] if stat is not None else [])
 
     return run
-
-
-def _new_group(
-    writer: GroupWriter, partition_bucket: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
-) -> WriteStat | None:
-    """Write a new group's first file, with the same name in every attempt; return None without rows.
-
-    Deletes of unknown keys have none.
-    """
-    if not len(keys):
-        return None
-    partition, bucket = partition_bucket
-    bucketed = writer.config.bucket_index is not None
-    file_id = (
-        bucket_id(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *partition_bucket)
-    )
-    return writer.insert(partition, rows, keys, token, file_id)
 
 
 def stats_table(stats: Sequence[WriteStat]) -> pa.Table:

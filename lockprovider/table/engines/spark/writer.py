@@ -281,7 +281,7 @@ class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit after all tasks of a batch, in another process; a committed or empty batch is left out.
+        """Commit after all tasks of a batch, in another process.
 
         Without results of tasks it does nothing. Raises InvalidInput without a `stream_id` and the query's id.
         """

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.engines.spark.spark_tables import filled, frame
+from table.engines.spark.spark_tables import TRIPLE, filled, frame
 from table.tables import SPEC, by_hudi_rs, content
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import Table
+from lockprovider.table import InvalidRecords, Table
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.data_source import register
 from lockprovider.table.engines.spark.merge_into import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
@@ -52,6 +52,12 @@ def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Tabl
     )
     expected = {(1, "a", 11), (3, "b", 3), (4, "c", 4), (9, "b", 90)}
     assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
+
+
+def test_append_refuses_a_null_ordering_value(spark: Any, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), replace(MERGE_ON_READ, ordering="value"))
+    with pytest.raises(InvalidRecords, match="ordering column 'value' is null in 1 rows"):
+        engine.append(table, spark.createDataFrame([(1, "a", None)], TRIPLE))
 
 
 def test_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:

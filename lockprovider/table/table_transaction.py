@@ -120,7 +120,7 @@ class TableTransaction(TransactionHandle):
             matching = as_table(keys, lambda: self._schema)
         valued = self._inner.may_be_blind and self._inner.config.ordering_field in matching.column_names
         deletes = planner_of(self._inner).deletes(matching, valued=valued)
-        self._begin("upsert")
+        self._set_kind("upsert")
         self._keys.append(deletes)
 
     def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
@@ -149,10 +149,10 @@ class TableTransaction(TransactionHandle):
         Rows that do not fit raise `DoesNotFit`.
         """
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
-        self._begin(kind)
+        self._set_kind(kind)
         self._rows.append(stored)
 
-    def _begin(self, kind: str) -> None:
+    def _set_kind(self, kind: str) -> None:
         """Record the kind of this transaction's writes; raise `InvalidRecords` if it has another kind already."""
         if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
             raise InvalidRecords(f"{kind} cannot follow {self._kind} in one transaction; begin another one")

@@ -40,7 +40,7 @@ ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole fi
 BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert of large rows holds only few of them
 AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written in parallel
 _NO_GROUP = -1
-_NO_ROWS = pa.array([], pa.int64())
+_NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,6 @@ class _OffThread(Relay):
             self.endpoint = inner.endpoint
 
     async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        del name
         return await on_thread(lambda: self._inline.run(ask()), runs_to_end=True)
 
 

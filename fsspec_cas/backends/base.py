@@ -85,7 +85,6 @@ class Backend(Protocol):
 
     def adapt(self, refused: str = "") -> bool:
         """Switch from the dialect `refused` to the other, unless another caller did; return False if there is none."""
-        del refused
         return False
 
     async def close(self) -> None:

@@ -59,7 +59,6 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
-        del path, condition
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:

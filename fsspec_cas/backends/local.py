@@ -85,7 +85,6 @@ class LocalBackend(Backend):
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Read the file's stat; `Missing` for no file or a folder, StoreError for a pipe or device."""
-        del timeout_s
         with _as_store_error(path):
             try:
                 stat = object_stat(Path(path))
@@ -98,7 +97,6 @@ class LocalBackend(Backend):
 
         A pipe or device raises StoreError.
         """
-        del timeout_s
         with _as_store_error(path):
             try:
                 # Without O_NONBLOCK, opening a pipe without a writer would block.
@@ -125,7 +123,6 @@ class LocalBackend(Backend):
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
         """Return all matches below the prefix's folder, as one page."""
-        del token, timeout_s
         after = start_after or ""
         with _as_store_error(prefix):
             entries = [e for e in _walk(prefix.rpartition("/")[0] or "/") if e.path.startswith(prefix)]
@@ -136,7 +133,6 @@ class LocalBackend(Backend):
 
         A killed writer leaves the file; `auto_mkdir=False` raises StoreError instead of creating folders.
         """
-        del timeout_s
         with _as_store_error(write.path):
             target = resolved(write.path)
             _need_folder(target.parent, makes=self._makes_folders)
@@ -146,7 +142,6 @@ class LocalBackend(Backend):
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Write the part after the upload's parts, dropping later bytes; return the upload with it."""
-        del timeout_s
         with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
             file.seek(upload.sent)
@@ -171,7 +166,6 @@ class LocalBackend(Backend):
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Remove the temporary file."""
-        del timeout_s
         with _as_store_error(upload.write.path):
             Path(upload.token).unlink(missing_ok=True)
 

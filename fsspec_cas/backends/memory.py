@@ -57,7 +57,6 @@ class MemoryBackend(Backend):
 
         Raises StoreError for a folder, or a path below an object.
         """
-        del timeout_s
         with self._guard:
             current = self._version(write.path)
             if current != (None if isinstance(write.condition, Absent) else write.condition):
@@ -70,20 +69,17 @@ class MemoryBackend(Backend):
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Read the object's state."""
-        del timeout_s
         with self._guard:
             return self._object_state(path, with_data=False)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """Read the object: its state with bytes, `Missing`, or `Unchanged` at version `unless`."""
-        del timeout_s
         with self._guard:
             state = self._object_state(path, with_data=True)
         return Unchanged() if isinstance(state, ObjectState) and state.version == unless else state
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Delete the object, with a condition only at this version, else return `ConditionFailed`."""
-        del timeout_s
         with self._guard:
             current = self._version(path)
             if condition is not None and current != condition:
@@ -96,7 +92,6 @@ class MemoryBackend(Backend):
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
         """Return the whole listing as one page."""
-        del token, timeout_s
         after = "" if start_after is None else _key(start_after)
         with self._guard:
             files = sorted((n, f) for n, f in self._fs.store.items() if n.startswith(_key(prefix)) and n > after)
@@ -104,7 +99,6 @@ class MemoryBackend(Backend):
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Begin an upload."""
-        del timeout_s
         self._parts[write.write_id] = []
         return Upload(write, write.write_id)
 
@@ -113,7 +107,6 @@ class MemoryBackend(Backend):
 
         Raises StoreError for a finished upload.
         """
-        del timeout_s
         if upload.token not in self._parts:
             raise StoreError(f"the upload of {upload.write.path!r} is gone; write it again", path=upload.write.path)
         self._parts[upload.token][len(upload.tags) :] = [data]
@@ -128,7 +121,6 @@ class MemoryBackend(Backend):
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts."""
-        del timeout_s
         self._parts.pop(upload.token, None)
 
     def _open_file(self, path: str, data: bytes) -> Any:

@@ -127,21 +127,6 @@ class Bench:
         """Return a write with a new identity."""
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
-    async def plain_write(self, path: str, body: bytes) -> str:
-        """Write without a condition by the user's own filesystem; return why it failed, or "".
-
-        Raises nothing of the filesystem.
-        """
-        backend: Any = self.store.backend
-        fs = getattr(getattr(backend, "inner", backend), "_given", None)
-        if fs is None or getattr(fs, "asynchronous", False):
-            return "this client has no filesystem for plain writes"
-        try:
-            await asyncio.to_thread(fs.pipe_file, f"{self.store.root}/{path}", body)
-        except Exception as error:  # noqa: BLE001 - no evidence about conditions
-            return f"its filesystem fails with {type(error).__name__}: {error}"
-        return ""
-
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
         """Send one delete, again while answered "not now"; return the raw answer.
 
@@ -230,6 +215,11 @@ def current(answer: WriteAnswer, before: Version) -> Version:
     return answer.version if isinstance(answer, Applied) and answer.version else before
 
 
+def yes_or_no(*, holds: bool, yes: str, no: str) -> CheckResult:
+    """Return "yes" with its evidence if the property holds, else "no" with the other."""
+    return ("yes", yes) if holds else ("no", no)
+
+
 def describe_outcome(outcome: Outcome) -> str:
     """Return an outcome in words."""
     match outcome:
@@ -247,7 +237,7 @@ _WRITES = 12
 _READERS = 3
 _READS = 300  # per reader, at most
 _BODY_BYTES = 64 * 1024
-_PLAIN_ROUNDS = 10
+_OTHER_BYTES = "made, but something else is read back"
 _OBJECTS = 2005  # three pages of S3
 _AT_ONCE = 8
 
@@ -256,11 +246,7 @@ async def _create(bench: Bench) -> CheckResult:
     """Create an object; return "yes" if the same bytes and version are read back."""
     content = await bench.write_or_raise("create")
     held = await bench.read("create") == content
-    return (
-        ("yes", f"made, and read back at {content.version}")
-        if held
-        else ("no", "made, but something else is read back")
-    )
+    return yes_or_no(holds=held, yes=f"made, and read back at {content.version}", no=_OTHER_BYTES)
 
 
 async def _create_refused(bench: Bench) -> CheckResult:
@@ -305,9 +291,8 @@ async def _match_form(bench: Bench) -> CheckResult:
     version = (await bench.write_or_raise("form")).version
     first_answer = await bench.send("form", version)
     if not bench.store.backend.adapt():
-        return (
-            ("known", "one form") if isinstance(first_answer, Applied) else ("no", f"the right version: {first_answer}")
-        )
+        accepted = isinstance(first_answer, Applied)
+        return ("known", "one form") if accepted else ("no", f"the right version: {first_answer}")
     other = await bench.send("form", current(first_answer, version))
     if isinstance(first_answer, Applied):
         bench.store.backend.adapt()  # back to the store's own form
@@ -336,32 +321,6 @@ async def _match_absent(bench: Bench) -> CheckResult:
     if await bench.read("absent") is None:
         return "yes", "refused, and no object exists"
     return "no", "refused, but an object exists"
-
-
-async def _losers(bench: Bench) -> CheckResult:
-    """Report the answers to a race's losers, such as an error 500."""
-    version = (await bench.write_or_raise("losers")).version
-    answers = await run_race(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
-    silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
-    refused = sum(isinstance(answer, ConditionFailed) for answer in answers)
-    words = f"{refused} of {len(answers) - 1} were refused"
-    return "known", f"{words}, {len(silent)} heard {silent[0]!r}" if silent else words
-
-
-async def _match_plain(bench: Bench) -> CheckResult:
-    """Race a plain write against one at the version before it: if that is won, its bytes must not remain."""
-    for n in range(_PLAIN_ROUNDS):
-        path, guarded, plain = f"plain-{n}", bench.body(), bench.body()
-        before = await bench.write_or_raise(path)
-        outcome, failed = await asyncio.gather(
-            bench.write(path, before.version, guarded), bench.plain_write(path, plain)
-        )
-        if failed:
-            return "known", f"not tried: {failed}"
-        data = (await bench.store.read(path, timeout=bench.timeout)).data
-        if isinstance(outcome, Won) and data == guarded:
-            return "no", f"round {n + 1}: an unconditional write succeeded and was lost"
-    return "yes", f"{_PLAIN_ROUNDS} rounds: no write was lost"
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
@@ -449,9 +408,8 @@ async def _identity(bench: Bench) -> CheckResult:
     write = bench.new_write("identity")
     await retry_while_not_applied(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
     stored_id = (await bench.store.head("identity", timeout=bench.timeout)).write_id
-    return (
-        ("yes", "kept with the object") if stored_id == write.write_id else ("no", f"lost: a read shows {stored_id!r}")
-    )
+    lost = f"lost: a read shows {stored_id!r}"
+    return yes_or_no(holds=stored_id == write.write_id, yes="kept with the object", no=lost)
 
 
 async def _equal_bytes(bench: Bench) -> CheckResult:
@@ -459,23 +417,9 @@ async def _equal_bytes(bench: Bench) -> CheckResult:
     first = await bench.write_or_raise("equal")
     if await bench.write_or_raise("equal", first.version, first.data) != first:
         return "known", "another version"
-    promised = bench.store.capabilities.unique_versions
-    return (
-        ("no", "the same version, although the store documents otherwise")
-        if promised
-        else ("known", "the same version")
-    )
-
-
-async def _aba(bench: Bench) -> CheckResult:
-    """Write A, B, A; return whether A's first version is accepted again, "no" if documented otherwise."""
-    first = await bench.write_or_raise("aba")
-    second = await bench.write_or_raise("aba", first.version)
-    await bench.write("aba", second.version, first.data)
-    accepted = isinstance(await bench.write("aba", first.version), Won)
-    if accepted and bench.store.capabilities.unique_versions:
-        return "no", "the first version is accepted again, although the store documents otherwise"
-    return "known", f"the first version is {'accepted again' if accepted else 'refused'}"
+    if bench.store.capabilities.unique_versions:
+        return "no", "the same version, although the store documents otherwise"
+    return "known", "the same version"
 
 
 async def _listing(bench: Bench) -> CheckResult:
@@ -496,7 +440,7 @@ async def _upload(bench: Bench) -> CheckResult:
     if not isinstance(answer, Applied):
         return "no", f"not made: {answer}"
     data = (await bench.store.read("upload", timeout=bench.timeout)).data
-    return ("yes", "made") if data == body else ("no", "made, but something else is read back")
+    return yes_or_no(holds=data == body, yes="made", no=_OTHER_BYTES)
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
@@ -576,8 +520,6 @@ CHECKS = (
         _LOCKS,
         ("match stale",),
     ),
-    Check("losers", "the answers to the losers of a race", _losers, (), ("match",)),
-    Check("match plain", "no plain write is lost under one at a version", _match_plain, (), ("match stale",)),
     Check("whole reads", "a read returns one state with its version", _whole_reads, _LOCKS, ("match stale",)),
     Check("modified", "a reader that asks for changes gets them", _modified, _LOCKS, ("match",)),
     Check("not modified", "an unchanged object is not sent again", _not_modified, (), ("create",)),
@@ -592,7 +534,6 @@ CHECKS = (
         ("delete refused",),
     ),
     Check("equal bytes", "the version after equal bytes were written again", _equal_bytes, (), ("match",)),
-    Check("a-b-a", "a first version after two more writes, the second of the same bytes", _aba, (), ("match stale",)),
     Check("listing", "a listing shows what was written and deleted before it", _listing, (), ("create",)),
     Check("upload", "a multipart create succeeds", _upload, _STREAMS, ("create",)),
     Check("upload refused", "a multipart create does not overwrite", _upload_refused, _STREAMS, ("upload",)),

@@ -72,7 +72,6 @@ class AzureDialect(Dialect):
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        del gives_request_ids
         if not statement.has_request_id:
             return reply.unproven("no x-ms-request-id")
         succeeded = reply._status == AZURE_STATUSES.get(request.verb)

@@ -142,12 +142,10 @@ class AzureBackend(AioBackend):
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Return an upload without a request: its first block begins it."""
-        del timeout_s
         return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Do nothing: staged blocks are invisible and cannot be removed."""
-        del upload, timeout_s
 
     async def _open(self) -> BlobServiceClient:
         """Open an SDK client with the user's credential, without retries, that sends each body whole."""

@@ -82,7 +82,6 @@ class GcsDialect(Dialect):
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        del gives_request_ids
         status, verb, has_request_id = reply._status, request.verb, statement.has_request_id
         if verb is Verb.GET and status == 200:
             return _media(reply, statement)

@@ -94,7 +94,6 @@ class S3Api(HttpBackend):
         return True
 
     def _form(self, path: str, condition: Condition) -> str:
-        del path
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
     def _conditions(self, request: StoreRequest) -> dict[str, str]:

@@ -30,7 +30,7 @@ from fsspec_cas.probe.probe import async_probe, probe
 from fsspec_cas.probe.proof import require_conditions
 
 ALL = {check.name for check in CHECKS}
-FACTS = {"match form", "equal bytes", "a-b-a"}
+FACTS = {"match form", "equal bytes"}
 
 
 def states(report):
@@ -49,9 +49,8 @@ def facts(report):
 S3_FACTS = {
     "match form": "accepted: quoted and unquoted",
     "equal bytes": "the same version",
-    "a-b-a": "the first version is accepted again",
 }
-OTHER_FACTS = {"match form": "one form", "equal bytes": "another version", "a-b-a": "the first version is refused"}
+OTHER_FACTS = {"match form": "one form", "equal bytes": "another version"}
 
 
 @pytest.mark.parametrize("name", ["memory", "local"])

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fsspec_cas.answer import (
-    Capabilities,
-    Content,
-    Entry,
-    Info,
-    ListAnswer,
-    Missing,
-    ObjectState,
-    Unchanged,
-    WriteAnswer,
-)
+from fsspec_cas.answer import Capabilities, Content, Entry, Info, Missing, ObjectState, Unchanged
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Drive, OnLoop
 from fsspec_cas.clock import Machine, World
@@ -377,7 +367,7 @@ class AsyncStore:
         await self._delete(self._full_path(path), timeout)
 
     async def _delete(self, full: str, timeout: float) -> None:
-        await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
+        await self._sender.repeat(full, partial(self.backend.delete, full, None), timeout)
 
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
         """Delete these objects at any version, several per request if the store can.
@@ -391,17 +381,14 @@ class AsyncStore:
         >>> await store.delete_all(["a", "never there"])
         """
         rest = [self._full_path(path) for path in several(paths, "paths", "paths of objects")]
-        if hasattr(type(self.backend), "delete_batch"):
+        delete_batch = getattr(self.backend, "delete_batch", None)
+        if delete_batch is not None:
             with contextlib.suppress(NotSupported):
                 while len(rest) > 1:
-                    await self._sender.repeat(rest[0], partial(self._delete_batch, rest[:_BATCH]), timeout)
+                    await self._sender.repeat(rest[0], partial(delete_batch, rest[:_BATCH]), timeout)
                     del rest[:_BATCH]
         for full in rest:
             await self._delete(full, timeout)
-
-    def _delete_batch(self, full: Sequence[str], left_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        backend: Any = self.backend
-        return backend.delete_batch(full, timeout_s=left_s)  # type: ignore[no-any-return] # an optional method
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
@@ -419,17 +406,12 @@ class AsyncStore:
         entries: list[Entry] = []
         token: str | None = None
         while True:
-            page = await self._sender.repeat(full, partial(self._list_page, full, after, token), timeout)
+            page = await self._sender.repeat(full, partial(self.backend.list_page, full, after, token), timeout)
             entries += [replace(listed, path=self._relative_path(listed.path)) for listed in page.entries]
             token = page.token
             if token is None or (stop_at is not None and entries and entries[-1].path >= stop_at):
                 in_range = (entry for entry in entries if stop_at is None or entry.path < stop_at)
                 return sorted(in_range, key=lambda entry: entry.path)  # hierarchical Azure accounts order otherwise
-
-    def _list_page(
-        self, full: str, after: str | None, token: str | None, left_s: float
-    ) -> Coroutine[Any, Any, ListAnswer]:
-        return self.backend.list_page(full, after, token, timeout_s=left_s)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsspec_cas.answer import Content
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
-from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop
+from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop, sync
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import InvalidInput
 from fsspec_cas.given import Bytes, check_bytes, seconds
@@ -34,6 +34,7 @@ class _Shared:
     """
 
     _new_signal: Callable[[], Any]
+    _async_store: AsyncStore
 
     def __init__(self, store: object, kind: type, path: str, timeout: float, world: World | None) -> None:
         if not isinstance(store, kind):
@@ -139,6 +140,105 @@ class _Writing:
         return outcome
 
 
+class AsyncCached(_Shared):
+    """One object for any number of tasks of one event loop, with the promises of `Cached`.
+
+    A cancelled task cancels its request; another waiting task begins the next one.
+
+    Raises:
+        InvalidInput: as `Cached`, for an `AsyncStore`.
+
+    >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
+    >>> outcome = await flags.put_if_absent(b"{}")
+    >>> version = outcome.unwrap()
+    """
+
+    _new_signal = asyncio.Event
+
+    def __init__(self, store: AsyncStore, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
+        super().__init__(store, AsyncStore, path, timeout, world)
+        self._async_store = store
+
+    async def get(self, *, max_age_s: float = 0.0) -> Content | None:
+        """Return the object as `Cached.get` does.
+
+        >>> content = await flags.get(max_age_s=60)
+        >>> content.data
+        b'{}'
+        """
+        max_age_s = seconds(max_age_s, "max_age_s")
+        if self._state.is_recent(self._world.monotonic_s(), max_age_s):
+            return self._state.known
+        caller = _Caller()
+        self._state, number = self._state.with_caller()
+        try:
+            while self._must_wait(number):
+                await self._woken.wait()
+            if (answer := self._state.answer(number)) is not None:
+                return _given(answer)
+            self._state, read = self._state.with_read_begun(weakref.ref(caller), self._world.monotonic_s())
+            return await self._read_store(read)
+        finally:
+            self._leave(caller, number)
+
+    async def put_if_absent(self, data: Bytes) -> Outcome:
+        """Create the object as `AsyncStore.put_if_absent` does; a won write is cached, else the next `get` asks again.
+
+        >>> outcome = await flags.put_if_absent(b"mine")
+        >>> type(outcome).__name__
+        'Lost'
+        """
+        with self._writing() as write:
+            return write.record_outcome(
+                await self._async_store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s)
+            )
+
+    async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
+        """Replace the object as `AsyncStore.put_if_match` does; a won write is cached, else the next `get` asks again.
+
+        >>> outcome = await flags.put_if_match(b"[]", version)
+        >>> type(outcome).__name__
+        'Won'
+        """
+        with self._writing() as write:
+            put = self._async_store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
+            return write.record_outcome(await put)
+
+    async def delete_if_match(self, version: Version | str) -> Outcome:
+        """Delete the object as `AsyncStore.delete_if_match` does; if won, the cached content becomes None.
+
+        >>> outcome = await flags.delete_if_match(version)
+        >>> outcome.unwrap() == version
+        True
+        """
+        with self._writing() as write:
+            return write.record_outcome(
+                await self._async_store.delete_if_match(self._path, version, timeout=self._timeout_s)
+            )
+
+    async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
+        """Update the object as `AsyncStore.update` does, and cache the result.
+
+        `fn` gets the store's content, never the cache's; it may be called several times.
+
+        >>> newer = await flags.update(lambda old: old + b" ")
+        >>> newer == version
+        False
+        """
+        with self._writing() as write:
+            version = await self._async_store.update(self._path, write.by(fn), timeout=self._timeout_s)
+            return write.record_outcome(Won(version)).unwrap()
+
+    async def _read_store(self, read: SharedRead[Content]) -> Content | None:
+        """Send the read; record its content or error for the callers that share it, and return or raise it."""
+        try:
+            content = await self._async_store.read_or_none(self._path, read.known, timeout=self._timeout_s)
+        except Exception as error:
+            self._record_failure(read, error)
+            raise
+        return self._record_answer(read, content)
+
+
 class Cached(_Shared):
     """One object for any number of threads: concurrent reads share requests, and only a changed body is sent.
 
@@ -168,6 +268,7 @@ class Cached(_Shared):
     def __init__(self, store: Store, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
         super().__init__(store, Store, path, timeout, world)
         self._store = store
+        self._async_store, self._drive = store._async, store._drive  # noqa: SLF001
 
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """Return the object, or None if it does not exist, by a conditional GET, which concurrent callers share.
@@ -205,150 +306,20 @@ class Cached(_Shared):
             with self._guard:
                 self._leave(caller, number)
 
-    def put_if_absent(self, data: Bytes) -> Outcome:
-        """Create the object as `Store.put_if_absent` does; a won write is cached, else the next `get` asks again.
+    put_if_absent = sync(AsyncCached.put_if_absent)
+    put_if_match = sync(AsyncCached.put_if_match)
+    delete_if_match = sync(AsyncCached.delete_if_match)
+    update = sync(AsyncCached.update)
 
-        >>> type(flags.put_if_absent(b"mine")).__name__
-        'Lost'
-        """
-        with self._writing() as write:
-            return write.record_outcome(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
-
-    def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """Replace the object as `Store.put_if_match` does; a won write is cached, else the next `get` asks again.
-
-        >>> newer = flags.put_if_match(b"[]", version).unwrap()
-        >>> flags.get().data
-        b'[]'
-        """
-        with self._writing() as write:
-            return write.record_outcome(
-                self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
-            )
-
-    def delete_if_match(self, version: Version | str) -> Outcome:
-        """Delete the object as `Store.delete_if_match` does; if won, the cached content becomes None.
-
-        >>> flags.delete_if_match(version).unwrap() == version, flags.get()
-        (True, None)
-        """
-        with self._writing() as write:
-            return write.record_outcome(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
-
-    def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `Store.update` does, and cache the result.
-
-        `fn` gets the store's content, never the cache's; it may be called several times.
-
-        >>> newer = flags.update(lambda old: old + b" ")
-        >>> flags.get().data
-        b'{} '
-        """
-        with self._writing() as write:
-            version = self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
-            return write.record_outcome(Won(version)).unwrap()
+    @property
+    def _async(self) -> Any:
+        """The writes of `AsyncCached` need only what `_Shared` has."""
+        return self
 
     def _read_store(self, read: SharedRead[Content]) -> Content | None:
         """Send the read; record its content or error for the callers that share it, and return or raise it."""
         try:
             content = self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
-        except Exception as error:
-            self._record_failure(read, error)
-            raise
-        return self._record_answer(read, content)
-
-
-class AsyncCached(_Shared):
-    """One object for any number of tasks of one event loop, with the promises of `Cached`.
-
-    A cancelled task cancels its request; another waiting task begins the next one.
-
-    Raises:
-        InvalidInput: as `Cached`, for an `AsyncStore`.
-
-    >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
-    >>> outcome = await flags.put_if_absent(b"{}")
-    >>> version = outcome.unwrap()
-    """
-
-    _new_signal = asyncio.Event
-
-    def __init__(self, store: AsyncStore, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
-        super().__init__(store, AsyncStore, path, timeout, world)
-        self._store = store
-
-    async def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """Return the object as `Cached.get` does.
-
-        >>> content = await flags.get(max_age_s=60)
-        >>> content.data
-        b'{}'
-        """
-        max_age_s = seconds(max_age_s, "max_age_s")
-        if self._state.is_recent(self._world.monotonic_s(), max_age_s):
-            return self._state.known
-        caller = _Caller()
-        self._state, number = self._state.with_caller()
-        try:
-            while self._must_wait(number):
-                await self._woken.wait()
-            if (answer := self._state.answer(number)) is not None:
-                return _given(answer)
-            self._state, read = self._state.with_read_begun(weakref.ref(caller), self._world.monotonic_s())
-            return await self._read_store(read)
-        finally:
-            self._leave(caller, number)
-
-    async def put_if_absent(self, data: Bytes) -> Outcome:
-        """Create the object as `AsyncStore.put_if_absent` does; a won write is cached, else the next `get` asks again.
-
-        >>> outcome = await flags.put_if_absent(b"mine")
-        >>> type(outcome).__name__
-        'Lost'
-        """
-        with self._writing() as write:
-            return write.record_outcome(
-                await self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s)
-            )
-
-    async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """Replace the object as `AsyncStore.put_if_match` does; a won write is cached, else the next `get` asks again.
-
-        >>> outcome = await flags.put_if_match(b"[]", version)
-        >>> type(outcome).__name__
-        'Won'
-        """
-        with self._writing() as write:
-            put = self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
-            return write.record_outcome(await put)
-
-    async def delete_if_match(self, version: Version | str) -> Outcome:
-        """Delete the object as `AsyncStore.delete_if_match` does; if won, the cached content becomes None.
-
-        >>> outcome = await flags.delete_if_match(version)
-        >>> outcome.unwrap() == version
-        True
-        """
-        with self._writing() as write:
-            return write.record_outcome(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
-
-    async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `AsyncStore.update` does, and cache the result.
-
-        `fn` gets the store's content, never the cache's; it may be called several times.
-
-        >>> newer = await flags.update(lambda old: old + b" ")
-        >>> newer == version
-        False
-        """
-        with self._writing() as write:
-            version = await self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
-            return write.record_outcome(Won(version)).unwrap()
-
-    async def _read_store(self, read: SharedRead[Content]) -> Content | None:
-        """Send the read; record its content or error for the callers that share it, and return or raise it."""
-        try:
-            content = await self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
         except Exception as error:
             self._record_failure(read, error)
             raise

@@ -88,10 +88,10 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         """
         silences = 0
 
-        async def ask(left_s: float) -> WriteAnswer | None:
+        async def ask(*, timeout_s: float) -> WriteAnswer | None:
             """Send the delete once; return None instead of the third lost answer, which ends the retries."""
             nonlocal silences
-            answer = await backend.delete(path, version, timeout_s=left_s)
+            answer = await backend.delete(path, version, timeout_s=timeout_s)
             silences += isinstance(answer, NoAnswer)
             return None if silences >= _SILENCES else answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate
 
 from fsspec_cas.answer import ConditionFailed, ObjectState, Upload
@@ -147,8 +147,7 @@ class AsyncExclusive:
 
     async def _begin(self) -> None:
         """Open the upload, with retries; if the path is taken, set `_denied`, so that further data is dropped."""
-        begin, write = self._backend.begin, self._write
-        begun = await self._sender.repeat(self.path, lambda left: begin(write, timeout_s=left), self._timeout)
+        begun = await self._sender.repeat(self.path, partial(self._backend.begin, self._write), self._timeout)
         self._denied = isinstance(begun, ConditionFailed)  # further data is dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
@@ -164,7 +163,7 @@ class AsyncExclusive:
                 path=self.path,
             )
         added: Upload | ConditionFailed = await self._sender.repeat(
-            self.path, lambda left: self._backend.add(upload, part, timeout_s=left), self._timeout, small=False
+            self.path, partial(self._backend.add, upload, part), self._timeout, small=False
         )
         if isinstance(added, ConditionFailed):
             raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
@@ -183,10 +182,7 @@ class AsyncExclusive:
             return await self._sender.write(self._write, tail, self._timeout)
         if not self._backend.part_rules.tail_with_finish:
             self._upload, tail = await self._add(self._upload, tail), b""
-        upload = self._upload
-        return await self._sender.finish(
-            self._write, lambda left: self._backend.finish(upload, tail, timeout_s=left), self._timeout
-        )
+        return await self._sender.finish(self._write, partial(self._backend.finish, self._upload, tail), self._timeout)
 
     async def _drop(self) -> None:
         """Forget the upload and abort it in the store; a CasError is logged, not raised."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from fsspec_cas.answer import (
     Applied,
@@ -42,15 +43,24 @@ from fsspec_cas.resolve import (
 )
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _LOG = logging.getLogger("fsspec_cas")
 _STRANGERS = 5  # answers of an unproven endpoint before a call gives up
 _SMALL_BYTES = 1 << 20  # larger bodies may take long
 
-Ask = Callable[[float], Coroutine[Any, Any, T | NotApplied | NoAnswer]]
 HeadState = ObjectState | Missing | Unchanged
-Sending = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
 WARN_AFTER_S = 5.0
+
+
+class Ask(Protocol[T_co]):
+    """Function that sends one request."""
+
+    def __call__(self, *, timeout_s: float) -> Coroutine[Any, Any, T_co | NotApplied | NoAnswer]:
+        """Send the request, within `timeout_s` seconds, and return the answer."""
+
+
+Sending = Ask[FinishAnswer]
 
 
 class RetryBudget:
@@ -179,7 +189,7 @@ class Sender:
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
         while left_s := await tries.pause(failures, floor, why):
-            answer = self._logged("request", path, await tries.spend(ask(left_s), small=small))
+            answer = self._logged("request", path, await tries.spend(ask(timeout_s=left_s), small=small))
             if not isinstance(answer, (NotApplied, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
@@ -195,21 +205,21 @@ class Sender:
 
         Records the store's clock. Raises as `repeat`.
         """
-        return await self._repeat_read(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
+        return await self._repeat_read(path, partial(self._backend.head, path), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
         """Read an object with its bytes, with retries; `Missing` if none exists, `Unchanged` if still at `unless`.
 
         Records the store's clock.
         """
-        return await self._repeat_read(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
+        return await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
         """Repeat a read until it is answered, and record the store's clock; raises as `repeat`."""
 
-        async def timed(left_s: float) -> HeadState | NotApplied | NoAnswer:
+        async def timed(*, timeout_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
-            answer = await ask(left_s)
+            answer = await ask(timeout_s=timeout_s)
             if isinstance(answer, ObjectState) and answer.answered_ms is not None:
                 self._clock_reading = answer.answered_ms, sent_s
             return answer
@@ -218,17 +228,13 @@ class Sender:
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
         """Return a function that sends the write, a put or a delete, once."""
-        path, condition = write.path, write.condition
+        removed = None if isinstance(write.condition, Absent) else write.condition
 
-        async def remove(left_s: float) -> WriteAnswer:
-            removed = None if isinstance(condition, Absent) else condition
-            answer = await self._backend.delete(path, removed, timeout_s=left_s)
+        async def remove(*, timeout_s: float) -> WriteAnswer:
+            answer = await self._backend.delete(write.path, removed, timeout_s=timeout_s)
             return Applied(removed) if isinstance(answer, Applied) else answer
 
-        async def put(left_s: float) -> WriteAnswer:
-            return await self._backend.put(write, data or b"", timeout_s=left_s)
-
-        return remove if write.removes else put
+        return remove if write.removes else partial(self._backend.put, write, data or b"")
 
     async def _settle(
         self,
@@ -288,7 +294,7 @@ class Sender:
             return self._logged("look", path, state)
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        return self._logged("delete" if progress.write.removes else "write", path, await send(left_s))
+        return self._logged("delete" if progress.write.removes else "write", path, await send(timeout_s=left_s))
 
     def _logged(self, kind: str, path: str, answer: T) -> T:
         """Log the answer at DEBUG, call `on_throttled` if it is a throttle, and return it."""

@@ -105,7 +105,7 @@ class HttpBackend(Backend):
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts; the store's answer is ignored."""
-        await self._http_sender.send(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
+        await self._exchange(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
 
 _CLOCK = Machine()
@@ -141,17 +141,14 @@ class HttpSender:
             return reply
         heard = self._interpret(request, reply)
         if isinstance(heard, Confirm) and heard.by == "sign":
-            listed = await self._exchange(request.as_short_list(), _left(deadline_s))
+            short_list = StoreRequest(Verb.LIST, f"{request.path.partition('/')[0]}/", limit=1)
+            listed = await self._exchange(short_list, _left(deadline_s))
             if isinstance(listed, HttpReply):
-                self._interpret(request.as_short_list(), listed)
+                self._interpret(short_list, listed)
             heard = self._interpret(request, reply)
         if isinstance(heard, Confirm) and heard.by != "sign" and not request.verb.writes:
             return await self._confirmed(request, heard, deadline_s)
         return self._answer(request, heard)
-
-    async def send(self, request: StoreRequest, timeout_s: float) -> None:
-        """Send a request and ignore its reply."""
-        await self._exchange(request, timeout_s)
 
     def _interpret(self, request: StoreRequest, reply: HttpReply) -> ReplyMeaning:
         """Interpret a reply; record that the endpoint is proven, and whether it gives request ids."""
@@ -188,7 +185,7 @@ class HttpSender:
 
         A delete whose object still exists is `NoAnswer`.
         """
-        other = request.as_read() if confirm.by == "get" else request.as_head()
+        other = StoreRequest(Verb.GET if confirm.by == "get" else Verb.HEAD, request.path)
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
             return NoAnswer(reply.why, reply.retry_after_s)

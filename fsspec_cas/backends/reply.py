@@ -84,18 +84,6 @@ class StoreRequest:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no upload")
         return self.upload
 
-    def as_read(self) -> StoreRequest:
-        """Return a plain read of the same object."""
-        return StoreRequest(Verb.GET, self.path)
-
-    def as_head(self) -> StoreRequest:
-        """Return a head of the same object."""
-        return StoreRequest(Verb.HEAD, self.path)
-
-    def as_short_list(self) -> StoreRequest:
-        """Return a list of at most one object in the same bucket."""
-        return StoreRequest(Verb.LIST, f"{self.path.partition('/')[0]}/", limit=1)
-
 
 class HttpReply:
     """An HTTP response whose status and body only a dialect may read."""

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import aiohttp
@@ -148,20 +147,12 @@ class Refusing:
         return self._session.request(method, **{**kwargs, "allow_redirects": False})
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened(Generic[C]):
-    """An open connection, its loop, and the finalizer that closes it with its `PerLoop`."""
-
-    connection: C
-    loop: asyncio.AbstractEventLoop
-    closer: weakref.finalize[..., Any]
-
-
 class PerLoop(Generic[C]):
     """One connection per event loop and process, closed with this object."""
 
     def __init__(self) -> None:
-        self._opened: dict[tuple[int, int], _Opened[C]] = {}
+        # with its loop, and the finalizer that closes it with this object
+        self._opened: dict[tuple[int, int], tuple[C, asyncio.AbstractEventLoop, weakref.finalize[..., Any]]] = {}
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
@@ -171,25 +162,22 @@ class PerLoop(Generic[C]):
             self._forget_closed_loops()
             async with self._opening.setdefault(here, asyncio.Lock()):
                 if here not in self._opened:
-                    self._opened[here] = self._keep(await open_one())
-        return self._opened[here].connection
+                    loop, connection = asyncio.get_running_loop(), await open_one()
+                    closer = weakref.finalize(self, close_from_any_thread, loop, connection)
+                    self._opened[here] = connection, loop, closer
+        return self._opened[here][0]
 
     async def close(self) -> None:
         """Close the running loop's connection, if open."""
-        opened = self._opened.pop(_here(), None)
-        if opened is not None:
-            opened.closer.detach()
-            await opened.connection.__aexit__(None, None, None)
-
-    def _keep(self, connection: C) -> _Opened[C]:
-        """Return the connection with a finalizer that closes it once this object is collected."""
-        loop = asyncio.get_running_loop()
-        return _Opened(connection, loop, weakref.finalize(self, close_from_any_thread, loop, connection))
+        if _here() in self._opened:
+            connection, _, closer = self._opened.pop(_here())
+            closer.detach()
+            await connection.__aexit__(None, None, None)
 
     def _forget_closed_loops(self) -> None:
         """Drop the connections of closed loops, without closing them."""
-        for key in [key for key, opened in self._opened.items() if opened.loop.is_closed()]:
-            self._opened.pop(key).closer.detach()
+        for key in [key for key, (_, loop, _) in self._opened.items() if loop.is_closed()]:
+            self._opened.pop(key)[2].detach()
             self._opening.pop(key, None)
 
 

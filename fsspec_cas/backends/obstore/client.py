@@ -122,7 +122,7 @@ class LeanS3Backend(S3Api):
         if isinstance(reply, HttpReply) and _DIALECT.names_region(reply):
             region = _DIALECT.region_of(reply)
             if region is not None and region != site.region:
-                site.move_to(region)
+                site.region = region
                 return self._sent(site, request, timeout_s)  # the store proved its refusal
         return reply
 
@@ -146,7 +146,9 @@ class LeanS3Backend(S3Api):
         target = f"{url.path}?{url.query}" if url.query else url.path
         try:
             headers = dict(signed.headers.raw_items())
-            return self._to(site, origin).exchange(signed.method, target, headers, signed.data, times)
+            if origin not in self._connections:
+                self._connections[origin] = Connections(origin, verify=site.verify, proxy=site.proxy)
+            return self._connections[origin].exchange(signed.method, target, headers, signed.data, times)
         except NeverSent as error:
             cause = error.__cause__ or error
             unreached(error, _HINT, request.path, proven=self._http_sender.proven, unsent=(NeverSent,))
@@ -155,12 +157,6 @@ class LeanS3Backend(S3Api):
             return NoAnswer(f"no answer within {silent_s:.3g} s")
         except (OSError, http.client.HTTPException) as error:
             return NoAnswer(f"{type(error).__name__}: {error}")
-
-    def _to(self, site: _Site, origin: str) -> Connections:
-        """Return the kept connections to an origin; create them if needed."""
-        if origin not in self._connections:
-            self._connections[origin] = Connections(origin, verify=site.verify, proxy=site.proxy)
-        return self._connections[origin]
 
 
 class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
@@ -200,9 +196,6 @@ class _Site:
     def endpoint(self) -> str:
         domain = "amazonaws.com.cn" if self.region.startswith("cn-") else "amazonaws.com"
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
-
-    def move_to(self, region: str) -> None:
-        self.region = region
 
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Return the request, signed unless `skip_signature` is set, without sending it; may fetch credentials.

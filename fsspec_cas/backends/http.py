@@ -1,10 +1,10 @@
-"""Base of the HTTP backends: a `HttpSender` sends and interprets each call's `StoreRequest`."""
+"""Base of the HTTP backends, which sends and interprets each call's `StoreRequest`."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, ClassVar
@@ -36,9 +36,15 @@ from fsspec_cas.clock import Machine
 from fsspec_cas.errors import Unavailable
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
+_CLOCK = Machine()
+
 
 class HttpBackend(Backend):
-    """Backend over HTTP; a subclass implements `_exchange`, which sends one request once."""
+    """Backend over HTTP; a subclass implements `_exchange`, which sends one request once.
+
+    It records whether the store gives request ids (True if that is documented), and whether its endpoint has ever
+    answered as a store (`proven`).
+    """
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
@@ -48,7 +54,10 @@ class HttpBackend(Backend):
 
     def __init__(self, fs: Any, dialect: Dialect, *, gives_request_ids: bool | None = None) -> None:
         self._given = fs
-        self._http_sender = HttpSender(dialect, self._exchange, gives_request_ids=gives_request_ids)
+        self._dialect = dialect
+        self._pinned = gives_request_ids is not None
+        self.gives_request_ids = gives_request_ids
+        self.proven = False
 
     def isolated_connections(self) -> Any:
         """Return a new backend on the same filesystem; its connections open on first use."""
@@ -66,71 +75,52 @@ class HttpBackend(Backend):
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
         request = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
-        return self._http_sender.ask(request, timeout_s)
+        return self._ask(request, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
         """Read the object's state."""
-        return self._http_sender.ask(StoreRequest(Verb.HEAD, path), timeout_s)
+        return self._ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
         """Read body and version."""
-        return self._http_sender.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
+        return self._ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
         """Delete the object, with a condition only at this version, and return the store's answer."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
         request = StoreRequest(verb, path, condition=condition)
-        return self._http_sender.ask(request, timeout_s)
+        return self._ask(request, timeout_s)
 
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
         """List one page."""
         request = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
-        return self._http_sender.ask(request, timeout_s)
+        return self._ask(request, timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Begin an upload."""
-        return self._http_sender.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
+        return self._ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Send the next part."""
-        return self._http_sender.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
+        return self._ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
         """Create the object if the path is empty; raise ValueError for a `tail` that the store takes only as a part."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
-        return self._http_sender.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
+        return self._ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts; the store's answer is ignored."""
         await self._exchange(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
-
-_CLOCK = Machine()
-
-Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotApplied | NoAnswer]]
-
-
-class HttpSender:
-    """Sends a backend's requests by `exchange`, interprets replies, and records whether the store gives request ids.
-
-    `gives_request_ids` is True if that is documented.
-    """
-
-    def __init__(self, dialect: Dialect, exchange: Exchange, *, gives_request_ids: bool | None = None) -> None:
-        self._dialect = dialect
-        self._exchange = exchange
-        self._pinned = gives_request_ids is not None
-        self.gives_request_ids = gives_request_ids
-        self.proven = False
-
     def expect_request_ids(self) -> None:
         """From now on accept only answers with a request id."""
         self.gives_request_ids, self._pinned = True, True
 
-    async def ask(self, request: StoreRequest, timeout_s: float) -> Any:
+    async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
         """Send the request, and up to two more that confirm an unproven reply; return the answer.
 
         Raises StoreError or NotSupported for final refusals.

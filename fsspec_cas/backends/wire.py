@@ -127,7 +127,7 @@ class AioBackend(HttpBackend):
         if not isinstance(error, self.failures):
             raise error
         # SDKs also report "could not connect" after the request had left.
-        why = unreached(error, self.hint, path, proven=self._http_sender.proven, unsent=self.unsent)
+        why = unreached(error, self.hint, path, proven=self.proven, unsent=self.unsent)
         cause = getattr(error, "inner_exception", None) or error
         return NotApplied(why) if why else NoAnswer(f"{type(cause).__name__}: {error}")
 

@@ -26,11 +26,20 @@ _MIB = 1024 * 1024
 _LOOKS = 5
 
 
+# The target's key of the version; a head costs other kinds no request.
+_VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
+
+
 class ConditionalCalls:
-    """Conditional calls on the target `fs`, through its `store`; `attributes` are those of `Store.put_if_absent`."""
+    """Conditional calls on the target `fs`, through its `store`; `attributes` are those of `Store.put_if_absent`.
+
+    A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
+    write on an old version; the listing is then dropped.
+    """
 
     fs: Any
     store: Store
+    cas_backend: Backend
     _async_store: AsyncStore
 
     def put_if_absent(
@@ -262,39 +271,6 @@ class ConditionalCalls:
         for path in (full, self.fs._parent(full)):  # noqa: SLF001
             self.fs.invalidate_cache(path)
 
-
-def _part_size(total: int) -> int:
-    """Return a part size that keeps within every store's part limit."""
-    return max(PART_BYTES, -(-total // (1000 * _MIB)) * _MIB)
-
-
-def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the path without our prefix; raise InvalidInput for several paths or other arguments."""
-    if not isinstance(path, (str, os.PathLike)) or any(args) or any(kwargs.values()):
-        raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
-    return str(plain(path))
-
-
-def _refuse(kwargs: dict[str, Any]) -> None:
-    """Raise InvalidInput if an argument of `cp_file` other than None is given."""
-    named = sorted(name for name, value in kwargs.items() if value is not None)
-    if named:
-        raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
-
-
-# The target's key of the version; a head costs other kinds no request.
-_VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
-
-
-class Versions(ConditionalCalls):
-    """Calls that return file versions, added to the `cas` filesystem.
-
-    A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
-    write on an old version; the listing is then dropped.
-    """
-
-    cas_backend: Backend
-
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return the target's info, with "version" (text) for a file; drops cached listings first, to ask the store."""
         self._changed(self._full_path(path))
@@ -339,6 +315,25 @@ class Versions(ConditionalCalls):
             return {**info, "version": str(self.store.head(info["name"]).version)}
         except (ObjectNotFound, InvalidInput):  # removed since, or an invalid name
             return info
+
+
+def _part_size(total: int) -> int:
+    """Return a part size that keeps within every store's part limit."""
+    return max(PART_BYTES, -(-total // (1000 * _MIB)) * _MIB)
+
+
+def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the path without our prefix; raise InvalidInput for several paths or other arguments."""
+    if not isinstance(path, (str, os.PathLike)) or any(args) or any(kwargs.values()):
+        raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
+    return str(plain(path))
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    """Raise InvalidInput if an argument of `cp_file` other than None is given."""
+    named = sorted(name for name, value in kwargs.items() if value is not None)
+    if named:
+        raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
 
 
 def _version(kind: str, token: str) -> Version:

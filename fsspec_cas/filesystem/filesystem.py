@@ -29,7 +29,7 @@ from fsspec_cas.backends import backend_for, check_options, merged_options, off_
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
-from fsspec_cas.filesystem.conditional import Versions
+from fsspec_cas.filesystem.conditional import ConditionalCalls
 from fsspec_cas.filesystem.forward import attach, plain
 from fsspec_cas.outcome import Outcome, Version
 from fsspec_cas.store import Store
@@ -135,7 +135,7 @@ _MIB = 1024 * 1024
 _TEXT_ARGUMENTS = ("encoding", "errors", "newline")
 
 
-class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
+class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
     """Conditional writes on a target filesystem; every other operation goes to the target, with its promises.
 
     `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome

@@ -48,7 +48,7 @@ class InsideTheClient:
 
     def __init__(self, store: Store) -> None:
         self.rules: list[Rule] = []
-        listener = store.backend._http_sender
+        listener = store.backend
         self._exchange = listener._exchange
         listener._exchange = self._answer
 

@@ -112,7 +112,7 @@ class LeanS3Backend(S3Api):
         if self._site is None:
             self._site = _Site(self._given, path)
             if is_amazon(self._site.endpoint):
-                self._http_sender.expect_request_ids()
+                self.expect_request_ids()
         return self._site
 
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
@@ -151,7 +151,7 @@ class LeanS3Backend(S3Api):
             return self._connections[origin].exchange(signed.method, target, headers, signed.data, times)
         except NeverSent as error:
             cause = error.__cause__ or error
-            unreached(error, _HINT, request.path, proven=self._http_sender.proven, unsent=(NeverSent,))
+            unreached(error, _HINT, request.path, proven=self.proven, unsent=(NeverSent,))
             return NotApplied(f"could not connect: {type(cause).__name__}: {cause}")
         except TimeoutError:
             return NoAnswer(f"no answer within {silent_s:.3g} s")

@@ -59,7 +59,7 @@ class S3Api(HttpBackend):
 
         A store without request ids gets DeleteObjects, whose document proves its sender.
         """
-        if condition is None and self._http_sender.gives_request_ids is False and self._batches:
+        if condition is None and self.gives_request_ids is False and self._batches:
             try:
                 return await self.delete_batch([path], timeout_s=timeout_s)
             except NotSupported:
@@ -75,7 +75,7 @@ class S3Api(HttpBackend):
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
         try:
-            answer: WriteAnswer = await self._http_sender.ask(
+            answer: WriteAnswer = await self._ask(
                 StoreRequest(Verb.DELETE_MANY, paths[0], paths=tuple(paths)), timeout_s
             )
         except NotSupported:

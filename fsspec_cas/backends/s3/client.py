@@ -57,20 +57,6 @@ _SMALL_BYTES = 64 * 1024  # sent before a server could refuse it
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """A client, and the s3fs object that closes it."""
-
-    client: Any
-    creator: Any
-
-    async def __aenter__(self) -> Connection:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.creator.__aexit__(*error)
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """The user's settings for requests: s3fs's `s3_additional_kwargs` and requester-pays."""
 
@@ -104,7 +90,7 @@ def key_of(path: str) -> dict[str, str]:
     return {"Bucket": bucket, "Key": key}
 
 
-async def connect(filesystem: Any) -> Connection:
+async def connect(filesystem: Any) -> Any:
     """Create a client for the running loop, as `filesystem` (of s3fs) would, that sends each request once.
 
     No retries, redirects, or `Expect` for small bodies.
@@ -129,7 +115,7 @@ async def connect(filesystem: Any) -> Connection:
     # This retry handler would only count to one.
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
-    return Connection(client, fs._s3creator)  # noqa: SLF001 - a client has no public close
+    return client
 
 
 _loader = cache(botocore.loaders.create_loader)
@@ -210,14 +196,14 @@ class S3Backend(S3Api, AioBackend):
         """Return the URL of requests, from settings, environment and profile; sends nothing."""
         return str((await self._client()).meta.endpoint_url)
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> Any:
         return await connect(self._given)
 
     async def _client(self) -> Any:
         """Return the running loop's client; if it is Amazon's, require request ids from now on."""
-        client = (await super()._client()).client
-        if self._http_sender.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
-            self._http_sender.expect_request_ids()
+        client = await super()._client()
+        if self.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
+            self.expect_request_ids()
         return client
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:

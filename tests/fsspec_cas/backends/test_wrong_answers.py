@@ -108,7 +108,7 @@ def test_no_backend_believes_a_wrong_answer(make, kind):
     async def run(gateway: Gateway) -> None:
         backend = backend_for(make(gateway.endpoint))
         for name, answer in WRONG_ANSWERS.items():
-            backend._http_sender.gives_request_ids = False if make in (s3, obstore) and kind in BARE else None
+            backend.gives_request_ids = False if make in (s3, obstore) and kind in BARE else None
             gateway.rules[:] = [Rule(answer, times=None)]
             try:
                 heard = await asked(backend, kind)

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
-from typing import BinaryIO, Literal
+from typing import Any, Literal
 
 from fsspec_cas.waiting import Worker
 
@@ -178,9 +180,9 @@ class Gateway:
         self._target = (host, port)
         self._choose = choose
         self._lock = threading.Lock()
-        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = Worker(self._serve, "gateway")
+        self._server = _Server(("127.0.0.1", 0), partial(_Peer, self))
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = Worker(self._server.serve_forever, "gateway")
 
     def __repr__(self) -> str:
         host, port = self._target
@@ -191,39 +193,21 @@ class Gateway:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        self._server.shutdown()
+        self._server.server_close()
         self._thread.join()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            Worker(partial(self._one, connection), "gateway-peer").start()
-
-    def _one(self, connection: socket.socket) -> None:
-        """Answer one request, by a rule or by the server."""
-        with connection, contextlib.suppress(OSError, ValueError):
-            request = _Message.of_request(connection)
-            if request is None:
-                return
-            method, target = request.words[0], request.words[1]
-            if target.startswith(_PORTAL):
-                connection.sendall(_PORTAL_ANSWER)
-                return
-            rule = self._rule(method, target)
-            if rule is not None and rule.mode == "instead":
-                answer = rule.answer
-            else:
-                answer = self._forwarded(request, method)
-                answer = answer if rule is None else rule.answer
-            connection.sendall(answer.replace(b"{portal}", f"{self.endpoint}{_PORTAL}".encode()))
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(_READ_BYTES):
-                pass
+    def _answer(self, request: _Peer) -> bytes:
+        """Return the raw answer to a request, by a rule or by the server."""
+        method, target = request.command, request.path
+        if target.startswith(_PORTAL):
+            return _PORTAL_ANSWER
+        rule = self._rule(method, target)
+        if rule is None:
+            return self._forwarded(request)
+        if rule.mode == "after":
+            self._forwarded(request)
+        return rule.answer.replace(b"{portal}", f"{self.endpoint}{_PORTAL}".encode())
 
     def _rule(self, method: str, target: str) -> Rule | None:
         with self._lock:
@@ -233,66 +217,60 @@ class Gateway:
                     return rule
             return self._choose(method, target) if self._choose is not None else None
 
-    def _forwarded(self, request: _Message, method: str) -> bytes:
-        with socket.create_connection(self._target) as server:
-            server.sendall(request.head + request.body)
-            answer = _Message.of_answer(server, method)
-        here, target = self.endpoint.encode(), "http://{}:{}".format(*self._target).encode()
-        head = answer.head.replace(b"\r\nLocation: " + target, b"\r\nLocation: " + here)
-        first, _, rest = head.partition(b"\r\n")
-        return first + b"\r\nConnection: close\r\n" + rest + answer.body
+    def _forwarded(self, request: _Peer) -> bytes:
+        """Send the request to the server, with its headers as they are; return the raw answer."""
+        with contextlib.closing(HTTPConnection(*self._target)) as server:
+            server.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in request.headers.items():
+                if name.lower() not in ("expect", "transfer-encoding"):
+                    server.putheader(name, value)
+            body = request.body()
+            if "content-length" not in request.headers and body:
+                server.putheader("Content-Length", str(len(body)))
+            server.endheaders(body)
+            answer = server.getresponse()
+            data = answer.read()
+        lines = [f"HTTP/1.1 {answer.status} {answer.reason}", "Connection: close"]
+        here, target = self.endpoint, "http://{}:{}".format(*self._target)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding"):
+                lines.append(f"{name}: {value.replace(target, here) if name.lower() == 'location' else value}")
+        if answer.chunked:
+            lines.append(f"Content-Length: {len(data)}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
 
 
-@dataclass
-class _Message:
-    head: bytes
-    words: list[str]
-    body: bytes
-
-    @classmethod
-    def of_request(cls, connection: socket.socket) -> _Message | None:
-        stream = connection.makefile("rb")
-        head, words, headers = _head(stream)
-        if len(words) < 2:
-            return None
-        if headers.get("expect", "").lower() == "100-continue":
-            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-            head = b"\r\n".join(line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:"))
-        return cls(head, words, _body(stream, headers, closes=False))
-
-    @classmethod
-    def of_answer(cls, server: socket.socket, method: str) -> _Message:
-        stream = server.makefile("rb")
-        while True:
-            head, words, headers = _head(stream)
-            if len(words) < 2 or not words[1].startswith("1"):
-                break
-        empty = method == "HEAD" or words[1:2] in (["204"], ["304"])
-        return cls(head, words, b"" if empty else _body(stream, headers, closes=True))
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
 
 
-def _head(stream: BinaryIO) -> tuple[bytes, list[str], dict[str, str]]:
-    lines: list[bytes] = []
-    while line := stream.readline():
-        lines.append(line)
-        if line == b"\r\n":
-            break
-    words = lines[0].decode("latin-1").split() if lines else []
-    pairs = (line.decode("latin-1").partition(":") for line in lines[1:-1])
-    return b"".join(lines), words, {name.lower(): value.strip() for name, _, value in pairs}
+class _Peer(BaseHTTPRequestHandler):
+    """One connection to the gateway, closed after its answer."""
 
+    protocol_version = "HTTP/1.1"
 
-def _body(stream: BinaryIO, headers: dict[str, str], *, closes: bool) -> bytes:
-    """Read a message's raw body."""
-    if "chunked" in headers.get("transfer-encoding", "").lower():
+    def __init__(self, gateway: Gateway, *args: Any) -> None:
+        self._gateway = gateway
+        super().__init__(*args)
+
+    def handle(self) -> None:
+        """Read one request, and send its answer."""
+        with contextlib.suppress(OSError, ValueError, HTTPException):
+            self.raw_requestline = self.rfile.readline()
+            if self.raw_requestline and self.parse_request():
+                self.connection.sendall(self._gateway._answer(self))  # noqa: SLF001 - same file
+                self.connection.shutdown(socket.SHUT_WR)
+                while self.connection.recv(_READ_BYTES):
+                    pass
+
+    def body(self) -> bytes:
+        """Read the request's body, out of its chunks."""
+        if "chunked" not in self.headers.get("transfer-encoding", "").lower():
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
         read = bytearray()
-        while True:
-            line = stream.readline()
-            read += line
-            size = int(line.split(b";")[0] or b"0", 16)
-            read += stream.read(size + 2)
-            if not size:
-                return bytes(read)
-    if "content-length" in headers:
-        return bytes(stream.read(int(headers["content-length"])))
-    return bytes(stream.read()) if closes else b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            read += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return bytes(read)

@@ -13,6 +13,8 @@ from fsspec_cas.errors import CasError, InvalidInput, NotSupported, OutcomeUnkno
 
 DONE, REFUSED, BAD_INPUT, UNKNOWN, UNAVAILABLE, NOT_SUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
+_CODES = {OutcomeUnknown: UNKNOWN, Unavailable: UNAVAILABLE, NotSupported: NOT_SUPPORTED}
+
 OPTIONS_HELP = (
     "Options and credentials come from -o and --storage-options, from FSSPEC_* variables and fsspec's configuration\n"
     "files, and from the variables and files that the store's SDK reads (AWS_*, GOOGLE_*, AZURE_*)."
@@ -146,22 +148,12 @@ def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception
 
 def _failed(program: str, error: Exception, code: int | None) -> int:
     """Print the error to stderr; return `code`, or if None the exit code of the error's kind."""
-    match error:
-        case _ if code is not None:
-            exit_code = code
-        case OutcomeUnknown():
-            exit_code = UNKNOWN
-        case Unavailable():
-            exit_code = UNAVAILABLE
-        case NotSupported():
-            exit_code = NOT_SUPPORTED
-        case CasError() | OSError():
-            exit_code = BAD_INPUT
-        case _:
-            exit_code = BAD_INPUT
-            error = CasError(f"unexpected {type(error).__name__}: {error}; add --debug for the traceback")
+    if code is None and not isinstance(error, (CasError, OSError)):
+        error = CasError(f"unexpected {type(error).__name__}: {error}; add --debug for the traceback")
     complain(program, str(error))
-    return exit_code
+    if code is not None:
+        return code
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), BAD_INPUT)
 
 
 def _interrupted(program: str, stop: KeyboardInterrupt) -> int:

@@ -63,7 +63,7 @@ class ReadState(Generic[T]):
     as_of_s: float | None = None
     written: int = 0
     waiting: int = 0
-    seen: ReadResult[T] | None = None
+    last_result: ReadResult[T] | None = None
     failed: Failed | None = None
 
     def is_recent(self, now_s: float, max_age_s: float) -> bool:
@@ -76,8 +76,8 @@ class ReadState(Generic[T]):
 
     def answer(self, number: int) -> ReadResult[T] | Failed | None:
         """Return the answer for a caller with this number; None if there is none yet."""
-        if self.seen is not None and self.seen.number >= number:
-            return self.seen
+        if self.last_result is not None and self.last_result.number >= number:
+            return self.last_result
         return self.failed if self.failed is not None and self.failed.number >= number else None
 
     def must_wait(self, number: int) -> bool:
@@ -88,7 +88,7 @@ class ReadState(Generic[T]):
         """Return the state with one waiting caller less; after the last one the kept answers go."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
-        return replace(self, waiting=0, seen=None, failed=None)
+        return replace(self, waiting=0, last_result=None, failed=None)
 
     def with_read_begun(self, caller: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedRead[T]]:
         """Return the state with a read begun for `caller` (a weak reference), and that read; sends nothing."""
@@ -106,7 +106,7 @@ class ReadState(Generic[T]):
             read=None,
             known=self.known if self.written > read.after else content,
             as_of_s=read.began_s if self.events_ended == read.after else None,
-            seen=ReadResult(read.number, content),
+            last_result=ReadResult(read.number, content),
         )
 
     def with_failure(self, read: SharedRead[T], error: Exception) -> ReadState[T]:
@@ -133,4 +133,4 @@ class ReadState(Generic[T]):
 
     def after_fork(self) -> ReadState[T]:
         """Return the state for a forked child, without the parent's read, callers and kept answers."""
-        return replace(self, read=None, waiting=0, seen=None, failed=None)
+        return replace(self, read=None, waiting=0, last_result=None, failed=None)

@@ -88,7 +88,7 @@ class RetryBudget:
         pause = delay_s(failures, self._world.random(), retry_after_s)
         if self._left_s() - pause < least_try_s(self._slowest_s):
             return 0.0
-        self._tell(pause, why)
+        self._warn_if_late(pause, why)
         await self._drive.sleep(pause)
         left_s = self._left_s()
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
@@ -108,7 +108,7 @@ class RetryBudget:
         self._slowest_s = max(self._slowest_s, self._world.monotonic_s() - begun_s)
         return answer
 
-    def _tell(self, pause: float, why: str) -> None:
+    def _warn_if_late(self, pause: float, why: str) -> None:
         """Log the budget's warning, once, if `pause` more seconds reach `WARN_AFTER_S`; does not sleep."""
         if not self._warned and self._world.monotonic_s() + pause - self._begun_s >= WARN_AFTER_S:
             self._warn(f"{why or 'no answer'}; retrying")

@@ -29,13 +29,7 @@ Meaning = Callable[[StoreRequest, StoreStatement], Heeded]
 _PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "Busy"})
 
 
-_OF_OBJECTS = (
-    StatementKind.ABSENT,
-    StatementKind.UNCHANGED,
-    StatementKind.FALSE,
-    StatementKind.EXISTS,
-    StatementKind.GONE,
-)
+_OF_OBJECTS = (StatementKind.ABSENT, StatementKind.UNCHANGED, StatementKind.GONE)
 
 
 def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
@@ -83,8 +77,7 @@ def _later(_: StoreRequest, statement: StoreStatement) -> NotApplied | NoAnswer:
 
 ANSWERS: Mapping[tuple[Verb, StatementKind], Meaning] = MappingProxyType(
     {
-        **{(verb, StatementKind.DONE): _applied for verb in (Verb.CREATE, Verb.MATCH, Verb.FINISH)},
-        **{(verb, StatementKind.DONE): _applied for verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT)},
+        **{(verb, StatementKind.DONE): _applied for verb in Verb if verb.conditional or verb is Verb.DELETE},
         **{(verb, StatementKind.DONE): _carried for verb in (Verb.HEAD, Verb.GET, Verb.LIST, Verb.BEGIN, Verb.PART)},
         (Verb.DELETE_MANY, StatementKind.DONE): _each,
         (Verb.HEAD, StatementKind.ABSENT): lambda *_: Missing(),
@@ -93,15 +86,11 @@ ANSWERS: Mapping[tuple[Verb, StatementKind], Meaning] = MappingProxyType(
         (Verb.DELETE, StatementKind.ABSENT): _applied,
         (Verb.DELETE_MATCH, StatementKind.ABSENT): _denied,
         (Verb.GET, StatementKind.UNCHANGED): lambda *_: Unchanged(),
-        **{
-            (verb, StatementKind.FALSE): _denied
-            for verb in (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.BEGIN, Verb.PART, Verb.FINISH)
-        },
-        **{(verb, StatementKind.EXISTS): _denied for verb in (Verb.CREATE, Verb.PART, Verb.FINISH)},
+        **{(verb, StatementKind.FALSE): _denied for verb in Verb if verb.conditional},
+        **{(verb, StatementKind.FALSE): _denied for verb in (Verb.BEGIN, Verb.PART)},
         (Verb.FINISH, StatementKind.GONE): lambda _, statement: UploadGone(
             f"{statement.why}: the upload was finished or dropped"
         ),
-        (Verb.ABORT, StatementKind.GONE): _applied,
         **{(verb, StatementKind.CONFLICT): _later for verb in Verb},
         **{(verb, StatementKind.BUSY): _later for verb in Verb},
     }

@@ -121,7 +121,6 @@ class StatementKind(Enum):
     ABSENT = "no such object"
     UNCHANGED = "not modified"
     FALSE = "condition false"
-    EXISTS = "exists"
     CONFLICT = "conflict"
     BUSY = "busy"
     GONE = "no such upload"

@@ -168,7 +168,7 @@ def test_caller_during_a_request_shares_the_next_request(cached: Cached, store: 
         assert early.result() == old
         assert [one.result() for one in late] == [new] * CALLERS
     assert backend.reads == [b"old", b"new"]
-    assert (cached._state.waiting, cached._state.seen) == (0, None)
+    assert (cached._state.waiting, cached._state.last_result) == (0, None)
 
 
 def test_error_goes_to_all_callers_of_the_request_without_stale_bytes(
@@ -416,7 +416,7 @@ def test_tasks_during_a_request_share_the_next_request(root: str) -> None:
         assert await early == old
         assert await asyncio.gather(*late) == [new] * CALLERS
         assert tasks.backend.reads == [b"old", b"new"]
-        assert (waiting(tasks.cached), tasks.cached._state.seen) == (0, None)
+        assert (waiting(tasks.cached), tasks.cached._state.last_result) == (0, None)
 
     asyncio.run(run())
 

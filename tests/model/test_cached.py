@@ -203,7 +203,7 @@ class ForgetsOwnWrites(ReadState[Any]):
 class ServesWhatItHadOnAnError(ReadState[Any]):
     def with_failure(self, look: SharedRead[Any], error: Exception) -> ReadState[Any]:
         del error
-        return replace(self, read=None, seen=ReadResult(look.number, self.known))
+        return replace(self, read=None, last_result=ReadResult(look.number, self.known))
 
 
 class LeavesAnInterruptedLookUnderWay(ReadState[Any]):
@@ -220,7 +220,7 @@ class AsksSeveralTimesAtOnce(ReadState[Any]):
 class GivesAnyCallerTheLastAnswer(ReadState[Any]):
     def answer(self, number: int) -> ReadResult[Any] | Failed | None:
         del number
-        return self.seen
+        return self.last_result
 
 
 class TakesTheAnswerThatCameLastForTheNewest(ReadState[Any]):

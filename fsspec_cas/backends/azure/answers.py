@@ -45,7 +45,7 @@ AZURE_CODES = MappingProxyType(
     {
         "BlobNotFound": StatementKind.ABSENT,
         "ContainerNotFound": StatementKind.NO_BUCKET,
-        "BlobAlreadyExists": StatementKind.EXISTS,
+        "BlobAlreadyExists": StatementKind.FALSE,
         "ConditionNotMet": StatementKind.FALSE,
         "TargetConditionNotMet": StatementKind.FALSE,
         "InvalidBlockList": StatementKind.GONE,

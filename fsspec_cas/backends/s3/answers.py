@@ -109,7 +109,6 @@ FORMS = MappingProxyType(
         Verb.BEGIN: Form((200,), root="InitiateMultipartUploadResult"),
         Verb.PART: Form((200,), empty=True),
         Verb.FINISH: Form((200,), root="CompleteMultipartUploadResult"),
-        Verb.ABORT: Form((204,), empty=True),
     }
 )
 
@@ -205,8 +204,8 @@ class _S3Reply:
         if FORMS[verb].empty and reply._body:
             return reply.unproven("a body although S3 sends none")
         why, etag = f"{reply.brief()} without the store's request id", one(reply._headers, "etag")
-        if verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
-            if statement.has_request_id or verb is Verb.ABORT:
+        if verb in (Verb.DELETE, Verb.DELETE_MATCH):
+            if statement.has_request_id:
                 return statement
             return self._confirmed_by("get" if verb is Verb.DELETE else None, why)
         if etag is None:

@@ -17,7 +17,7 @@ AGAIN = (StatementKind.DONE, StatementKind.CONFLICT, StatementKind.BUSY)
 def answers_table() -> str:
     lines = ["| request | S3: done | S3: refused | GCS: done | GCS: refused | Azure: done | Azure: refused |"]
     lines.append("|---|---|---|---|---|---|---|")
-    for verb in Verb:
+    for verb in FORMS:  # the answer to the end of an upload is not looked at
         form = FORMS[verb]
         shape = f"`{form.root}`" if form.root else "no body" if form.empty else "ETag, length"
         s3 = (f"{form.statuses[0]}, {shape}", refused(verb, S3_CODES))

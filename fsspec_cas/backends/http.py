@@ -42,8 +42,7 @@ _CLOCK = Machine()
 class HttpBackend(Backend):
     """Backend over HTTP; a subclass implements `_exchange`, which sends one request once.
 
-    It records whether the store gives request ids (True if that is documented), and whether its endpoint has ever
-    answered as a store (`proven`).
+    `gives_request_ids`: None if unknown; `proven`: the endpoint has answered as a store.
     """
 
     name: ClassVar[str]
@@ -224,7 +223,7 @@ def unreached(
     """
     causes = list(_causes(error))
     if not any(isinstance(cause, unsent) for cause in causes):
-        return None  # a connection that broke later can show the same TLS error
+        return None  # a later break can show the same TLS error
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
     if wrong is not None and not proven:
         raise Unavailable(f"{path!r} cannot be reached, and nothing was sent: {wrong}", path=path) from error

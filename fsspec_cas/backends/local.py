@@ -182,7 +182,7 @@ def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) ->
         return _publish(temporary, target)
 
 
-_NO_LINK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # we may link our own file, so EPERM is the file system's
+_NO_LINK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # EPERM too: we may link our own file
 
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
@@ -284,7 +284,7 @@ def _temporary(
 
 
 def _remove_temporary(path: Path) -> None:
-    """Remove the file, if it can be removed: a failure must not hide the outcome of the write."""
+    """Remove the file if possible; a failure must not hide the write's outcome."""
     with contextlib.suppress(OSError):
         path.unlink()
 

@@ -104,7 +104,7 @@ def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: 
     """
     to_answer = ANSWERS.get((request.verb, statement.kind))
     if to_answer is None and request.verb.conditional and statement.kind in _OF_OBJECTS:
-        to_answer = _later  # such a write cannot be refused so; MinIO has answered stored objects with NoSuchKey
+        to_answer = _later  # MinIO has answered stored objects with NoSuchKey
     if to_answer is not None:
         return to_answer(request, statement)
     raise refusal(request, statement, vendor, now)

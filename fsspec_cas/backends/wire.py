@@ -151,7 +151,7 @@ class PerLoop(Generic[C]):
     """One connection per event loop and process, closed with this object."""
 
     def __init__(self) -> None:
-        # with its loop, and the finalizer that closes it with this object
+        # the finalizer closes it with this object
         self._opened: dict[tuple[int, int], tuple[C, asyncio.AbstractEventLoop, weakref.finalize[..., Any]]] = {}
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 

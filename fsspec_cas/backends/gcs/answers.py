@@ -62,7 +62,7 @@ KINDS = MappingProxyType(
         Verb.MATCH: "storage#object",
         Verb.HEAD: "storage#object",
         Verb.LIST: "storage#objects",
-        Verb.PART: "storage#object",  # the session has ended early; else a part is answered with 308
+        Verb.PART: "storage#object",  # an early end; else 308
         Verb.FINISH: "storage#object",
     }
 )

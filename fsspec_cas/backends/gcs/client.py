@@ -62,7 +62,7 @@ class GcsBackend(AioBackend):
     attribute_rules = GCS_RULES
     part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
 
-    failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)  # the last three: bad gzip
+    failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)  # the last three: gzip
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs

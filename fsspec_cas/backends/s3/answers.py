@@ -229,7 +229,7 @@ class _S3Reply:
         return Unproven(why) if self.gives_request_ids or verb is None else Confirm(verb, why)
 
     def _proven(self, statement: StoreStatement) -> StoreStatement:
-        """Return the statement of a reply that proved itself; without a request id, this store gives none."""
+        """Return a proven reply's statement; without a request id, this store gives none."""
         return replace(statement, shows_request_ids=statement.has_request_id or self.gives_request_ids is None)
 
     def _read(self, etag: str, why: str) -> ReplyMeaning:
@@ -309,7 +309,7 @@ def _sent_part(request: StoreRequest, etag: str) -> Carried | None:
 
 
 def _document(body: bytes) -> ET.Element | None:
-    """Return the root of an XML body, which blanks may precede while a store works; None for other bodies."""
+    """Return the root of an XML body, which blanks may precede; None for other bodies."""
     text = body.lstrip()
     if text[:1] != b"<":
         return None

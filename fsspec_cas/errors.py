@@ -89,11 +89,7 @@ class OutcomeUnknown(CasError):
         return self._resolver().unwrap()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuilt, (type(self), str(self), self.path, self.outcome))
-
-
-def _rebuilt(kind: type[OutcomeUnknown], message: str, path: str, outcome: Unknown | None) -> OutcomeUnknown:
-    return kind(message, path=path, outcome=outcome)
+        return (type(self), (str(self),), {"path": self.path, "outcome": self.outcome})  # no resolver
 
 
 class StoreError(CasError, OSError):

@@ -163,7 +163,7 @@ class Store:
         return self._async.root
 
     @property
-    def place(self) -> object:
+    def identity(self) -> object:
         """A key: equal keys prove the same root, store and options; unequal ones prove nothing."""
         return service_key(self._async.backend), self._async.root
 

@@ -125,7 +125,7 @@ class ProcessQueue:
     def key(store: Store, path: str, world: World) -> Hashable:
         """Return a key, equal for clients that share a queue on any thread or loop."""
         clock = "machine" if isinstance(world, Machine) else id(world)
-        return os.getpid(), store.place, path, clock
+        return os.getpid(), store.identity, path, clock
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:

@@ -170,7 +170,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             timeout_s=self._timeout_s,
             lock_settings=lock_settings,
         )
-        self._place = (store.place, self.path)
+        self._place = (store.identity, self.path)
         self._calls_since_s: float | None = None  # when the running `update` function began
 
     @property

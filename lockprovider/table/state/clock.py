@@ -44,8 +44,8 @@ class TimelineClock:
 
     def _warned(self, ahead_ms: int) -> int:
         """Log the difference, once per process and store, and return it."""
-        if ahead_ms and self._store.place not in _warned:
-            _warned.add(self._store.place)
+        if ahead_ms and self._store.identity not in _warned:
+            _warned.add(self._store.identity)
             _LOG.warning("%s: %s: set the clock", self._url, clock_difference(ahead_ms))
         return ahead_ms
 

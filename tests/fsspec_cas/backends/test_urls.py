@@ -128,7 +128,7 @@ def test_url_with_needless_slashes_and_dots_names_the_same_place(url, form):
     assert check_url(url) == form
     options = KEY if "abfss" in url else S3 if "s3:" in url else {}
     assert split_url(url, options)[1] == split_url(form, options)[1]
-    assert Store.from_url(url, options).place == Store.from_url(form, options).place
+    assert Store.from_url(url, options).identity == Store.from_url(form, options).identity
     lock, same = (lockprovider.lock(one, storage_options=options) for one in (url, form))
     assert repr(lock) == repr(same)
 

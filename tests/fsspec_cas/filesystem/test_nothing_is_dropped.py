@@ -209,7 +209,7 @@ def test_path_below_an_object_in_memory_is_no_lost_race():
 
 def test_description_of_store_shows_no_secret_and_identifies_the_store():
     def service_key(**options):
-        return Store.from_url("s3://bucket/a", {"key": "AKIAKEY", "secret": "hush-hush", **options}).place
+        return Store.from_url("s3://bucket/a", {"key": "AKIAKEY", "secret": "hush-hush", **options}).identity
 
     assert "AKIAKEY" not in str(service_key())
     assert "hush-hush" not in repr(service_key())

@@ -216,7 +216,7 @@ def test_locks_of_one_path_and_backend_share_a_process_queue(tmp_path: Path) -> 
 def test_equal_endpoints_share_a_queue_across_threads() -> None:
     def place(port: int) -> object:
         options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
-        return Store.from_url("s3://bucket/table", options).place
+        return Store.from_url("s3://bucket/table", options).identity
 
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(place(1)))

@@ -162,9 +162,8 @@ class AsyncExclusive:
                 f"choose a part_size above {self._part_size}",
                 path=self.path,
             )
-        added: Upload | ConditionFailed = await self._sender.repeat(
-            self.path, partial(self._backend.add, upload, part), self._timeout, small=False
-        )
+        add = partial(self._backend.add, upload, part)
+        added: Upload | ConditionFailed = await self._sender.repeat(self.path, add, self._timeout, small=False)
         if isinstance(added, ConditionFailed):
             raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
         return added

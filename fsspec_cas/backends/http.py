@@ -87,15 +87,13 @@ class HttpBackend(Backend):
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
         """Delete the object, with a condition only at this version, and return the store's answer."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
-        request = StoreRequest(verb, path, condition=condition)
-        return self._ask(request, timeout_s)
+        return self._ask(StoreRequest(verb, path, condition=condition), timeout_s)
 
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
         """List one page."""
-        request = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
-        return self._ask(request, timeout_s)
+        return self._ask(StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token), timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Begin an upload."""

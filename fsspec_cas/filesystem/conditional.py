@@ -249,15 +249,11 @@ class ConditionalCalls:
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
-            raise self._resolvable(error) from None
+            unknown = error.outcome
+            resolver = (lambda: self.store.resolve(unknown)) if unknown is not None else None
+            raise OutcomeUnknown(str(error), path=error.path, outcome=unknown, resolver=resolver) from None
         finally:
             self._changed(full)
-
-    def _resolvable(self, error: OutcomeUnknown) -> OutcomeUnknown:
-        """Return a copy of the error whose `resolve` asks this store."""
-        unknown = error.outcome
-        resolver = (lambda: self.store.resolve(unknown)) if unknown is not None else None
-        return OutcomeUnknown(str(error), path=error.path, outcome=unknown, resolver=resolver)
 
     async def _then_changed(self, full: str, write: Coroutine[Any, Any, T]) -> T:
         """Await the write; return its result or raise its error, and always drop cached listings around `full`."""

@@ -271,6 +271,9 @@ async def _race(condition_kind: str, bench: Bench) -> CheckResult:
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
 
 
+_create_race, _match_race = partial(_race, "create"), partial(_race, "match")
+
+
 def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) -> list[Coroutine[Any, Any, Outcome]]:
     return [bench.write(path, condition, body) for body in bodies]
 
@@ -501,25 +504,13 @@ CHECKS = (
     Check("create", "a create of an absent object succeeds and is read back at its version", _create, _CREATE),
     Check("create refused", "a create does not overwrite", _create_refused, _CREATE),
     Check("create after delete", "a deleted object is absent", _create_after_delete, _CREATE, ("create",)),
-    Check(
-        "create race",
-        "one of many concurrent creates wins",
-        partial(_race, "create"),
-        _CREATE,
-        ("create refused",),
-    ),
+    Check("create race", "one of many concurrent creates wins", _create_race, _CREATE, ("create refused",)),
     Check("match form", "the accepted forms of a version", _match_form, (), ("create",)),
     Check("match", "a write at the right version succeeds", _match, _LOCKS, ("create",)),
     Check("match stale", "a write at an old version is refused", _match_stale, _LOCKS, ("match",)),
     Check("match foreign", "a write at another object's version is refused", _match_foreign, _LOCKS, ("match",)),
     Check("match absent", "a write at a version creates no object", _match_absent, _LOCKS, ("match",)),
-    Check(
-        "match race",
-        "one of many concurrent writes at one version wins",
-        partial(_race, "match"),
-        _LOCKS,
-        ("match stale",),
-    ),
+    Check("match race", "one of many concurrent writes at one version wins", _match_race, _LOCKS, ("match stale",)),
     Check("whole reads", "a read returns one state with its version", _whole_reads, _LOCKS, ("match stale",)),
     Check("modified", "a reader that asks for changes gets them", _modified, _LOCKS, ("match",)),
     Check("not modified", "an unchanged object is not sent again", _not_modified, (), ("create",)),

@@ -119,11 +119,10 @@ class LeanS3Backend(S3Api):
         """Send the request once; if the store's refusal names another region, move there for good and re-send."""
         site = self._opened(request.path)
         reply = self._sent(site, request, timeout_s)
-        if isinstance(reply, HttpReply) and _DIALECT.names_region(reply):
-            region = _DIALECT.region_of(reply)
-            if region is not None and region != site.region:
-                site.region = region
-                return self._sent(site, request, timeout_s)  # the store proved its refusal
+        region = _DIALECT.region_of(reply) if isinstance(reply, HttpReply) else None
+        if region is not None and region != site.region:
+            site.region = region
+            return self._sent(site, request, timeout_s)  # the store proved its refusal
         return reply
 
     def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:

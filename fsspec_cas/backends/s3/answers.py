@@ -124,19 +124,15 @@ class S3Dialect(Dialect):
     ) -> ReplyMeaning:
         return _S3Reply(request, reply, statement, gives_request_ids).meaning()
 
-    def names_region(self, reply: HttpReply) -> bool:
-        """Return whether a proven reply names another region as the bucket's."""
-        if reply._status not in (301, 307, 400):
-            return False
-        root = _document(reply._body)
-        error = root is not None and _name(root) == "Error" and bool(_text(root, "Code"))
-        has_request_id = any(reply._headers.get(name) for name in self.request_ids)
-        return (error or has_request_id) and self.region_of(reply) is not None
-
     def region_of(self, reply: HttpReply) -> str | None:
-        """Return the region that the reply names, or None."""
-        named = reply._headers.get("x-amz-bucket-region", [""])[0]
+        """Return the region that a proven refusal names as the bucket's, or None."""
+        if reply._status not in (301, 307, 400):
+            return None
         root = _document(reply._body)
+        is_error = root is not None and _name(root) == "Error" and bool(_text(root, "Code"))
+        if not is_error and not any(reply._headers.get(name) for name in self.request_ids):
+            return None
+        named = reply._headers.get("x-amz-bucket-region", [""])[0]
         return named or (_text(root, "Region") if root is not None else "") or None
 
 

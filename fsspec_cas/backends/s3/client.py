@@ -145,7 +145,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
             response = await super().send(request)
         body = await response.content
         trip.reply = HttpReply(response.status_code, response.raw.headers.items(), body)
-        if _DIALECT.names_region(trip.reply):
+        if _DIALECT.region_of(trip.reply) is not None:
             return response
         raise Answered
 

@@ -148,27 +148,26 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 
     Raises a CoordinationError if refused, Forgotten if an earlier try's outcome is unknown, or SegmentWanted.
     """
-    result: Any = None
     match operation:
         case Put():
-            result = _put(contents, operation, sent=sent)
+            return _put(contents, operation, sent=sent)
         case Take():
-            result = _take(contents, operation, now_ms, sent=sent)
+            return _take(contents, operation, now_ms, sent=sent)
         case End():
             _end(contents, operation, now_ms, sent=sent)
         case Beat(claims, visible_ms):
-            result = _beat(contents, claims, visible_ms, now_ms)
+            return _beat(contents, claims, visible_ms, now_ms)
         case Lapse(n, token, beat):
             claim = contents.claims.get(n)
             if claim is not None and (claim.token, claim.beat) == (token, beat):
                 _give_back(contents, claim, "nobody answered for it in time", 0, now_ms)
         case Redrive(numbers):
-            result = _redrive(contents, [*contents.dead] if numbers is None else numbers)
+            return _redrive(contents, [*contents.dead] if numbers is None else numbers)
         case Purge(rev):
-            result = _purge(contents, rev)
+            return _purge(contents, rev)
         case Touch():
             contents.changed = True
-    return result
+    return None
 
 
 def carry_out_all(

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec_cas import Content, InvalidInput
@@ -168,10 +168,6 @@ class LogManifest:
     def has_room(self, slot: int) -> bool:
         """Return whether the slot's place is free, or holds a slot below the floor."""
         return self.slots is None or slot < self.slots or slot - self.slots < self.floor
-
-    def trimmed(self, floor: int) -> LogManifest:
-        """Return the manifest with its floor raised to at least `floor`."""
-        return replace(self, floor=max(self.floor, floor))
 
     def encode(self) -> bytes:
         """Encode as JSON."""

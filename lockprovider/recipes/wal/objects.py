@@ -471,7 +471,7 @@ def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> i
 def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogManifest:
     if manifest.readers != read.readers:
         raise _OtherReaders
-    return manifest.trimmed(floor)
+    return replace(manifest, floor=max(manifest.floor, floor))
 
 
 def make_room(objects: LogObjects, slot: int) -> None:

@@ -369,7 +369,6 @@ def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> Non
         (["clean", "{}/t", "--hoodie", "mode=x"], 2, "--hoodie 'mode=x' is not a key"),
         (["clean", "{}/t", "--hoodie", "hoodie.client.heartbeat.interval_in_ms=soon"], 2, "is not a number"),
         (["log", "{}/t", "-o", "nonsense"], 2, "KEY=VALUE"),
-        (["read", "{}/t", "--limit", "-1"], 2, "--limit: '-1'"),
     ],
 )
 def test_impossible_request_prints_one_sentence_with_the_next_step(

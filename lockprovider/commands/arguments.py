@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fsspec_cas import InvalidInput
@@ -92,6 +93,18 @@ hours = _number(float, 0, _LONGEST_S / 3600, "a number of hours, 0 or more")
 whole = _number(int, 0, LARGEST_NUMBER, "a whole number, 0 or more")
 positive = _number(int, 1, LARGEST_NUMBER, "a whole number, 1 or more")
 integer = _number(int, -LARGEST_NUMBER, LARGEST_NUMBER, "a whole number")
+_METAVARS = {seconds: "S", pause: "S", hours: "H", whole: "N", positive: "N", integer: "N", Path: "FILE"}
+
+
+def flag(parser: Commands, name: str, text: str) -> None:
+    """Add an option without a value."""
+    parser.add_argument(name, action="store_true", help=text)
+
+
+def option(parser: Commands, name: str, kind: Any, text: str, default: Any = None, **more: Any) -> None:
+    """Add an option or a positional argument; `kind` is a type of this module, or a text's name in the usage."""
+    more = ({"metavar": kind} if isinstance(kind, str) else {"type": kind, "metavar": _METAVARS[kind]}) | more
+    parser.add_argument(name, help=text, default=default, **more)
 
 
 def parse_json(text: str | bytes, what: str, hint: str) -> Any:

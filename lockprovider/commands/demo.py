@@ -12,7 +12,7 @@ from typing import Any
 
 from fsspec_cas import CasError
 from fsspec_cas.command import BAD_INPUT, DONE, INTERRUPTED, REFUSED, add_storage_options, complain, storage_options
-from lockprovider.commands.arguments import Commands
+from lockprovider.commands.arguments import Commands, flag, option
 
 MONTHS = tuple(range(1, 13))
 
@@ -29,17 +29,13 @@ def add(commands: Commands) -> None:
     )
     demo.add_argument("--url", help="the table's folder, or s3://BUCKET/FOLDER (default: a new folder)")
     add_storage_options(demo)
-    demo.add_argument("--serve", action="store_true", help="start an S3 server on loopback and use it")
-    demo.add_argument("--keep", action="store_true", help="with --serve: keep the server running until Ctrl-C")
-    demo.add_argument(
-        "--merge-on-read",
-        action="store_true",
-        help="write changes into log files, which a fourth process compacts at the same time",
-    )
-    demo.add_argument("--fast", action="store_true", help="use three months of flights instead of twelve")
-    demo.add_argument("--out", type=Path, metavar="FILE.svg", help="file for the picture")
-    demo.add_argument("--json", action="store_true", help="print the report as JSON")
-    demo.add_argument("--debug", action="store_true", help="print the traceback of an error")
+    flag(demo, "--serve", "start an S3 server on loopback and use it")
+    flag(demo, "--keep", "with --serve: keep the server running until Ctrl-C")
+    flag(demo, "--merge-on-read", "write changes into log files, which a fourth process compacts at the same time")
+    flag(demo, "--fast", "use three months of flights instead of twelve")
+    option(demo, "--out", Path, "file for the picture", metavar="FILE.svg")
+    flag(demo, "--json", "print the report as JSON")
+    flag(demo, "--debug", "print the traceback of an error")
     demo.set_defaults(run=_demo)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec_cas import Unavailable
 from fsspec_cas.command import REFUSED, complain, storage_options
-from lockprovider.commands.arguments import Commands, add_command, parse_json, pause, say, seconds
+from lockprovider.commands.arguments import Commands, add_command, flag, option, parse_json, pause, say, seconds
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     SIGNALLED,
@@ -51,13 +51,12 @@ def add_elect(commands: Commands) -> None:
     text = "Run a command while this process leads an election, anew in each of its terms."
     elect = add_command(commands, "elect", _elect, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE)
     elect.usage = "lockprovider elect URL [options] -- COMMAND [ARGUMENT ...]"
-    elect.add_argument("--name", metavar="NAME", help="this candidate's name (default: host and process)")
-    elect.add_argument("--value", metavar="JSON", help="a value to publish while this candidate leads")
-    elect.add_argument("--timeout", type=seconds, metavar="S", help="seconds to wait to be elected (default: for ever)")
-    text = "seconds that a term lasts without renewal (default: 30)"
-    elect.add_argument("--validity", type=seconds, default=VALIDITY_S, metavar="S", help=text)
+    option(elect, "--name", "NAME", "this candidate's name (default: host and process)")
+    option(elect, "--value", "JSON", "a value to publish while this candidate leads")
+    option(elect, "--timeout", seconds, "seconds to wait to be elected (default: for ever)")
+    option(elect, "--validity", seconds, "seconds that a term lasts without renewal (default: 30)", VALIDITY_S)
     add_grace(elect)
-    elect.add_argument("--once", action="store_true", help="exit when the term is lost instead of standing again")
+    flag(elect, "--once", "exit when the term is lost instead of standing again")
 
 
 def _elect(arguments: argparse.Namespace) -> int:
@@ -109,8 +108,8 @@ has passed since the first read. A change that is undone between two reads is no
 def add_leader(commands: Commands) -> None:
     """Register `leader`."""
     leader = add_command(commands, "leader", _leader, "Show the leader of an election.", _URL, more=_LEADER_MORE)
-    leader.add_argument("--watch", action="store_true", help="print each change until Ctrl-C")
-    leader.add_argument("--every", type=pause, default=1.0, metavar="S", help="seconds between reads (default: 1)")
+    flag(leader, "--watch", "print each change until Ctrl-C")
+    option(leader, "--every", pause, "seconds between reads (default: 1)", 1.0)
 
 
 def _leader(arguments: Any) -> int | None:

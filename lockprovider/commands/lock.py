@@ -24,7 +24,18 @@ from fsspec_cas import (
 )
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
-from lockprovider.commands.arguments import CODES, Commands, add_command, confirmed, pause, positive, say, seconds
+from lockprovider.commands.arguments import (
+    CODES,
+    Commands,
+    add_command,
+    confirmed,
+    flag,
+    option,
+    pause,
+    positive,
+    say,
+    seconds,
+)
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     CommandOrder,
@@ -63,33 +74,28 @@ def add(commands: Commands) -> None:
     )
     text = "Show the holder of the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
-    text = "Run a command while holding the lock."
-    run = _command(commands, "run", _run, text, codes=_RUN_CODES, more=_RUN_MORE)
+    run = _command(commands, "run", _run, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE)
     run.usage = "lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"
-    text = "seconds to wait for the lock; 0 tries once (default: 60)"
-    run.add_argument("--timeout", type=seconds, metavar="S", help=text)
-    run.add_argument(
-        "--validity", type=seconds, metavar="S", help="seconds that a lease lasts without renewal (default: 300)"
-    )
-    text = "seconds between renewals (default: a tenth of --validity)"
-    run.add_argument("--renew", type=seconds, metavar="S", help=text)
+    option(run, "--timeout", seconds, "seconds to wait for the lock; 0 tries once (default: 60)")
+    option(run, "--validity", seconds, "seconds that a lease lasts without renewal (default: 300)")
+    option(run, "--renew", seconds, "seconds between renewals (default: a tenth of --validity)")
     add_grace(run)
     watch = _command(commands, "watch", _watch, "Print each change of the lock as it happens.", more=_WATCH_MORE)
-    watch.add_argument("--every", type=pause, default=1.0, metavar="S", help="seconds between reads (default: 1)")
-    watch.add_argument("--for", dest="for_s", type=seconds, metavar="S", help="end after S seconds (default: Ctrl-C)")
+    option(watch, "--every", pause, "seconds between reads (default: 1)", 1.0)
+    option(watch, "--for", seconds, "end after S seconds (default: Ctrl-C)", dest="for_s")
     _add_timeout(watch)
     free = _command(commands, "break", _break, "Release a lock that another process holds.", more=_BREAK_MORE)
-    free.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    free.add_argument("--if-owner", metavar="OWNER", help="break the lock only if OWNER holds it")
+    flag(free, "--yes", "do not ask for confirmation")
+    option(free, "--if-owner", "OWNER", "break the lock only if OWNER holds it")
     _add_timeout(free)
     audit = _command(
         commands, "audit", _audit, "Show which process held the lock when, and for how long.", more=_AUDIT_MORE
     )
     switch = audit.add_mutually_exclusive_group()
-    switch.add_argument("--enable", action="store_true", help="make all writers keep records from now on")
-    switch.add_argument("--disable", action="store_true", help="stop keeping records; old ones stay")
-    audit.add_argument("--svg", type=Path, metavar="FILE", help="draw the records as a picture")
-    audit.add_argument("--last", type=positive, metavar="N", help="read only the N files that were written last")
+    flag(switch, "--enable", "make all writers keep records from now on")
+    flag(switch, "--disable", "stop keeping records; old ones stay")
+    option(audit, "--svg", Path, "draw the records as a picture")
+    option(audit, "--last", positive, "read only the N files that were written last")
     _add_timeout(audit)
 
 
@@ -99,14 +105,12 @@ def _command(
     url = "the table, or any folder: s3://bucket/table; options such as `?on=` may follow"
     parser = add_command(commands, name, run, text, url, codes=codes, more=more)
     on = f"path of the lock's object below URL (default: {HUDI_LOCK_PATH})"
-    parser.add_argument("--on", metavar="PATH", help=on)
+    option(parser, "--on", "PATH", on)
     return parser
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="S", help="seconds for each request (default: 30)"
-    )
+    option(parser, "--timeout", seconds, "seconds for each request (default: 30)", 30.0)
 
 
 def _place(arguments: Any) -> LockPlace:

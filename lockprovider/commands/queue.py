@@ -24,7 +24,9 @@ from lockprovider.commands.arguments import (
     Commands,
     add_command,
     add_group,
+    flag,
     integer,
+    option,
     positive,
     say,
     seconds,
@@ -52,70 +54,41 @@ def add_queue(commands: Commands) -> None:
         commands, "queue", "Put messages into a work queue and process them. The queue is one object.", _EXAMPLES, codes
     )
     create = _command(queue, "create", _create, "Create the queue; does nothing if it exists with the same settings.")
-    create.add_argument(
-        "--visible",
-        type=seconds,
-        default=VISIBLE_S,
-        metavar="S",
-        help="seconds that a claim lasts without heartbeat (default: %(default)g)",
+    option(
+        create, "--visible", seconds, "seconds that a claim lasts without heartbeat (default: %(default)g)", VISIBLE_S
     )
-    create.add_argument(
+    option(
+        create,
         "--max-attempts",
-        type=positive,
-        default=MAX_ATTEMPTS,
-        metavar="N",
-        help="deliveries before a message becomes a dead letter (default: %(default)s)",
+        positive,
+        "deliveries before a message becomes a dead letter (default: %(default)s)",
+        MAX_ATTEMPTS,
     )
-    create.add_argument(
-        "--max-bytes",
-        type=positive,
-        default=MAX_BYTES,
-        metavar="N",
-        help="largest size of the queue's object (default: %(default)s)",
-    )
+    option(create, "--max-bytes", positive, "largest size of the queue's object (default: %(default)s)", MAX_BYTES)
     put = _command(queue, "put", _put, "Put messages into the queue: the arguments, or each line of stdin.")
-    put.add_argument("messages", nargs="*", metavar="MESSAGE", help="a message: JSON, or else text")
-    put.add_argument(
-        "--producer", metavar="NAME", help="number the messages from 1, so that a repeated command puts none twice"
-    )
+    option(put, "messages", "MESSAGE", "a message: JSON, or else text", nargs="*")
+    option(put, "--producer", "NAME", "number the messages from 1, so that a repeated command puts none twice")
     put.add_argument("--key", default="", help="process at most one message of this key at a time")
-    put.add_argument(
-        "--priority", type=integer, default=0, metavar="N", help="higher ones are delivered first (default: 0)"
-    )
-    put.add_argument(
-        "--delay",
-        type=seconds,
-        default=0.0,
-        metavar="S",
-        help="seconds until messages may be delivered (default: 0)",
-    )
-    put.add_argument("--fence", type=positive, metavar="EPOCH", help="refuse messages if a newer epoch has put some")
+    option(put, "--priority", integer, "higher ones are delivered first (default: 0)", 0)
+    option(put, "--delay", seconds, "seconds until messages may be delivered (default: 0)", 0.0)
+    option(put, "--fence", positive, "refuse messages if a newer epoch has put some", metavar="EPOCH")
     work = _command(queue, "work", _work, "Run a command for each message.", _WORK_MORE)
     work.usage = "lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
-    work.add_argument(
-        "--threads", type=positive, default=1, metavar="N", help="messages to process at the same time (default: 1)"
-    )
-    work.add_argument(
-        "--visible",
-        type=seconds,
-        default=None,
-        metavar="S",
-        help="seconds that a claim lasts without heartbeat (default: the queue's)",
-    )
-    text = "share one writer with the other processes of this machine that use --broker"
-    work.add_argument("--broker", action="store_true", help=text)
-    work.add_argument("--until-empty", action="store_true", help="end when no message is left")
+    option(work, "--threads", positive, "messages to process at the same time (default: 1)", 1)
+    option(work, "--visible", seconds, "seconds that a claim lasts without heartbeat (default: the queue's)")
+    flag(work, "--broker", "share one writer with the other processes of this machine that use --broker")
+    flag(work, "--until-empty", "end when no message is left")
     _command(queue, "stat", _stat, "Show how many messages wait, are claimed, and are dead.")
     peek = _command(queue, "peek", _peek, "Show the next messages without claiming them.")
-    peek.add_argument("--last", type=positive, default=20, metavar="N", help="show at most N messages (default: 20)")
+    option(peek, "--last", positive, "show at most N messages (default: 20)", 20)
     _command(queue, "dead", _dead, "Show the dead letters with their errors.")
     redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, with all their attempts.")
-    redrive.add_argument("numbers", nargs="*", type=positive, metavar="N", help="numbers of letters (default: all)")
+    option(redrive, "numbers", positive, "numbers of letters (default: all)", nargs="*")
     _command(queue, "clean", _clean, "Remove the segments that dead writers left.")
     purge = _command(
         queue, "purge", _purge, "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
     )
-    purge.add_argument("--expected", type=whole, required=True, metavar="REV", help="the `rev` that `stat` has shown")
+    option(purge, "--expected", whole, "the `rev` that `stat` has shown", metavar="REV", required=True)
 
 
 def _command(

@@ -24,7 +24,7 @@ from fsspec_cas import CasError, InvalidInput, Machine
 from fsspec_cas.command import OPTIONS_HELP, complain
 from fsspec_cas.waiting import Worker
 from lockprovider import LeaseLost, LockError
-from lockprovider.commands.arguments import seconds
+from lockprovider.commands.arguments import option, seconds
 from lockprovider.recipes.errors import CoordinationError, TermLost
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
@@ -66,12 +66,7 @@ def command_of(arguments: argparse.Namespace, name: str) -> list[str]:
 
 def add_grace(parser: argparse.ArgumentParser) -> None:
     """Add `--grace`."""
-    parser.add_argument(
-        "--grace",
-        type=seconds,
-        metavar="S",
-        help="seconds between TERM and KILL (default: the safety margin, see above)",
-    )
+    option(parser, "--grace", seconds, "seconds between TERM and KILL (default: the safety margin, see above)")
 
 
 @dataclass(slots=True)

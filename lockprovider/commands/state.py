@@ -23,6 +23,8 @@ from lockprovider.commands.arguments import (
     add_command,
     add_group,
     confirmed,
+    flag,
+    option,
     parse_json,
     positive,
     say,
@@ -59,27 +61,22 @@ _EXAMPLES = """examples:
 
 def add_state(commands: Commands) -> None:
     """Register `state` and all its commands."""
-    text = "Read, write and edit a shared document with a history."
-    state = add_group(commands, "state", text, _EXAMPLES)
+    state = add_group(commands, "state", "Read, write and edit a shared document with a history.", _EXAMPLES)
     url = "the state's object: s3://bucket/folder/orders.json"
     get = add_command(state, "get", _get, "Print the state.", url)
-    get.add_argument("--serial", type=whole, metavar="N", help="print revision N of the history (default: the newest)")
+    option(get, "--serial", whole, "print revision N of the history (default: the newest)")
     put = add_command(state, "put", _put, "Replace the state with the content of stdin.", url)
-    put.add_argument("--bytes", action="store_true", help="store the bytes of stdin unchanged instead of JSON")
-    put.add_argument(
-        "--expected", type=whole, metavar="N", help="write only if the state's serial is N (0: no state exists)"
-    )
-    put.add_argument("--fence", type=positive, metavar="EPOCH", help="refuse the write if a newer epoch has written")
+    flag(put, "--bytes", "store the bytes of stdin unchanged instead of JSON")
+    option(put, "--expected", whole, "write only if the state's serial is N (0: no state exists)")
+    option(put, "--fence", positive, "refuse the write if a newer epoch has written", metavar="EPOCH")
     put.add_argument("--reason", default="", help="a note for the history")
     text = "Open the state in an editor, under a lease, and write the saved file."
     edit = add_command(state, "edit", _edit, text, url)
-    edit.add_argument("--editor", default=None, metavar="COMMAND", help="the editor (default: $VISUAL, $EDITOR, or vi)")
+    option(edit, "--editor", "COMMAND", "the editor (default: $VISUAL, $EDITOR, or vi)")
     edit.add_argument("--reason", default="", help="a note for waiting editors and for the history")
-    edit.add_argument("--timeout", type=seconds, default=None, metavar="S", help="seconds to wait for other editors")
+    option(edit, "--timeout", seconds, "seconds to wait for other editors")
     history = add_command(state, "history", _history, "List the newest revisions.", url)
-    history.add_argument(
-        "--last", type=positive, default=20, metavar="N", help="list N revisions at most (default: 20)"
-    )
+    option(history, "--last", positive, "list N revisions at most (default: 20)", 20)
     diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url)
     diff.add_argument("before", type=whole, metavar="SERIAL")
     diff.add_argument("after", type=whole, metavar="SERIAL")
@@ -89,10 +86,8 @@ def add_state(commands: Commands) -> None:
     who = add_command(state, "who", _who, "Show who edits the state, and since when.", url)
     text = "Break the lock of an edit; the write of its holder is then refused."
     unlock = add_command(state, "unlock", _unlock, text, url)
-    unlock.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    unlock.add_argument(
-        "--id", metavar="ID", help="with --style tflock: unlock only the lock with this ID, without confirmation"
-    )
+    flag(unlock, "--yes", "do not ask for confirmation")
+    option(unlock, "--id", "ID", "with --style tflock: unlock only the lock with this ID, without confirmation")
     text = f"edit: the lock of `state edit` (default); {_STYLE}: Terraform's own lock file next to the state"
     for parser in (who, unlock):
         parser.add_argument("--style", choices=("edit", _STYLE), default="edit", help=text)
@@ -107,17 +102,15 @@ def _add_terraform(state: Commands) -> None:
     run.usage = "lockprovider state run URL [options] -- COMMAND [ARGUMENT ...]"
     text = "Serve the state to Terraform's `http` backend on loopback until Ctrl-C."
     serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
-    serve.add_argument("--port", type=whole, default=0, help="port on 127.0.0.1 (default: a free one)")
+    option(serve, "--port", whole, "port on 127.0.0.1 (default: a free one)", 0)
     for parser in (run, serve):
-        parser.add_argument("--force", action="store_true", help="accept states of another lineage or a lower serial")
+        flag(parser, "--force", "accept states of another lineage or a lower serial")
     text = "Hold Terraform's own lock of a state while a command runs, or until `state unlock`."
     url = "the state's object, bucket and key: s3://bucket/infra/network.tfstate"
     lock = add_command(state, "lock", _lock, text, url, codes=_LOCK_CODES, more=_LOCK_MORE)
     lock.usage = "lockprovider state lock URL --style tflock [options] [-- COMMAND [ARGUMENT ...]]"
     lock.add_argument("--style", choices=(_STYLE,), required=True, help="the kind of lock")
-    lock.add_argument(
-        "--timeout", type=seconds, default=0.0, metavar="S", help="seconds to wait for other holders (default: 0)"
-    )
+    option(lock, "--timeout", seconds, "seconds to wait for other holders (default: 0)", 0.0)
     lock.add_argument("--reason", default="", help="a note for waiting clients")
 
 

@@ -15,7 +15,7 @@ from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands import table_services
-from lockprovider.commands.arguments import Commands, add_group, positive, whole
+from lockprovider.commands.arguments import Commands, add_group, flag, option, positive, whole
 from lockprovider.commands.table_answers import (
     TABLE_CODES,
     VERSION,
@@ -57,49 +57,32 @@ def add_table(commands: Commands) -> None:
     table_services.add(table)
     about = "Check the rules that shared writers must keep, and show how to mend what is wrong."
     parser = add_table_command(table, "doctor", _doctor, about)
-    parser.add_argument(
-        "--keys", action="store_true", help="also count keys that occur in several file groups (reads all keys)"
-    )
+    flag(parser, "--keys", "also count keys that occur in several file groups (reads all keys)")
 
 
 def _add_create(commands: Commands) -> None:
     """Register `create` with its options."""
     parser = add_table_command(commands, "create", _create, "Create a table.")
     schema = parser.add_mutually_exclusive_group(required=True)
-    schema.add_argument(
-        "--column", action="append", metavar="NAME:TYPE", help="a column, e.g. id:int64 or at:timestamp; repeatable"
-    )
-    schema.add_argument("--like", type=Path, metavar="FILE.parquet", help="take the columns of this file")
-    parser.add_argument(
-        "--key", action="append", required=True, metavar="COLUMN", help="a column of the record key; repeatable"
-    )
-    parser.add_argument(
-        "--partition-by", action="append", default=[], metavar="COLUMN", help="a partition column; repeatable"
-    )
-    parser.add_argument(
-        "--ordering", metavar="COLUMN", help="of two rows with one key, the one with the higher value wins"
-    )
-    parser.add_argument(
-        "--buckets", type=positive, metavar="N", help="use Hudi's bucket index with N file groups in each partition"
-    )
+    option(schema, "--column", "NAME:TYPE", "a column, e.g. id:int64 or at:timestamp; repeatable", action="append")
+    option(schema, "--like", Path, "take the columns of this file", metavar="FILE.parquet")
+    option(parser, "--key", "COLUMN", "a column of the record key; repeatable", action="append", required=True)
+    option(parser, "--partition-by", "COLUMN", "a partition column; repeatable", [], action="append")
+    option(parser, "--ordering", "COLUMN", "of two rows with one key, the one with the higher value wins")
+    option(parser, "--buckets", positive, "use Hudi's bucket index with N file groups in each partition")
     add_bucket_by(parser)
-    parser.add_argument(
-        "--merge-on-read", action="store_true", help="write changes into log files, which readers merge"
-    )
-    parser.add_argument(
+    flag(parser, "--merge-on-read", "write changes into log files, which readers merge")
+    option(
+        parser,
         "--table-version",
-        type=int,
+        int,
+        "Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)",
+        READABLE_VERSIONS[0],
         choices=READABLE_VERSIONS,
-        default=READABLE_VERSIONS[0],
-        help="Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)",
     )
     parser.add_argument("--name", help="the table's name (default: the folder's)")
-    parser.add_argument("--hive-style", action="store_true", help="name partition folders like city=rome")
-    parser.add_argument(
-        "--url-encode",
-        action="store_true",
-        help="escape partition folders like a%%2Fb, so that any text can be a partition",
-    )
+    flag(parser, "--hive-style", "name partition folders like city=rome")
+    flag(parser, "--url-encode", "escape partition folders like a%%2Fb, so that any text can be a partition")
 
 
 def _add_queries(commands: Commands) -> None:
@@ -107,30 +90,24 @@ def _add_queries(commands: Commands) -> None:
     add_table_command(commands, "info", _info, "Show the table's settings and its size.")
     parser = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
     _add_last(parser)
-    parser.add_argument(
-        "--svg", type=Path, metavar="FILE", help="draw instants, writers, rollbacks and waits for the lock"
-    )
+    option(parser, "--svg", Path, "draw instants, writers, rollbacks and waits for the lock")
     _add_last(add_table_command(commands, "log", _log, "List the completed writes."))
     files = add_table_command(commands, "files", _list_files, "List the files that a reader reads.")
     _add_what(files)
     parser = add_table_command(commands, "read", _read, "Print rows.")
     _add_what(parser)
-    parser.add_argument("--columns", metavar="A,B", help="print only these columns")
-    parser.add_argument(
-        "--read-optimized", action="store_true", help="read only the base files of a merge-on-read table"
-    )
-    parser.add_argument(
-        "--limit", type=whole, default=20, metavar="N", help="print at most N rows; 0 prints all (default: 20)"
-    )
+    option(parser, "--columns", "A,B", "print only these columns")
+    flag(parser, "--read-optimized", "read only the base files of a merge-on-read table")
+    option(parser, "--limit", whole, "print at most N rows; 0 prints all (default: 20)", 20)
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--last", type=positive, metavar="N", help="list only the latest N")
+    option(parser, "--last", positive, "list only the latest N")
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--partition", metavar="PATH", help="only this partition, by the name of its folder")
-    parser.add_argument("--as-of", metavar="VERSION", help=VERSION)
+    option(parser, "--partition", "PATH", "only this partition, by the name of its folder")
+    option(parser, "--as-of", "VERSION", VERSION)
 
 
 def _create(arguments: Any) -> CommandAnswer:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, show_table, storage_options
-from lockprovider.commands.arguments import Commands, add_command, to_json
+from lockprovider.commands.arguments import Commands, add_command, option, to_json
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
@@ -53,12 +53,13 @@ TABLE_CODES = f"""exit codes:
 
 def add_bucket_by(parser: argparse.ArgumentParser) -> None:
     """Add `--bucket-by`, the key columns that select a row's bucket."""
-    parser.add_argument(
+    option(
+        parser,
         "--bucket-by",
+        "COLUMN",
+        "a key column that selects the bucket; repeatable (default: all)",
+        [],
         action="append",
-        default=[],
-        metavar="COLUMN",
-        help="a key column that selects the bucket; repeatable (default: all)",
     )
 
 
@@ -66,9 +67,7 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
     """Add a command about one table; its help lists the exit codes."""
     url = "the table's folder: a path, or s3://bucket/table"
     parser = add_command(commands, name, _answered(run), text, url, codes=TABLE_CODES)
-    parser.add_argument(
-        "--hoodie", action="append", default=[], metavar="KEY=VALUE", help="a setting of Hudi, repeatable"
-    )
+    option(parser, "--hoodie", "KEY=VALUE", "a setting of Hudi, repeatable", [], action="append")
     return parser
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
-from lockprovider.commands.arguments import Commands, confirmed, hours, positive
+from lockprovider.commands.arguments import Commands, confirmed, flag, hours, option, positive
 from lockprovider.commands.table_answers import VERSION, CommandAnswer, add_bucket_by, add_table_command, opened
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table
@@ -26,31 +26,31 @@ def add(commands: Commands) -> None:
     _add_cluster(commands)
     _add_archive(commands)
     parser = add_table_command(commands, "savepoint", _savepoint, "Protect the files of a commit from `clean`.")
-    parser.add_argument("version", nargs="?", metavar="VERSION", help=f"{VERSION} (default: the last)")
+    option(parser, "version", "VERSION", f"{VERSION} (default: the last)", nargs="?")
     parser.add_argument("--comment", default="", help="a note for the list")
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--list", action="store_true", help="list all savepoints instead")
-    choice.add_argument("--delete", action="store_true", help="delete this savepoint instead")
+    flag(choice, "--list", "list all savepoints instead")
+    flag(choice, "--delete", "delete this savepoint instead")
     parser = add_table_command(commands, "restore", _restore, "Undo every commit that completed after VERSION.")
-    parser.add_argument("version", metavar="VERSION", help=VERSION)
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    option(parser, "version", "VERSION", VERSION)
+    flag(parser, "--yes", "do not ask for confirmation")
     about = "Roll back the writes of dead writers, and finish the plans of dead services."
     parser = add_table_command(commands, "rollback", _rollback, about)
-    parser.add_argument("instant", nargs="?", metavar="INSTANT", help="roll back only this pending write")
-    parser.add_argument("--force", action="store_true", help="with INSTANT: roll it back even if its writer is alive")
+    option(parser, "instant", "INSTANT", "roll back only this pending write", nargs="?")
+    flag(parser, "--force", "with INSTANT: roll it back even if its writer is alive")
     about = "Write the settings of shared writers into the table, where JVM Hudi's Spark writers read them."
     parser = add_table_command(commands, "share", _share, about)
     text = "state that all writers ran in UTC; needed for a copy of a table whose files have new times"
-    parser.add_argument("--all-in-utc", action="store_true", help=text)
-    parser.add_argument("--dry-run", action="store_true", help="only show the properties that would be set")
+    flag(parser, "--all-in-utc", text)
+    flag(parser, "--dry-run", "only show the properties that would be set")
     about = "Remove the settings of `share` from a table that has one JVM writer again. Stop all other writers first."
     parser = add_table_command(commands, "unshare", _unshare, about)
-    parser.add_argument("--dry-run", action="store_true", help="only show the properties that would be removed")
+    flag(parser, "--dry-run", "only show the properties that would be removed")
     about = "Remove the metadata table of JVM Hudi, which would hide the commits of Python writers."
     add_table_command(commands, "retire-metadata", _retire, about)
     about = "Record the bucket index of a JVM writer in the properties. All keys are read first, to check it."
     parser = add_table_command(commands, "adopt-buckets", _adopt, about)
-    parser.add_argument("buckets", type=positive, metavar="N", help="the JVM writer's hoodie.bucket.index.num.buckets")
+    option(parser, "buckets", positive, "the JVM writer's hoodie.bucket.index.num.buckets")
     add_bucket_by(parser)
 
 
@@ -58,14 +58,10 @@ def _add_clean(commands: Commands) -> None:
     """Register `clean` with its options."""
     parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
     keep = parser.add_mutually_exclusive_group()
-    keep.add_argument(
-        "--commits", type=positive, metavar="N", help="keep the files that the last N commits need (default: 10)"
-    )
-    keep.add_argument(
-        "--hours", type=hours, metavar="H", help="keep the files that a read as of the last H hours needs"
-    )
-    keep.add_argument("--versions", type=positive, metavar="N", help="keep N versions of each file group")
-    parser.add_argument("--dry-run", action="store_true", help="only show the files that would be removed")
+    option(keep, "--commits", positive, "keep the files that the last N commits need (default: 10)")
+    option(keep, "--hours", hours, "keep the files that a read as of the last H hours needs")
+    option(keep, "--versions", positive, "keep N versions of each file group")
+    flag(parser, "--dry-run", "only show the files that would be removed")
 
 
 def _add_compact(commands: Commands) -> None:
@@ -77,15 +73,11 @@ def _add_compact(commands: Commands) -> None:
 def _add_plan_options(parser: Any, participle: str) -> None:
     """Add the options to schedule, run or remove a plan."""
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--schedule", action="store_true", help=f"only plan what will be {participle}")
-    choice.add_argument(
-        "--run", dest="scheduled", metavar="INSTANT", help="run this plan, or continue it if its executor died"
-    )
-    choice.add_argument("--unschedule", metavar="INSTANT", help="remove this plan; no row changes")
-    choice.add_argument(
-        "--unschedule-after", type=hours, metavar="HOURS", help="remove all plans that no executor has run for HOURS"
-    )
-    choice.add_argument("--dry-run", action="store_true", help=f"only show what would be {participle}")
+    flag(choice, "--schedule", f"only plan what will be {participle}")
+    option(choice, "--run", "INSTANT", "run this plan, or continue it if its executor died", dest="scheduled")
+    option(choice, "--unschedule", "INSTANT", "remove this plan; no row changes")
+    option(choice, "--unschedule-after", hours, "remove all plans that no executor has run for HOURS", metavar="HOURS")
+    flag(choice, "--dry-run", f"only show what would be {participle}")
 
 
 def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
@@ -130,22 +122,9 @@ def _add_cluster(commands: Commands) -> None:
     """Register `cluster` with its options."""
     about = "Join small files of each partition into larger, sorted ones. Concurrent writes of these files give way."
     parser = add_table_command(commands, "cluster", _cluster, about)
-    parser.add_argument(
-        "--sort-by", action="append", default=[], metavar="COLUMN", help="sort by this column; repeatable"
-    )
-    parser.add_argument(
-        "--target-file-bytes",
-        type=positive,
-        default=TARGET_FILE_BYTES,
-        metavar="N",
-        help="bytes of a new file (default: 128 MiB)",
-    )
-    parser.add_argument(
-        "--small-file-bytes",
-        type=positive,
-        metavar="N",
-        help="join files of fewer bytes (default: half of --target-file-bytes)",
-    )
+    option(parser, "--sort-by", "COLUMN", "sort by this column; repeatable", [], action="append")
+    option(parser, "--target-file-bytes", positive, "bytes of a new file (default: 128 MiB)", TARGET_FILE_BYTES)
+    option(parser, "--small-file-bytes", positive, "join files of fewer bytes (default: half of --target-file-bytes)")
     _add_plan_options(parser, "joined")
 
 
@@ -182,11 +161,9 @@ def _add_archive(commands: Commands) -> None:
     """Register `archive` with its options."""
     about = "Move the oldest instants from the timeline into the archive; their rows stay."
     parser = add_table_command(commands, "archive", _archive, about)
-    parser.add_argument("--keep-min", type=positive, metavar="N", help="commits that stay (default: 20)")
-    parser.add_argument(
-        "--keep-max", type=positive, metavar="N", help="archive only if there are more commits (default: 30)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be archived")
+    option(parser, "--keep-min", positive, "commits that stay (default: 20)")
+    option(parser, "--keep-max", positive, "archive only if there are more commits (default: 30)")
+    flag(parser, "--dry-run", "only show what would be archived")
 
 
 def _archive(arguments: Any) -> CommandAnswer:

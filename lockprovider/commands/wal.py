@@ -10,7 +10,17 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, check_url
 from fsspec_cas.command import storage_options
-from lockprovider.commands.arguments import Commands, add_command, add_group, pause, positive, say, seconds
+from lockprovider.commands.arguments import (
+    Commands,
+    add_command,
+    add_group,
+    flag,
+    option,
+    pause,
+    positive,
+    say,
+    seconds,
+)
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS
 from lockprovider.wal import LogBatch, LogReader, Position, Wal
 
@@ -29,53 +39,35 @@ def add_wal(commands: Commands) -> None:
     wal = add_group(commands, "wal", "Append to a shared log and read it. The log is a ring of objects.", _EXAMPLES)
     create = _command(wal, "create", _create, "Create the log; does nothing if it exists with the same settings.")
     how = create.add_mutually_exclusive_group()
-    how.add_argument(
-        "--slots", type=positive, default=SLOTS, metavar="N", help=f"objects in the ring (default: {SLOTS})"
-    )
-    how.add_argument("--write-once", action="store_true", help="write each object once instead of using a ring")
+    option(how, "--slots", positive, f"objects in the ring (default: {SLOTS})", SLOTS)
+    flag(how, "--write-once", "write each object once instead of using a ring")
     create.add_argument(
         "--retain", choices=RETAIN, default=RETAIN[0], help="which readers the ring waits for (default: %(default)s)"
     )
     append = _command(wal, "append", _append, "Append records: the arguments, or each line of stdin.")
-    append.add_argument("records", nargs="*", metavar="RECORD", help="a record, as text")
-    append.add_argument(
-        "--producer", metavar="NAME", help="number the records, so that a repeated command appends none twice"
-    )
-    append.add_argument("--first", type=positive, metavar="N", help="the number of the first record (default: 1)")
-    append.add_argument(
-        "--fence", type=positive, metavar="EPOCH", help="lead under this epoch; an older one is refused"
-    )
+    option(append, "records", "RECORD", "a record, as text", nargs="*")
+    option(append, "--producer", "NAME", "number the records, so that a repeated command appends none twice")
+    option(append, "--first", positive, "the number of the first record (default: 1)")
+    option(append, "--fence", positive, "lead under this epoch; an older one is refused", metavar="EPOCH")
     for name, run, text in (
         ("read", _read, "Show the records up to the end of the log."),
         ("tail", _tail, "Show new records until Ctrl-C."),
     ):
         parser = _command(wal, name, run, text)
         begins = "oldest" if name == "read" else "end"
-        parser.add_argument(
-            "--start", default=begins, metavar="WHERE", help=f"oldest, end, or SLOT:OFFSET (default: {begins})"
-        )
-        parser.add_argument(
-            "--reader", metavar="NAME", help="start at this reader's position, and commit it after each batch"
-        )
+        option(parser, "--start", "WHERE", f"oldest, end, or SLOT:OFFSET (default: {begins})", begins)
+        option(parser, "--reader", "NAME", "start at this reader's position, and commit it after each batch")
         if name == "tail":
-            parser.add_argument(
-                "--idle", type=pause, default=1.0, metavar="S", help="longest pause between reads (default: 1)"
-            )
-            parser.add_argument("--timeout", type=seconds, metavar="S", help="end after S seconds without a record")
+            option(parser, "--idle", pause, "longest pause between reads (default: 1)", 1.0)
+            option(parser, "--timeout", seconds, "end after S seconds without a record")
     trim = _command(wal, "trim", _trim, "Allow old slots to be overwritten.")
-    trim.add_argument(
-        "--before", metavar="SLOT:OFFSET", help="the first position to keep (default: that of the slowest reader)"
-    )
+    option(trim, "--before", "SLOT:OFFSET", "the first position to keep (default: that of the slowest reader)")
     seal = _command(wal, "seal", _seal, "Seal the log: it takes no more records, and its readers are notified.")
-    seal.add_argument(
-        "--successor",
-        metavar="URL",
-        help="the log that continues this one; the log sends its writers and readers there",
-    )
-    seal.add_argument("--fence", type=positive, metavar="EPOCH", help="seal under this epoch; an older one is refused")
+    option(seal, "--successor", "URL", "the log that continues this one; the log sends its writers and readers there")
+    option(seal, "--fence", positive, "seal under this epoch; an older one is refused", metavar="EPOCH")
     _command(wal, "info", _info, "Show the log's length, leader, producers and readers.")
     drop = _command(wal, "drop", _drop, "Forget a reader, so that the ring no longer waits for it.")
-    drop.add_argument("reader", metavar="NAME", help="the reader's name, as `info` shows it")
+    option(drop, "reader", "NAME", "the reader's name, as `info` shows it")
 
 
 def _command(commands: Commands, name: str, run: Callable[[Any], None], text: str) -> argparse.ArgumentParser:

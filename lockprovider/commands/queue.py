@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -243,11 +242,9 @@ def _run(words: list[str], job: Job) -> None:
     child = subprocess.Popen(  # noqa: S603 - its purpose
         words, stdin=subprocess.PIPE, env={**os.environ, **more}, start_new_session=True
     )
-    feeding = Worker(partial(_feed, child, body), "queue-feed")
-    feeding.start()
-    while True:
+    while child.returncode is None:
         try:
-            code = child.wait(_LOOK_S)
+            child.communicate(body, _LOOK_S)
         except subprocess.TimeoutExpired:
             try:
                 job.check()
@@ -256,20 +253,10 @@ def _run(words: list[str], job: Job) -> None:
                     os.killpg(child.pid, signal.SIGTERM)
                 child.wait()
                 raise
-        else:
-            break
-    feeding.join()
-    if code == LATER:
+    if child.returncode == LATER:
         job.nack(error="later", counts=False)
-    elif code:
+    elif code := child.returncode:
         raise RuntimeError(f"exit code {code}" if code > 0 else f"ended by signal {-code}")
-
-
-def _feed(child: subprocess.Popen[bytes], body: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        if child.stdin is not None:
-            with child.stdin as pipe:
-                pipe.write(body)
 
 
 def _body_text(body: Any) -> str:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Protocol
 
@@ -102,14 +102,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
     if result.why:
         complain("lockprovider", result.why)
     if arguments.json:  # stdout belongs to the command
-        shown = {
-            "outcome": result.outcome,
-            "code": result.code,
-            "epoch": result.epoch,
-            "held_s": result.held_s,
-            "reason": result.reason,
-        }
-        print(json.dumps({**shown, "why": result.why}), file=sys.stderr, flush=True)
+        print(json.dumps(asdict(result)), file=sys.stderr, flush=True)
     return result.code
 
 

@@ -16,11 +16,9 @@ from fsspec_cas import (
     InvalidInput,
     Lost,
     Machine,
-    Store,
     Unavailable,
     Unknown,
     Won,
-    World,
 )
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
@@ -138,20 +136,28 @@ def _watch(arguments: Any) -> int:
     A silent store is reported once, and read again.
     """
     at, world = _place(arguments), Machine()
-    watcher = _Watcher(at.store, at.path, world, arguments.timeout)
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
+    content: Content | None = None
+    record: LockRecord | None = None
+    before: RecordState | None = None
     reached = True
     while True:
         try:
-            changes = watcher.look()
+            content = at.store.read_or_none(at.path, content, timeout=arguments.timeout)
             reached = True
         except Unavailable as error:
-            changes = []
             if reached:
                 complain("lockprovider", f"{error}; retrying")
             reached = False
-        for change in changes:
-            _tell(arguments, at, change, world.now_ms())
+        else:
+            after = None if content is None else LockRecord.decode(content.data, at.path)
+            state = state_at(after, world.now_ms())
+            changes = [Change(state, after)] if before is None else changes_between(record, after)
+            if before is not None and state == "lapsed" and (changes or before != "lapsed"):
+                changes.append(Change("lapsed", after))
+            record, before = after, state
+            for change in changes:
+                _tell(arguments, at, change, world.now_ms())
         if end_s is not None and world.monotonic_s() + arguments.every > end_s:
             return DONE
         world.sleep(arguments.every)
@@ -160,30 +166,6 @@ def _watch(arguments: Any) -> int:
 def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
     fields = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
     say(arguments, fields, f"{moment(now_ms)}  {describe(change)}")
-
-
-class _Watcher:
-    """Reads a lock record repeatedly, and caches the last state."""
-
-    def __init__(self, store: Store, path: str, world: World, timeout_s: float) -> None:
-        self._store, self._path, self._world, self._timeout_s = store, path, world, timeout_s
-        self._seen: Content | None = None
-        self._record: LockRecord | None = None
-        self._state: RecordState | None = None
-
-    def look(self) -> list[Change]:
-        """Read the record; return the changes since the last call, or first the present state.
-
-        Caches the record and its state.
-        """
-        content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
-        after = None if content is None else LockRecord.decode(content.data, self._path)
-        before, state = self._state, state_at(after, self._world.now_ms())
-        changes = [Change(state, after)] if before is None else changes_between(self._record, after)
-        if before is not None and state == "lapsed" and (changes or before != "lapsed"):
-            changes.append(Change("lapsed", after))
-        self._seen, self._record, self._state = content, after, state
-        return changes
 
 
 _BREAK_MORE = """The command shows the lock record, asks, and marks that record as released by a conditional write. If

@@ -213,14 +213,14 @@ def test_deletes_of_a_transaction_are_blind_if_all_have_values(table: Table) -> 
 def test_doctor_names_groups_of_logs_alone(table: Table) -> None:
     as_the_jvm_does(table, (IN_BUCKET_0, "a", "theirs", 1)).commit()
     (found,) = told = bare(table)
-    assert (found.rule, found.state) == ("buckets", "note")
+    assert (found.rule, found.state) == ("services", "note")
     assert found.what.startswith("1 file groups"), told
     table.compact()
     assert bare(table) == []
 
 
 def bare(table: Table) -> list[Any]:
-    return [one for _, _, found in diagnose(table) for one in found if "have only log files" in one.what]
+    return [one for _, _, found in diagnose(table) for one in found if "log files but no base file" in one.what]
 
 
 def test_transaction_that_reads_is_ordinary_and_may_conflict(table: Table) -> None:

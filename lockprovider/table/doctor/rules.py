@@ -311,12 +311,6 @@ def buckets(facts: Facts) -> _Found:
         what = f"{len(paths)} file groups share bucket {bucket} of partition {partition or '.'!r}"
         mend = "restore the table, or overwrite the partition: until then writers fail, and keys may be duplicated"
         yield from _listed(_WRONG, paths if len(paths) > 1 else [], what, mend)
-    bare = [file_slice.paths[0] for file_slice in facts.slices if not file_slice.path]
-    what = (
-        f"{len(bare)} file groups have only log files: JVM readers see none of their rows while the earliest write in "
-        "them is pending"
-    )
-    yield from _listed(_NOTE, bare, what, "run `lockprovider table compact URL`, which writes their base files")
     what = f"{sum(facts.misplaced.values())} rows are not in the bucket of their key"
     mend = "find the writer with other index settings; overwrite these partitions with all their rows"
     yield from _listed(_WRONG, facts.misplaced, what, mend)

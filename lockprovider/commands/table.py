@@ -79,6 +79,7 @@ def _add_create(commands: Commands) -> None:
         "Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)",
         READABLE_VERSIONS[0],
         choices=READABLE_VERSIONS,
+        metavar=None,
     )
     parser.add_argument("--name", help="the table's name (default: the folder's)")
     flag(parser, "--hive-style", "name partition folders like city=rome")

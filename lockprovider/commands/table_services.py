@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Sequence
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -107,14 +107,11 @@ def _compact(arguments: Any) -> CommandAnswer:
     planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
         return planned
-    results = (
-        (table.run_compaction(arguments.scheduled),)
-        if arguments.scheduled
-        else table.compact(dry_run=arguments.dry_run)
-    )
+    begin, dry_run = arguments.scheduled, arguments.dry_run
+    results = (table.run_compaction(begin),) if begin else table.compact(dry_run=dry_run)
     rows = [(result.instant, result.completion, *group) for result in results for group in result.file_groups]
-    word = "would merge" if arguments.dry_run else "merged"
-    title = f"{word} {sum(result.log_files for result in results)} log files of {len(rows)} file groups"
+    logs = sum(result.log_files for result in results)
+    title = f"{_did(arguments, 'merge')} {logs} log files of {len(rows)} file groups"
     return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group"), rows)
 
 
@@ -138,22 +135,17 @@ def _cluster(arguments: Any) -> CommandAnswer:
     planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
     if planned is not None:
         return planned
-    results = (
-        (table.run_clustering(arguments.scheduled),)
-        if arguments.scheduled
-        else table.cluster(*options, dry_run=arguments.dry_run)
-    )
+    begin, dry_run = arguments.scheduled, arguments.dry_run
+    results = (table.run_clustering(begin),) if begin else table.cluster(*options, dry_run=dry_run)
     rows = [
         (result.instant, result.completion, *group, state)
         for result in results
         for state, groups in (("ended", result.file_groups), ("new", result.new_file_groups))
         for group in groups
     ]
-    old, new = (
-        sum(len(result.file_groups) for result in results),
-        sum(len(result.new_file_groups) for result in results),
-    )
-    title = f"would join {old} files" if arguments.dry_run else f"joined {old} files into {new}"
+    counts = Counter(state for *_, state in rows)
+    old, new = counts["ended"], counts["new"]
+    title = f"would join {old} files" if dry_run else f"joined {old} files into {new}"
     return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group", "state"), rows)
 
 
@@ -172,16 +164,20 @@ def _archive(arguments: Any) -> CommandAnswer:
     keep = None if limits == (None, None) else KeepActive.of(*limits)
     result = table.archive(keep, dry_run=arguments.dry_run)
     fields = {"archived": list(result.instants), "held": result.held}
-    title = f"{'would archive' if arguments.dry_run else 'archived'} {len(result.instants)} instants"
+    title = f"{_did(arguments, 'archive')} {len(result.instants)} instants"
     below = f"no more, because {result.held}" if result.held else ""
     rows = tuple((name,) for name in result.instants)
     return CommandAnswer(fields, title, ("instant",), rows, below)
 
 
 def _clean(arguments: Any) -> CommandAnswer:
-    results = opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
-    word = "would remove" if arguments.dry_run else "removed"
-    return _removed(word, [(result.instant or result.policy, result.files) for result in results])
+    rows = [
+        (result.instant or result.policy, partition or ".", name)
+        for result in opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
+        for partition, names in result.files.items()
+        for name in names
+    ]
+    return CommandAnswer.of_rows(f"{_did(arguments, 'remove')} {len(rows)} files", ("by", "partition", "file"), rows)
 
 
 def _policy(arguments: Any) -> Policy | None:
@@ -192,9 +188,8 @@ def _policy(arguments: Any) -> Policy | None:
     return None if arguments.commits is None else KeepCommits(arguments.commits)
 
 
-def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
-    rows = [(by, part or ".", name) for by, files in cleans for part, names in files.items() for name in names]
-    return CommandAnswer.of_rows(f"{word} {len(rows)} files", ("by", "partition", "file"), rows)
+def _did(arguments: Any, verb: str) -> str:
+    return f"would {verb}" if arguments.dry_run else f"{verb.removesuffix('e')}ed"
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
@@ -282,8 +277,7 @@ def _share(arguments: Any) -> CommandAnswer:
 def _unshare(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).unshare(dry_run=arguments.dry_run)
     fields = {"removed": [{"key": change.key, "found": change.found} for change in changes]}
-    word = "would remove" if arguments.dry_run else "removed"
-    title = f"{word} {len(changes)} properties" if changes else "no settings of `share` to remove"
+    title = f"{_did(arguments, 'remove')} {len(changes)} properties" if changes else "no settings of `share` to remove"
     rows = tuple((change.key, change.found or "") for change in changes)
     return CommandAnswer(fields, title, ("property", "was"), rows)
 

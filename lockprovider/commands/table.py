@@ -75,7 +75,7 @@ def _add_create(commands: Commands) -> None:
     option(
         parser,
         "--table-version",
-        int,
+        positive,
         "Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)",
         READABLE_VERSIONS[0],
         choices=READABLE_VERSIONS,

@@ -30,6 +30,9 @@ CODES = f"""exit codes:
 {OPTIONS_HELP}"""
 
 
+RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"  # the usage of a command that runs another
+
+
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
     """Add a command that has subcommands, and return the object that they are added to."""
     parent = commands.add_parser(
@@ -51,10 +54,11 @@ def add_command(
     *,
     codes: str = CODES,
     more: str = "",
+    usage: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command about an object at a URL, described by the text `url`; return its parser.
 
-    `run` returns the exit code; None: `DONE`.
+    `run` returns the exit code; None: `DONE`. `usage`: what may follow the command's name.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -63,6 +67,7 @@ def add_command(
         epilog=codes,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.usage = f"{parser.prog} {usage}" if usage else None
     parser.set_defaults(run=lambda arguments: run(arguments) or DONE)
     parser.add_argument("url", metavar="URL", help=url)
     add_storage_options(parser)

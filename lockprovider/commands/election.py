@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec_cas import Unavailable
 from fsspec_cas.command import REFUSED, complain, storage_options
-from lockprovider.commands.arguments import Commands, add_command, flag, option, parse_json, pause, say, seconds
+from lockprovider.commands.arguments import RUNS, Commands, add_command, flag, option, parse_json, pause, say, seconds
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     SIGNALLED,
@@ -49,8 +49,7 @@ _TEXT_HINT = """: write text as '"text"'"""
 def add_elect(commands: Commands) -> None:
     """Register `elect`."""
     text = "Run a command while this process leads an election, anew in each of its terms."
-    elect = add_command(commands, "elect", _elect, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE)
-    elect.usage = "lockprovider elect URL [options] -- COMMAND [ARGUMENT ...]"
+    elect = add_command(commands, "elect", _elect, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE, usage=RUNS)
     option(elect, "--name", "NAME", "this candidate's name (default: host and process)")
     option(elect, "--value", "JSON", "a value to publish while this candidate leads")
     option(elect, "--timeout", seconds, "seconds to wait to be elected (default: for ever)")
@@ -125,9 +124,7 @@ def _leader(arguments: Any) -> int | None:
 
 
 def _fields(leader: Leader | None) -> dict[str, Any]:
-    if leader is None:
-        return {"name": None, "value": None, "epoch": None, "since_ms": None}
-    return {"name": leader.name, "value": leader.value, "epoch": leader.epoch, "since_ms": leader.since_ms}
+    return {name: getattr(leader, name, None) for name in ("name", "value", "epoch", "since_ms")}
 
 
 def _leader_text(leader: Leader) -> str:

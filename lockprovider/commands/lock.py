@@ -23,7 +23,7 @@ from fsspec_cas import (
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
 from lockprovider.commands.arguments import (
-    CODES,
+    RUNS,
     Commands,
     add_command,
     confirmed,
@@ -72,8 +72,9 @@ def add(commands: Commands) -> None:
     )
     text = "Show the holder of the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
-    run = _command(commands, "run", _run, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE)
-    run.usage = "lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"
+    run = _command(
+        commands, "run", _run, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS
+    )
     option(run, "--timeout", seconds, "seconds to wait for the lock; 0 tries once (default: 60)")
     option(run, "--validity", seconds, "seconds that a lease lasts without renewal (default: 300)")
     option(run, "--renew", seconds, "seconds between renewals (default: a tenth of --validity)")
@@ -98,10 +99,10 @@ def add(commands: Commands) -> None:
 
 
 def _command(
-    commands: Commands, name: str, run: Callable[[Any], int | None], text: str, *, more: str, codes: str = CODES
+    commands: Commands, name: str, run: Callable[[Any], int | None], text: str, **more: str
 ) -> argparse.ArgumentParser:
     url = "the table, or any folder: s3://bucket/table; options such as `?on=` may follow"
-    parser = add_command(commands, name, run, text, url, codes=codes, more=more)
+    parser = add_command(commands, name, run, text, url, **more)
     on = f"path of the lock's object below URL (default: {HUDI_LOCK_PATH})"
     option(parser, "--on", "PATH", on)
     return parser

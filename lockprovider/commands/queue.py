@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -11,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -20,6 +20,7 @@ from fsspec_cas.command import complain, storage_options
 from fsspec_cas.waiting import Worker
 from lockprovider.commands.arguments import (
     CODES,
+    RUNS,
     Commands,
     add_command,
     add_group,
@@ -42,6 +43,9 @@ _EXAMPLES = """examples:
   lockprovider queue work s3://bucket/backfill.json --threads 8 -- ./job.sh
   lockprovider queue stat s3://bucket/backfill.json
   lockprovider queue redrive s3://bucket/backfill.json"""
+
+
+_command = partial(add_command, url="the queue's object: s3://bucket/backfill.json")
 
 
 def add_queue(commands: Commands) -> None:
@@ -71,8 +75,7 @@ def add_queue(commands: Commands) -> None:
     option(put, "--priority", integer, "higher ones are delivered first (default: 0)", 0)
     option(put, "--delay", seconds, "seconds until messages may be delivered (default: 0)", 0.0)
     option(put, "--fence", positive, "refuse messages if a newer epoch has put some", metavar="EPOCH")
-    work = _command(queue, "work", _work, "Run a command for each message.", _WORK_MORE)
-    work.usage = "lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
+    work = _command(queue, "work", _work, "Run a command for each message.", more=_WORK_MORE, usage=RUNS)
     option(work, "--threads", positive, "messages to process at the same time (default: 1)", 1)
     option(work, "--visible", seconds, "seconds that a claim lasts without heartbeat (default: the queue's)")
     flag(work, "--broker", "share one writer with the other processes of this machine that use --broker")
@@ -88,12 +91,6 @@ def add_queue(commands: Commands) -> None:
         queue, "purge", _purge, "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
     )
     option(purge, "--expected", whole, "the `rev` that `stat` has shown", metavar="REV", required=True)
-
-
-def _command(
-    commands: Commands, name: str, run: Callable[[Any], None], text: str, more: str = ""
-) -> argparse.ArgumentParser:
-    return add_command(commands, name, run, text, "the queue's object: s3://bucket/backfill.json", more=more)
 
 
 def _opened(arguments: Any) -> Queue:

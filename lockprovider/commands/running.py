@@ -18,28 +18,30 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, InvalidInput, Machine
 from fsspec_cas.command import OPTIONS_HELP, complain
 from fsspec_cas.waiting import Worker
 from lockprovider import LeaseLost, LockError
-from lockprovider.commands.arguments import option, seconds
+from lockprovider.commands.arguments import RUNS, option, seconds
 from lockprovider.recipes.errors import CoordinationError, TermLost
+
+if TYPE_CHECKING:
+    from lockprovider import Lease
+    from lockprovider.election import Term
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
 _CHECK_S = 5.0  # between checks, in case the heartbeat's thread hangs
-_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-_ENDS = {getattr(signal, name) for name in _PASSED_ON[:4] if hasattr(signal, name)}
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
 EXPECTED = (CasError, LockError, CoordinationError, OSError)  # errors whose text is a sentence for the user
-_FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
+_FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 
 
 def form(command: str) -> str:
     """Return the usage of a command that runs a command."""
-    return (
-        f"write -- between the options and the command: lockprovider {command} URL [options] -- COMMAND [ARGUMENT ...]"
-    )
+    return f"write -- between the options and the command: lockprovider {command} {RUNS}"
 
 
 def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
@@ -106,19 +108,6 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
     return result.code
 
 
-class LeaseOrTerm(Protocol):
-    """A lease or a term."""
-
-    epoch: int
-
-    @property
-    def deadline_s(self) -> float:
-        """Monotonic time, in seconds, until which the holder may rely on it."""
-
-    def check(self) -> None:
-        """Raise `LeaseLost` or `TermLost` if it is over."""
-
-
 @dataclass(slots=True)
 class CommandOrder:
     """A command with its signals, its grace (None: it is never killed), and the event that wakes its watcher."""
@@ -129,7 +118,7 @@ class CommandOrder:
     news: threading.Event = field(default_factory=threading.Event)
 
     def run(
-        self, environment: Mapping[str, str], result: CommandResult, held: LeaseOrTerm | None = None
+        self, environment: Mapping[str, str], result: CommandResult, held: Lease | Term | None = None
     ) -> CommandResult:
         """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
 
@@ -152,7 +141,7 @@ class CommandOrder:
             result.code, result.outcome, result.reason = LOST, "lost", lost.reason.value
         return result
 
-    def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
+    def run_under(self, held: Lease | Term, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
         """Run the command as `run` does, then call `give_back`; fill in and return `result`.
 
         Prints store, lock and recipe errors of `give_back`, and an interrupt of it.
@@ -173,7 +162,7 @@ class CommandOrder:
         return result
 
 
-def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
+def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
     """Wait until the command ends (None), or end it once the lease or term is lost, and return the loss."""
     world = Machine()
     while True:
@@ -205,7 +194,7 @@ class Signals:
         self._send: Callable[[int], None] = self._stop
         self._held: list[int] = []
         self._before = 0  # signals before the command started
-        self._ignored: frozenset[int] = frozenset()
+        self._ignored: frozenset[signal.Signals] = frozenset()
         self.asked_to_end = 0  # the last signal that asked for the end
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -229,8 +218,7 @@ class Signals:
 
         Signals that the terminal sends to a running command itself are not passed again.
         """
-        names = () if child.own_group else _FROM_TERMINAL
-        self._ignored = frozenset(getattr(signal, name) for name in names)
+        self._ignored = frozenset() if child.own_group else _FROM_TERMINAL
         self._send = child.send
         while self._held:
             number = self._held.pop(0)
@@ -254,10 +242,9 @@ def passed_signals() -> Iterator[Signals]:
     Ignored signals (nohup) stay ignored. Main thread only.
     """
     signals = Signals()
-    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        if before[number] is not signal.SIG_IGN:
+    before = {number: signal.getsignal(number) for number in _PASSED_ON}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
             signal.signal(number, signals.receive)
     try:
         yield signals
@@ -291,29 +278,26 @@ class Child:
     ) -> None:
         self._grace_s = grace_s
         self._on_end = on_end
-        self._own_group = not sys.stdin.isatty()
+        self.own_group = not sys.stdin.isatty()  # else the terminal's signals reach the command
         self._guard = self._start_guard()  # first, so that only the next line runs unguarded
         try:
             self._process = subprocess.Popen(  # noqa: S603 - its purpose
-                words, env={**os.environ, **environment}, start_new_session=self._own_group
+                words, env={**os.environ, **environment}, start_new_session=self.own_group
             )
             on_start()
         except BaseException:
             self._tell_guard(b"")
             raise
-        self._name_it()
+        with contextlib.suppress(BrokenPipeError):
+            assert self._guard.stdin is not None  # noqa: S101 - a pipe
+            self._guard.stdin.write(b"%d\n" % (-self._process.pid if self.own_group else self._process.pid))
         self.ended = threading.Event()
         Worker(self._wait, "command").start()
-
-    @property
-    def own_group(self) -> bool:
-        """Whether the terminal's signals miss the command."""
-        return self._own_group
 
     def send(self, number: int) -> None:
         """Send a signal to the command, or to its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the second for a group of zombies
-            if self._own_group:
+            if self.own_group:
                 os.killpg(self._process.pid, number)
             else:
                 os.kill(self._process.pid, number)
@@ -337,18 +321,11 @@ class Child:
         return subprocess.Popen(  # noqa: S603 - fixed words
             ["/bin/sh", "-c", _GUARD, "guard", "" if self._grace_s is None else f"{self._grace_s:.3f}"],
             stdin=subprocess.PIPE,
+            bufsize=0,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-
-    def _name_it(self) -> None:
-        pipe = self._guard.stdin
-        target = -self._process.pid if self._own_group else self._process.pid
-        with contextlib.suppress(BrokenPipeError):
-            if pipe is not None:
-                pipe.write(b"%d\n" % target)
-                pipe.flush()
 
     def _tell_guard(self, last: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):

@@ -19,6 +19,7 @@ from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import REFUSED, complain, storage_options
 from fsspec_cas.waiting import Worker
 from lockprovider.commands.arguments import (
+    RUNS,
     Commands,
     add_command,
     add_group,
@@ -98,8 +99,7 @@ def _add_terraform(state: Commands) -> None:
     """Register the commands for Terraform: `run`, `serve` and `lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
-    run = add_command(state, "run", _run, text, url, codes=_RUN_CODES, more=_RUN_MORE)
-    run.usage = "lockprovider state run URL [options] -- COMMAND [ARGUMENT ...]"
+    run = add_command(state, "run", _run, text, url, codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS)
     text = "Serve the state to Terraform's `http` backend on loopback until Ctrl-C."
     serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
     option(serve, "--port", whole, "port on 127.0.0.1 (default: a free one)", 0)

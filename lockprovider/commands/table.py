@@ -225,19 +225,8 @@ def _log(arguments: Any) -> CommandAnswer:
     commits = table.history()[::-1][: arguments.last]
     entries = [_commit(commit) for commit in commits]
     columns = ("completed", "instant", "operation", "inserted", "updated", "deleted", "files", "extra")
-    rows = tuple(tuple(_short(entry[name]) for name in columns) for entry in entries)
+    rows = tuple(tuple((entry | {"files": len(entry["files"])})[name] for name in columns) for entry in entries)
     return CommandAnswer(entries, f"{len(entries)} commits of {table.url}, the latest first", columns, rows)
-
-
-def _short(cell: object) -> object:
-    """Shorten a cell for display: a list to its length, a dict to `key=value, ...`; return others unchanged."""
-    match cell:
-        case list():
-            return len(cell)
-        case dict():
-            return ", ".join(f"{key}={value}" for key, value in cell.items())
-        case _:
-            return cell
 
 
 def _commit(commit: Commit) -> dict[str, Any]:

@@ -123,11 +123,13 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
 
 
 def _text(cell: object) -> str:
-    """Return a cell as text: None is empty, a list is joined by commas."""
+    """Return a cell as text: None is empty, a list or dict is joined by commas."""
     match cell:
         case None:
             return ""
         case list() | tuple():
             return ", ".join(map(str, cell))
+        case dict():
+            return ", ".join(f"{key}={value}" for key, value in cell.items())
         case _:
             return str(cell)

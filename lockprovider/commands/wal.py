@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from fsspec_cas import InvalidInput, check_url
@@ -32,6 +32,9 @@ _EXAMPLES = """examples:
   lockprovider wal info s3://bucket/orders
   lockprovider wal trim s3://bucket/orders --before 17:1200
   lockprovider wal seal s3://bucket/orders --successor s3://bucket/orders-2027"""
+
+
+_command = partial(add_command, url="the log's folder: s3://bucket/orders")
 
 
 def add_wal(commands: Commands) -> None:
@@ -70,10 +73,6 @@ def add_wal(commands: Commands) -> None:
     option(drop, "reader", "NAME", "the reader's name, as `info` shows it")
 
 
-def _command(commands: Commands, name: str, run: Callable[[Any], None], text: str) -> argparse.ArgumentParser:
-    return add_command(commands, name, run, text, "the log's folder: s3://bucket/orders")
-
-
 def _opened(arguments: Any) -> Wal:
     return Wal.open(arguments.url, storage_options=storage_options(arguments))
 
@@ -93,14 +92,12 @@ def _append(arguments: Any) -> None:
     if arguments.first is not None and producer is None:
         raise InvalidInput("--first needs --producer NAME, whose records it numbers")
     first = None if producer is None else arguments.first or 1
-    if arguments.fence is not None:
-        with log.lead(fence=arguments.fence, producer=producer) as out:
-            results = out.append_many(data, first=first)
-    elif producer is not None:
-        with log.appender(producer) as out:
-            results = out.append_many(data, first=first)
-    else:
+    if arguments.fence is None and producer is None:
         results = log.append_many(data)
+    else:
+        fence = arguments.fence
+        with log.appender(producer) if fence is None else log.lead(fence=fence, producer=producer) as out:
+            results = out.append_many(data, first=first)
     again = sum(result.again for result in results)
     added = len(results) - again
     end = next((str(result.position) for result in reversed(results) if result.position is not None), None)

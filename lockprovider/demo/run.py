@@ -307,17 +307,15 @@ class Processes:
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
-        self._roles, self._folder = job.roles, folder
-        self._arguments = (target, job)
+        self._job, self._folder, self._target = job, folder, target
 
     def __enter__(self) -> Processes:
         spawning = multiprocessing.get_context("spawn")
-        target, job = self._arguments
         with contextlib.ExitStack() as undo:
             undo.push(self.__exit__)
-            for role in self._roles:
+            for role in self._job.roles:
                 ours, theirs = spawning.Pipe()
-                arguments = (target, role, job, theirs, str(self._folder / f"{role}.log"))
+                arguments = (self._target, role, self._job, theirs, str(self._folder / f"{role}.log"))
                 process = spawning.Process(target=_begin, args=arguments, name=role)
                 process.start()
                 theirs.close()
@@ -591,11 +589,12 @@ def run(job: Job, out: Path | None) -> Report:
     """
     world = Machine()
     started_s = world.monotonic_s()
-    folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
-    job = replace(job, url=check_target(job.url or str(folder / "table"), job.storage_options))
+    url = check_target(job.url, job.storage_options) if job.url else ""
     java, flights = find_java(), proof.load()
     if importlib.util.find_spec("pyspark") is None:
         raise ImportError("pyspark", name="pyspark")
+    folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
+    job = replace(job, url=url or str(folder / "table"))
     os.environ["JAVA_HOME"] = str(java.home)  # the processes use this Java, too
     tracks = {role: Track(role) for role in job.roles}
     table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"
@@ -692,14 +691,9 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
             *(f"-{name}.port={port}" for name, port in zip(services, ports, strict=False)),
             *(f"-{name}.port.grpc={port}" for name, port in zip(services, ports[len(services) :], strict=True)),
             *(f"-{name}.localSocket={folder}/{name}.sock" for name in ("filer", "s3")),
-            *(
-                "-ip=127.0.0.1",
-                "-ip.bind=127.0.0.1",
-                f"-dir={folder}/data",
-                "-bucket=demo",
-                "-s3.autoCreateBucket=false",
-            ),
-            *("-master.telemetry=false", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}/data", "-bucket=demo"),
+            *("-s3.autoCreateBucket=false", "-master.telemetry=false", "-admin.ui=false", "-webdav=false"),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0"),
         ]
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         environ = keep | {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -28,6 +29,12 @@ def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> R
 def test_demo_that_cannot_start_prints_one_sentence(words, capsys):
     assert cli.main(["demo", *words]) == 2
     assert capsys.readouterr().err.startswith("lockprovider: ")
+
+
+def test_refused_demo_leaves_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cli.main(["demo", "--url", "memory://t"]) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_is_good_only_if_all_finished_and_the_proof_holds():

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -141,10 +142,8 @@ def _no_number(text: str) -> float:
 
 
 def _stat(arguments: Any) -> None:
-    stat = _opened(arguments).stat()
-    fields = {"ready": stat.ready, "delayed": stat.delayed, "claimed": stat.claimed, "dead": stat.dead}
-    more = {"put": stat.put, "bytes": stat.bytes, "rev": stat.rev, "segments": stat.segments}
-    say(arguments, {**fields, **more}, "\n".join(f"{name:<8} {value}" for name, value in (fields | more).items()))
+    fields = asdict(_opened(arguments).stat())
+    say(arguments, fields, "\n".join(f"{name:<8} {value}" for name, value in fields.items()))
 
 
 def _peek(arguments: Any) -> None:
@@ -158,14 +157,9 @@ def _dead(arguments: Any) -> None:
 def _show(arguments: Any, letters: list[Letter]) -> None:
     """Print each letter's number, body and error, as text or JSON."""
     for letter in letters:
-        body = _body_text(letter.body)
-        fields = {"n": letter.n, "body": body if isinstance(letter.body, bytes) else letter.body, "key": letter.key}
-        fields |= {"priority": letter.priority, "attempts": letter.attempts, "error": letter.error, "why": letter.why}
-        say(
-            arguments,
-            fields,
-            f"{letter.n:>6}  {body}{f'  ({letter.why or letter.error})' if letter.why or letter.error else ''}",
-        )
+        body, why = _body_text(letter.body), letter.why or letter.error
+        fields = asdict(letter) | ({"body": body} if isinstance(letter.body, bytes) else {})
+        say(arguments, fields, f"{letter.n:>6}  {body}{f'  ({why})' if why else ''}")
 
 
 def _redrive(arguments: Any) -> None:

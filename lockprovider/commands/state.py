@@ -227,8 +227,7 @@ def _who(arguments: Any) -> int | None:
         _say_holder(arguments)
         return None
     who = _opened(arguments).who()
-    fields = {"state": who.state, "by": who.by, "since_ms": who.since_ms, "reason": who.reason}
-    fields["valid_until_ms"] = who.valid_until_ms
+    fields = {name: getattr(who, name) for name in ("state", "by", "since_ms", "reason", "valid_until_ms")}
     words = "not being edited" if who.state != "held" else _editing(who)
     say(arguments, fields, words)
     return None
@@ -277,13 +276,7 @@ def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
 
 def _fields(revision: Revision[Any], *, value: bool = False) -> dict[str, Any]:
     """Return a revision's fields for JSON, with its encoded value if `value` is set."""
-    fields = {
-        "serial": revision.serial,
-        "by": revision.by,
-        "at_ms": revision.at_ms,
-        "reason": revision.reason,
-        "epoch": revision.epoch,
-    }
+    fields = {name: getattr(revision, name) for name in ("serial", "by", "at_ms", "reason", "epoch")}
     return {**fields, "value": _Stored().encode(revision.value)} if value else fields
 
 

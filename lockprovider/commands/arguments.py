@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options
+from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options, complain
 from fsspec_cas.given import LARGEST_NUMBER
 
 Commands = Any  # argparse's own type is private
@@ -150,7 +150,7 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return whether `--yes` is given, or the user types yes after this question on stderr.
+    """Return whether `--yes` is given, or the user types yes after this question on stderr; prints a refusal.
 
     InvalidInput: stdin is no terminal; it names the command `check`, which shows what the question is about.
     """
@@ -159,4 +159,7 @@ def confirmed(arguments: Any, question: str, check: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput(f"no terminal to ask for confirmation: check with `lockprovider {check}`, then add --yes")
     print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == "yes"
+    if sys.stdin.readline().strip() == "yes":
+        return True
+    complain("lockprovider", "not confirmed; nothing was changed")
+    return False

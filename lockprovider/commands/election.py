@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+from functools import partial
 from typing import Any
 
 from fsspec_cas import Unavailable
@@ -49,17 +50,14 @@ _TEXT_HINT = """: write text as '"text"'"""
 def add_elect(commands: Commands) -> None:
     """Register `elect`."""
     text = "Run a command while this process leads an election, anew in each of its terms."
-    elect = add_command(commands, "elect", _elect, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE, usage=RUNS)
+    command = partial(reported, work=_elected)
+    elect = add_command(commands, "elect", command, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE, usage=RUNS)
     option(elect, "--name", "NAME", "this candidate's name (default: host and process)")
     option(elect, "--value", "JSON", "a value to publish while this candidate leads")
     option(elect, "--timeout", seconds, "seconds to wait to be elected (default: for ever)")
     option(elect, "--validity", seconds, "seconds that a term lasts without renewal (default: 30)", VALIDITY_S)
     add_grace(elect)
     flag(elect, "--once", "exit when the term is lost instead of standing again")
-
-
-def _elect(arguments: argparse.Namespace) -> int:
-    return reported(arguments, _elected)
 
 
 def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def add(commands: Commands) -> None:
     )
     text = "Show the holder of the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
+    command = partial(reported, work=_locked)
     run = _command(
-        commands, "run", _run, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS
+        commands, "run", command, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS
     )
     option(run, "--timeout", seconds, "seconds to wait for the lock; 0 tries once (default: 60)")
     option(run, "--validity", seconds, "seconds that a lease lasts without renewal (default: 300)")
@@ -195,7 +197,8 @@ def _break(arguments: Any) -> int:
         return _nothing_to_do(arguments, at, status)
     shown = "\n".join([f"lock     {at}", *lines(status)])
     if not confirmed(arguments, f"{shown}\nBreak it?", "status"):
-        return _refused(arguments, status, "not confirmed")
+        _say_seen(arguments, "refused", status, "")
+        return REFUSED
     return _break_seen(arguments, at, status)
 
 
@@ -352,10 +355,6 @@ When the lease is lost, the command gets TERM, and KILL after --grace seconds. B
 this holder stops before another may act. If this program is killed, the command is ended, and the lease lapses.
 
 Not promised: that no other process acts while this process or its machine is paused beyond the lease."""
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    return reported(arguments, _locked)
 
 
 def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,8 @@ def _add_terraform(state: Commands) -> None:
     """Register the commands for Terraform: `run`, `serve` and `lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
-    run = add_command(state, "run", _run, text, url, codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS)
+    command = partial(reported, work=_served)
+    run = add_command(state, "run", command, text, url, codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS)
     text = "Serve the state to Terraform's `http` backend on loopback until Ctrl-C."
     serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
     option(serve, "--port", whole, "port on 127.0.0.1 (default: a free one)", 0)
@@ -254,15 +256,10 @@ def _unlock(arguments: Any) -> int | None:
         return None
     words = _editing(shown)
     if not confirmed(arguments, f"{words}\nBreak it?", "state who"):
-        return _not_confirmed()
+        return REFUSED
     state.unlock(shown)
     say(arguments, {"outcome": "broken", "by": shown.by, "reason": shown.reason}, f"broken: the edit of {words}")
     return None
-
-
-def _not_confirmed() -> int:
-    complain("lockprovider", "not confirmed; nothing was broken")
-    return REFUSED
 
 
 def _parsed(data: bytes) -> Any:
@@ -299,10 +296,6 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
     state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
     state.read()  # raises for a wrong place before a command runs
     return StateServer(state, Machine().new_id(), port, on_rejected=lambda message: complain("lockprovider", message))
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    return reported(arguments, _served)
 
 
 def _served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
@@ -375,7 +368,7 @@ def _unlock_file(arguments: Any) -> int | None:
     if arguments.id is not None and arguments.id != shown.id:
         raise StateConflict(f"another client holds the lock: {_who_holds(shown)}; nothing was unlocked")
     if arguments.id is None and not confirmed(arguments, f"{_who_holds(shown)}\nBreak it?", "state who"):
-        return _not_confirmed()
+        return REFUSED
     lock.unlock(shown)
     say(arguments, {"outcome": "unlocked", **_lock_fields(shown)}, f"unlocked: {_who_holds(shown)}")
     return None

@@ -26,10 +26,10 @@ from lockprovider.commands.table_answers import (
     settings,
 )
 from lockprovider.commands.table_picture import bars, draw_timeline
-from lockprovider.storage_lock.audit import Tenure, analyse, places
+from lockprovider.storage_lock.audit import analyse, places
 from lockprovider.storage_lock.audit_log import read_files
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.instant import Action, InstantState
 from lockprovider.table.format.properties import READABLE_VERSIONS
 from lockprovider.table.read.consistent import Commit
 from lockprovider.table.spec import TableSpec
@@ -171,7 +171,8 @@ def _timeline(arguments: Any) -> CommandAnswer:
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
-    tenures = _tenures(table)
+    audit = read_files(table.store, places(HUDI_LOCK_PATH).folder, timeout_s=_AUDIT_S)
+    tenures = analyse(audit, Machine().now_ms()).tenures
     drawn = bars(table, tenures, last)
     holdings = [(tenure.start_ms, tenure.end_ms, tenure.owner) for tenure in tenures]
     picture = draw_timeline(drawn, f"{table.config().name} at {table.url}", holdings)
@@ -179,11 +180,6 @@ def _timeline(arguments: Any) -> CommandAnswer:
     fields = {"svg": str(arguments.svg), "instants": len(drawn), "holdings": len(tenures)}
     words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
     return CommandAnswer(fields, f"drew {len(drawn)} instants into {arguments.svg}{words}")
-
-
-def _tenures(table: Table) -> tuple[Tenure, ...]:
-    folder = places(HUDI_LOCK_PATH).folder
-    return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).tenures
 
 
 def _info(arguments: Any) -> CommandAnswer:
@@ -248,19 +244,14 @@ def _commit(commit: Commit) -> dict[str, Any]:
 def _instants(table: Table, last: int | None) -> CommandAnswer:
     """List each instant in its newest state, the latest first, at most `last` (None: all)."""
     timeline = table.timeline()
-    states: dict[tuple[str, str], Instant] = {}
-    for instant in timeline.instants:
-        key = (instant.begin, "write" if instant.changes_rows else instant.action.value)
-        if key not in states or _rank(instant) > _rank(states[key]):
-            states[key] = instant
+    states = {
+        (instant.begin, "write" if instant.changes_rows else instant.action.value): instant
+        for instant in sorted(timeline.instants, key=lambda instant: list(InstantState).index(instant.state))
+    }
     latest = sorted(states.values(), key=lambda i: (i.begin, i.completion or "~"), reverse=True)[:last]
     title = f"{len(latest)} instants of {table.url}, the latest first; times are UTC"
     rows = [(i.begin, i.completion, i.action.value, i.state.value) for i in latest]
     return CommandAnswer.of_rows(title, ("begin", "completed", "action", "state"), rows)
-
-
-def _rank(instant: Instant) -> int:
-    return list(InstantState).index(instant.state)
 
 
 def _list_files(arguments: Any) -> CommandAnswer:

@@ -21,10 +21,26 @@ from lockprovider.table.timeline.versions import commit_of
 
 def add(commands: Commands) -> None:
     """Register the commands that maintain tables."""
-    _add_clean(commands)
-    _add_compact(commands)
-    _add_cluster(commands)
-    _add_archive(commands)
+    parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
+    keep = parser.add_mutually_exclusive_group()
+    option(keep, "--commits", positive, "keep the files that the last N commits need (default: 10)")
+    option(keep, "--hours", hours, "keep the files that a read as of the last H hours needs")
+    option(keep, "--versions", positive, "keep N versions of each file group")
+    flag(parser, "--dry-run", "only show the files that would be removed")
+    about = "Merge the log files of a merge-on-read table into new base files, while writers continue."
+    parser = add_table_command(commands, "compact", _compact, about)
+    _add_plan_options(parser, "merged")
+    about = "Join small files of each partition into larger, sorted ones. Concurrent writes of these files give way."
+    parser = add_table_command(commands, "cluster", _cluster, about)
+    option(parser, "--sort-by", "COLUMN", "sort by this column; repeatable", [], action="append")
+    option(parser, "--target-file-bytes", positive, "bytes of a new file (default: 128 MiB)", TARGET_FILE_BYTES)
+    option(parser, "--small-file-bytes", positive, "join files of fewer bytes (default: half of --target-file-bytes)")
+    _add_plan_options(parser, "joined")
+    about = "Move the oldest instants from the timeline into the archive; their rows stay."
+    parser = add_table_command(commands, "archive", _archive, about)
+    option(parser, "--keep-min", positive, "commits that stay (default: 20)")
+    option(parser, "--keep-max", positive, "archive only if there are more commits (default: 30)")
+    flag(parser, "--dry-run", "only show what would be archived")
     parser = add_table_command(commands, "savepoint", _savepoint, "Protect the files of a commit from `clean`.")
     option(parser, "version", "VERSION", f"{VERSION} (default: the last)", nargs="?")
     parser.add_argument("--comment", default="", help="a note for the list")
@@ -52,22 +68,6 @@ def add(commands: Commands) -> None:
     parser = add_table_command(commands, "adopt-buckets", _adopt, about)
     option(parser, "buckets", positive, "the JVM writer's hoodie.bucket.index.num.buckets")
     add_bucket_by(parser)
-
-
-def _add_clean(commands: Commands) -> None:
-    """Register `clean` with its options."""
-    parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
-    keep = parser.add_mutually_exclusive_group()
-    option(keep, "--commits", positive, "keep the files that the last N commits need (default: 10)")
-    option(keep, "--hours", hours, "keep the files that a read as of the last H hours needs")
-    option(keep, "--versions", positive, "keep N versions of each file group")
-    flag(parser, "--dry-run", "only show the files that would be removed")
-
-
-def _add_compact(commands: Commands) -> None:
-    about = "Merge the log files of a merge-on-read table into new base files, while writers continue."
-    parser = add_table_command(commands, "compact", _compact, about)
-    _add_plan_options(parser, "merged")
 
 
 def _add_plan_options(parser: Any, participle: str) -> None:
@@ -115,16 +115,6 @@ def _compact(arguments: Any) -> CommandAnswer:
     return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group"), rows)
 
 
-def _add_cluster(commands: Commands) -> None:
-    """Register `cluster` with its options."""
-    about = "Join small files of each partition into larger, sorted ones. Concurrent writes of these files give way."
-    parser = add_table_command(commands, "cluster", _cluster, about)
-    option(parser, "--sort-by", "COLUMN", "sort by this column; repeatable", [], action="append")
-    option(parser, "--target-file-bytes", positive, "bytes of a new file (default: 128 MiB)", TARGET_FILE_BYTES)
-    option(parser, "--small-file-bytes", positive, "join files of fewer bytes (default: half of --target-file-bytes)")
-    _add_plan_options(parser, "joined")
-
-
 def _cluster(arguments: Any) -> CommandAnswer:
     """Schedule, unschedule or run a clustering, or list its file groups with `--dry-run`."""
     options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
@@ -147,15 +137,6 @@ def _cluster(arguments: Any) -> CommandAnswer:
     old, new = counts["ended"], counts["new"]
     title = f"would join {old} files" if dry_run else f"joined {old} files into {new}"
     return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group", "state"), rows)
-
-
-def _add_archive(commands: Commands) -> None:
-    """Register `archive` with its options."""
-    about = "Move the oldest instants from the timeline into the archive; their rows stay."
-    parser = add_table_command(commands, "archive", _archive, about)
-    option(parser, "--keep-min", positive, "commits that stay (default: 20)")
-    option(parser, "--keep-max", positive, "archive only if there are more commits (default: 30)")
-    flag(parser, "--dry-run", "only show what would be archived")
 
 
 def _archive(arguments: Any) -> CommandAnswer:
@@ -224,7 +205,6 @@ def _restore(arguments: Any) -> CommandAnswer | int:
     """Restore the table to a version after confirmation; without it, return exit code 1."""
     table = opened(arguments)
     if not confirmed(arguments, "" if arguments.yes else _undone(table, arguments.version), "table log"):
-        complain("lockprovider", "not confirmed; nothing was changed")
         return REFUSED
     result = table.restore(arguments.version)
     fields = {

@@ -394,8 +394,6 @@ def test_run_does_not_start_the_command_without_the_lock(local, held_locally):
         (["run", "{url}", "--", ""], "no command"),
         (["run", "", "--", "echo", "ran"], "''"),
         (["run", "{url}", "--on", "", "--", "echo", "ran"], "on=''"),
-        (["run", "{url}", "--grace", "-1", "--", "echo", "ran"], "--grace -1"),
-        (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "timeout=nan"),
     ],
 )
 def test_run_exits_with_code_125_when_it_cannot_start(local, words, says):
@@ -412,6 +410,8 @@ def test_run_exits_with_code_125_when_it_cannot_start(local, words, says):
         (["run", "{url}", "echo", "ran"], "echo ran"),
         (["run", "{url}", "git", "diff", "--", "echo", "ran"], "git diff"),
         (["run", "{url}", "--timeout", "soon", "--", "echo", "ran"], "soon"),
+        (["run", "{url}", "--grace", "-1", "--", "echo", "ran"], "--grace: '-1'"),
+        (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "--timeout: 'nan'"),
         (["run", "{url}", "--tmeout", "5", "--", "echo", "ran"], "--tmeout"),
     ],
 )

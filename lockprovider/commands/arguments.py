@@ -122,26 +122,23 @@ def parse_json(text: str | bytes, what: str, hint: str) -> Any:
 
 def to_json(value: Any) -> str:
     """Encode as JSON: bytes as base64 text, NaN and infinities as text, other values as `str` does."""
-    try:
-        return json.dumps(value, default=_encoded, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), default=_encoded)
+    return json.dumps(_plain(value))
 
 
-def _encoded(value: Any) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     match value:
         case dict():
-            return {key: _finite(item) for key, item in value.items()}
+            return {key: _plain(item) for key, item in value.items()}
         case list() | tuple():
-            return [_finite(item) for item in value]
+            return [_plain(item) for item in value]
+        case bytes():
+            return base64.b64encode(value).decode()
         case float() if not math.isfinite(value):
             return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-        case _:
+        case None | str() | int() | float():
             return value
+        case _:
+            return str(value)
 
 
 def say(arguments: Any, fields: Any, plain: str) -> None:

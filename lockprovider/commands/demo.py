@@ -40,20 +40,9 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
-    """Run the demo, and return the exit code; a missing package or Ctrl-C is printed as a sentence."""
-    try:
-        return _run_demo(chosen)
-    except ImportError as missing:
-        return _refuse(f"{missing.name or missing} is not installed: install the extra 'demo' of fsspec-cas")
-    except KeyboardInterrupt:
-        complain("lockprovider", "interrupted; all started processes were ended")
-        return INTERRUPTED
-
-
-def _run_demo(chosen: Any) -> int:
     """Check the options, run the demo, and print its report; return the exit code.
 
-    A bad target or missing Java is refused (2).
+    A missing package or Java, a bad target and Ctrl-C are printed as a sentence.
     """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
@@ -61,22 +50,27 @@ def _run_demo(chosen: Any) -> int:
         return _refuse(
             "--keep needs --serve, whose server it keeps running; a table in a folder or bucket stays anyway"
         )
-    from lockprovider.demo.run import Job, run, s3_server  # noqa: PLC0415 - seconds of import below
-    from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
-    from lockprovider.table.errors import TableError  # noqa: PLC0415
+    try:
+        from lockprovider.demo.run import Job, run, s3_server  # noqa: PLC0415 - seconds of import below
+        from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
+        from lockprovider.table.errors import TableError  # noqa: PLC0415
 
-    with ExitStack() as stack:
-        url, options = chosen.url or "", storage_options(chosen)
-        try:
+        with ExitStack() as stack:
+            url, options = chosen.url or "", storage_options(chosen)
             if chosen.serve:
                 url, options = stack.enter_context(s3_server())
             result = run(Job(url, options, MONTHS[:3] if chosen.fast else MONTHS, chosen.merge_on_read), chosen.out)
-        except (NoJava, CasError, TableError) as reason:
-            return _refuse(str(reason))
-        print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else result.text())
-        if chosen.serve:
-            _end_with(url, options, keep=chosen.keep)
-        return DONE if result.ok else REFUSED
+            print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else result.text())
+            if chosen.serve:
+                _end_with(url, options, keep=chosen.keep)
+    except ImportError as missing:
+        return _refuse(f"{missing.name or missing} is not installed: install the extra 'demo' of fsspec-cas")
+    except KeyboardInterrupt:
+        complain("lockprovider", "interrupted; all started processes were ended")
+        return INTERRUPTED
+    except (NoJava, CasError, TableError) as reason:
+        return _refuse(str(reason))
+    return DONE if result.ok else REFUSED
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from fsspec_cas import InvalidInput
@@ -204,8 +203,9 @@ def _work(arguments: Any) -> None:
         raise InvalidInput(f"{words[0]!r} is no command that can be run; no message was claimed")
     queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
     queue.stat()  # raises for a wrong place before a command runs
-    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-        signal.signal(getattr(signal, name), lambda _number, _frame: _stop(queue, _frame))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # On a thread, as the main thread may hold what `stop` needs.
+        signal.signal(number, lambda *_: Worker(queue.stop, "queue-stop").start())
     worked = queue.work(
         lambda job: _run(words, job),
         threads=arguments.threads,
@@ -215,11 +215,6 @@ def _work(arguments: Any) -> None:
     )
     words_of_it = f"acked: {worked.acked}; failed: {worked.failed}"
     say(arguments, {"outcome": "ended", "acked": worked.acked, "failed": worked.failed}, words_of_it)
-
-
-def _stop(queue: Queue, frame: FrameType | None) -> None:
-    del frame
-    Worker(queue.stop, "queue-stop").start()  # the main thread may hold what `stop` needs
 
 
 def _run(words: list[str], job: Job) -> None:

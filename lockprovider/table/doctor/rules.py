@@ -77,7 +77,8 @@ def failed_writes(facts: Facts) -> _Found:
 
     A rollback must remove a failed write's files before archival would make them visible.
     """
-    timeline, marked = facts.timeline, {_marked(path) for path in facts.markers}
+    timeline = facts.timeline
+    marked = {marker.data_path for marker in map(parse_marker, facts.markers) if marker is not None}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
     for begin in timeline.pending_writes:
         written = [entry.path for _, file, entry in facts.data if file.begin == begin]
@@ -271,11 +272,6 @@ def metafiles(facts: Facts) -> _Found:
             depth = folder.count("/") + 1 if folder else 0
             what = f"partition {folder or '.'!r} has no {PARTITION_METAFILE}: JVM readers see none of its rows"
             yield _WRONG, what, f"create {path} with the lines commitTime=<an instant>, partitionDepth={depth}"
-
-
-def _marked(path: str) -> str:
-    marker = parse_marker(path)
-    return "" if marker is None else marker.data_path
 
 
 def buckets(facts: Facts) -> _Found:

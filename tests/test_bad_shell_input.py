@@ -124,6 +124,8 @@ TABLES: list[Case] = [
     ),
     ("table create ./t --key id --like /dev/null", 2, "--like /dev/null | Parquet"),
     ("table create ./t --key id --like ./no.parquet", 2, "--like no.parquet | Parquet"),
+    ("table create ./t --key id --column id:int64 --buckets 0", 2, "--buckets | '0' | 1 or more"),
+    ("table cluster ./t --unschedule-after -1", 2, "--unschedule-after | '-1' | 0 or more"),
     ("table clean ./t --hours 1e308", 2, "--hours | '1e308' | hours"),
     ("table rollback ./t --force", 2, "--force needs INSTANT"),
     ("table savepoint ./t 20260101000000000 --list", 2, "--list takes no VERSION"),

@@ -77,7 +77,7 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
-    """Return argparse's `type` of an option: it parses a number in the bounds, and refuses other text by `words`."""
+    """Return an argparse `type` that parses a number within the bounds; `words` describe it in its refusal."""
 
     def parse(text: str) -> float:
         try:
@@ -107,13 +107,13 @@ def flag(parser: Commands, name: str, text: str) -> None:
 
 
 def option(parser: Commands, name: str, kind: Any, text: str, default: Any = None, **more: Any) -> None:
-    """Add an option or a positional argument; `kind` is a type of this module, or a text's name in the usage."""
+    """Add an option or argument; `kind`: a type of this module, or the name of a text."""
     more = ({"metavar": kind} if isinstance(kind, str) else {"type": kind, "metavar": _METAVARS[kind]}) | more
     parser.add_argument(name, help=text, default=default, **more)
 
 
 def parse_json(text: str | bytes, what: str, hint: str) -> Any:
-    """Parse JSON; raise InvalidInput, with `what` as its subject and `hint` as its end, for other text."""
+    """Parse JSON, or raise InvalidInput, which begins with `what` and ends with `hint`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -121,7 +121,7 @@ def parse_json(text: str | bytes, what: str, hint: str) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Encode as JSON: bytes as base64 text, NaN and infinities as text, other values as `str` does."""
+    """Encode as JSON: bytes as base64, NaN, infinities and other values as text."""
     return json.dumps(_plain(value))
 
 
@@ -147,9 +147,9 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return whether `--yes` is given, or the user types yes after this question on stderr; prints a refusal.
+    """Return whether `--yes` is given, or the user types yes after this question; prints a refusal.
 
-    InvalidInput: stdin is no terminal; it names the command `check`, which shows what the question is about.
+    InvalidInput: stdin is no terminal; `check` is a command that shows the same.
     """
     if arguments.yes:
         return True

@@ -40,10 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
-    """Check the options, run the demo, and print its report; return the exit code.
-
-    A missing package or Java, a bad target and Ctrl-C are printed as a sentence.
-    """
+    """Check the options, run the demo, and print its report or why it ended; return the exit code."""
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:

@@ -35,7 +35,7 @@ NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 12
 _CHECK_S = 5.0  # between checks, in case the heartbeat's thread hangs
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
-EXPECTED = (CasError, LockError, CoordinationError, OSError)  # errors whose text is a sentence for the user
+EXPECTED = (CasError, LockError, CoordinationError, OSError)  # their text is for the user
 _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 
 
@@ -59,7 +59,7 @@ def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
 
 
 def command_of(arguments: argparse.Namespace, name: str) -> list[str]:
-    """Return the words of the command to run; raise InvalidInput if there are none. `name`: lockprovider's command."""
+    """Return the words after `--`; raise InvalidInput if there are none. `name`: lockprovider's command."""
     words: list[str] = arguments.words
     if not words or not words[0]:
         raise InvalidInput(f"no command was given: {form(name)}")
@@ -142,10 +142,7 @@ class CommandOrder:
         return result
 
     def run_under(self, held: Lease | Term, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command as `run` does, then call `give_back`; fill in and return `result`.
-
-        Prints store, lock and recipe errors of `give_back`, and an interrupt of it.
-        """
+        """Run the command as `run` does, then call `give_back`, whose errors and interrupt are printed."""
         world = Machine()
         began_s = world.monotonic_s()
         result.epoch = held.epoch
@@ -253,8 +250,8 @@ def passed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-# The first line names a process or (negative) group; $1 is the seconds between TERM and KILL, or empty: no KILL. End of
-# file: this process has died; a second line: all is well.
+# The first line names a process or (negative) group; $1: seconds between TERM and KILL, or empty: no KILL. End of file:
+# this process has died; a second line: all is well.
 _GUARD = (
     'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; '
     '[ "$1" ] && sleep "$1" && kill -s KILL -- "$it" 2>&-'

@@ -179,7 +179,7 @@ def _edit(arguments: Any) -> None:
 
 
 def _editor(command: str) -> list[str]:
-    """Return the words of the editor's command; raise InvalidInput if there is no such program."""
+    """Return the editor's words; raise InvalidInput if there is no such program."""
     with contextlib.suppress(ValueError):  # an open quotation
         words = shlex.split(command)
         if words and shutil.which(words[0]) is not None:

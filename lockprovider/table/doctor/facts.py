@@ -232,7 +232,7 @@ def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _R
         return read()
     except Unavailable:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever stops a read of the table is a finding
+    except Exception as error:  # noqa: BLE001 - whatever stops a read is a finding
         return failed(str(error) or repr(error))
 
 
@@ -253,9 +253,9 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read the keys of base files, but no logs, if there are buckets or `all_keys` is set; adds errors to `unread`.
+    """Read base files' keys, but no logs, if there are buckets or `all_keys` is set; adds errors to `unread`.
 
-    Returns the number of rows in a wrong bucket, by path, and, with `all_keys`, of keys in several files, by partition.
+    Returns the number of rows in a wrong bucket, by path; with `all_keys`, of keys in several files, by partition.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -276,7 +276,7 @@ def _count_keys(
 
 
 def _keys(table: TableContext, config: TableConfig, file_slice: FileSlice) -> tuple[pa.Array, int]:
-    """Read the keys of a base file, and count those in a wrong bucket; none if the file was cleaned meanwhile."""
+    """Read a base file's keys, and count those in a wrong bucket; none if it was cleaned."""
     try:
         keys = KeyFile(table.place, file_slice.path, file_slice.size).keys
     except HistoryGone:

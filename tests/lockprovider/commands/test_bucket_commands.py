@@ -30,7 +30,6 @@ def test_table_with_buckets_is_made_and_shown_by_info(tmp_path: Path, capsys: py
     assert "hoodie.index.type=BLOOM, but table 't' has hoodie.index.type=BUCKET" in error
     code, _, error = run(capsys, "create", tmp_path / "u", *COLUMNS, "--bucket-by", "id")
     assert (code, "--bucket-by needs --buckets" in error) == (2, True)
-    assert run(capsys, "create", tmp_path / "u", *COLUMNS, "--buckets", 0)[0] == 2
 
 
 def test_jvm_writers_options_make_such_a_table_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

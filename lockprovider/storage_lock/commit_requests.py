@@ -207,7 +207,8 @@ class CommitRequests:
                         self._forget(request)
                         self.end(request, error)
                 case Decided() as outcome:
-                    self._note_wait(request)
+                    if request.posted_s is not None:
+                        self._wait_s = _smoothed(self._wait_s, self._world.monotonic_s() - request.posted_s)
                     self.end(
                         request, replace(outcome, posted=self.intents.path(request.intent) if request.posted else "")
                     )
@@ -219,10 +220,6 @@ class CommitRequests:
         """Remove an undecidable intent in the background, or leave it to a sweep."""
         if request.posted:
             self._store.in_background(partial(self.intents.remove, request.intent))
-
-    def _note_wait(self, request: CommitRequest) -> None:
-        if request.posted_s is not None:
-            self._wait_s = _smoothed(self._wait_s, self._world.monotonic_s() - request.posted_s)
 
 
 def _smoothed(mean: float, last: float) -> float:

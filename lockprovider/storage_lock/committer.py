@@ -70,7 +70,6 @@ class Committer:
             world,
             requests=self._requests,
             writer=writer,
-            applying=applying,
             wants_hold=wants_hold,
             throttled=throttled,
         )

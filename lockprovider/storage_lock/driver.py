@@ -30,7 +30,6 @@ from lockprovider.storage_lock.machine import (
     RecordSeen,
     State,
     Tick,
-    Transition,
     Writing,
 )
 from lockprovider.storage_lock.metrics import Recorder
@@ -135,7 +134,7 @@ class Driver:
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
-            self._metrics.stepped(self._me, Transition(before, event, self.state, effect))
+            self._metrics.stepped(self._me.owner, before, event, self.state, effect)
             match effect:
                 case ReadRecord():
                     event = self.read()

@@ -27,7 +27,7 @@ from lockprovider.errors import (
 )
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.heartbeat import Heartbeat
-from lockprovider.storage_lock.machine import Done, Ended
+from lockprovider.storage_lock.machine import Done, Ended, Verdict
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import add_details
 from lockprovider.storage_lock.steps import must_match
@@ -192,42 +192,32 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish.
+        """Commit and apply the publish; if the lease ends first, note that, and read whether it is committed.
 
         Once its commit was sent, store errors become `PublishUnknown`; before, they pass, or `LeaseLost` after a lapse.
         """
+        publisher, tried = self._client.publisher, False
         try:
-            self._decide(pending, data, new=new)
-        except (AlreadyExists, LeaseLost, PublishUnknown):
+            ended = publisher.commit(pending, data, new=new, over=self._over)
+            if ended is None:
+                return
+            tried = publisher.tried(pending)  # after `_learn` another thread may begin the next lease
+            if ended is not _RELEASED:
+                self._learn(ended)
+            verdict = publisher.settle(pending, self.epoch, tried=tried)
+        except AlreadyExists:
             raise
         except (CasError, MalformedRecord, Unappliable) as error:
-            if not self._client.publisher.tried(pending):
-                if self._lapsed():
-                    self.check()  # raises the real reason
-                raise
-            raise _in_doubt(pending, error) from error
+            if tried or publisher.tried(pending):
+                raise PublishUnknown(f"{pending.path!r} may have been published: {error}") from error
+            if self._lapsed():
+                self.check()  # raises the real reason
+            raise
+        self._must_be_committed(verdict, pending)
 
-    def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish.
-
-        If the lease ends first, note that, and read whether it is committed; if not, raise `LeaseLost` or
-        `PublishUnknown`.
-        """
-        publisher = self._client.publisher
-        ended = publisher.commit(pending, data, new=new, over=self._over)
-        if ended is None:
-            return
-        # After `_learn` another thread may begin the next lease.
-        tried = publisher.tried(pending)
-        if ended is not _RELEASED:
-            self._learn(ended)
-        try:
-            verdict = publisher.settle(pending, self.epoch, tried=tried)
-        except (CasError, MalformedRecord) as error:  # sends requests only if tried
-            raise _in_doubt(pending, error) from error
+    def _must_be_committed(self, verdict: Verdict, pending: Pending) -> None:
+        """Raise `LeaseLost` or `PublishUnknown` unless the publish of the ended lease is committed and applied."""
         match verdict:
-            case "committed":
-                return
             case "apply":  # applying could restore what a later holder removed
                 raise PublishUnknown(
                     f"the publish of {pending.path!r} was decided, and the next holder of the lock applies it"
@@ -404,10 +394,6 @@ class Lease:
     def __del__(self) -> None:
         if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():
             warn_and_give_back(self, repr(self))
-
-
-def _in_doubt(pending: Pending, error: Exception) -> PublishUnknown:
-    return PublishUnknown(f"{pending.path!r} may have been published: {error}")
 
 
 _FIRST_CODE = 128  # as shells count signals

@@ -158,12 +158,16 @@ class Lock:
             return held.again(keeps_log=keeps_log)
         with client.detailed_errors(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
+
+            def left_s() -> float:
+                return max(0.0, deadline_s - self._world.monotonic_s())
+
             turn = FifoTurn(client.turn)
             try:
-                self._must_come(turn, deadline_s)
-                self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
+                self._must_come(turn, left_s())
+                self.require_safe_store(left_s())
                 # Before a commit has freed the lock, a take would wait for the commit's late writers.
-                client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
+                client.committer.rest(min(_FREED_S, left_s()))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.begin_lease()
                 return self._begin(client, turn)
@@ -174,11 +178,10 @@ class Lock:
                 client.leave(turn)
                 raise
 
-    def _must_come(self, turn: FifoTurn, deadline_s: float) -> None:
-        """Wait for this thread's turn in its client; raise `NotAcquired` after the deadline."""
-        if not turn.wait(max(0.0, deadline_s - self._world.monotonic_s())):
-            message = f"another thread of this process holds {self._client.where!r}"
-            raise NotAcquired(message, owner=self.owner)
+    def _must_come(self, turn: FifoTurn, timeout_s: float) -> None:
+        """Wait for this thread's turn in its client; raise `NotAcquired` after the timeout."""
+        if not turn.wait(timeout_s):
+            raise NotAcquired(f"another thread of this process holds {self._client.where!r}", owner=self.owner)
 
     def _begin(self, client: Client, turn: FifoTurn) -> Lease:
         """Start the lease of the taken lock, with its heartbeat, and note it in the client.

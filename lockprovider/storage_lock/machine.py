@@ -269,16 +269,6 @@ State = Idle | Held | Writing | Checking | Rolling | Lost
 Step = tuple[State, Effect | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One past step of the lease machine."""
-
-    before: State
-    event: Event
-    after: State
-    effect: Effect | None
-
-
 # -- the machine -------------------------------------------------------------------------------------------------------
 
 

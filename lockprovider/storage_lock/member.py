@@ -16,7 +16,7 @@ from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, C
 from lockprovider.storage_lock.driver import KnownRecord
 from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.record import LockRecord, due_yield_until_ms, others_wait
-from lockprovider.storage_lock.record_writer import Applying, RecordWriter
+from lockprovider.storage_lock.record_writer import RecordWriter
 
 _RETRY_S = 0.2
 _LEAST_LEADING_S = 0.06
@@ -44,7 +44,6 @@ class Member:
         *,
         requests: CommitRequests,
         writer: RecordWriter,
-        applying: Applying,
         wants_hold: Callable[[], bool],
         throttled: Callable[[], bool],
     ) -> None:
@@ -53,7 +52,7 @@ class Member:
         self._world = world
         self._requests = requests
         self._writer = writer
-        self._applying = applying
+        self._applying = writer.applying
         self._wants_hold = wants_hold
         self._throttled = throttled
         self._decider: Decider | None = None

@@ -34,15 +34,15 @@ from lockprovider.errors import LockError, NotAcquired
 from lockprovider.storage_lock.machine import (
     Checking,
     Done,
+    Effect,
     Ended,
+    Event,
     Held,
     Idle,
-    Me,
     PutRecord,
     RecordSeen,
     State,
     TakeLock,
-    Transition,
     Writing,
 )
 from lockprovider.storage_lock.record import LockRecord
@@ -159,11 +159,13 @@ class Recorder:
             if since_s is not None:
                 self._ms(HELD_MS, since_s)
 
-    def stepped(self, me: Me, step: Transition) -> None:
-        """Report the measures of a step of the lease machine."""
+    def stepped(self, owner: str, before: State, event: Event, after: State, effect: Effect | None) -> None:
+        """Report the measures of a step of the lease machine of `owner`."""
         if self._call is not None:
-            for measure in measures(me.owner, self._world.now_ms(), step):
-                self._tell(measure)
+            self._count(*_counted(owner, before, event, after, effect))
+            held = _timed(before, after, effect)
+            if held is not None:
+                self._tell(Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - self._world.now_ms())))
 
     def wrote(self, state: State, outcome: Outcome) -> None:
         """Count a write with an unknown outcome, or a refused take; other outcomes count nothing."""
@@ -192,23 +194,14 @@ class Recorder:
             warnings.warn(f"on_metric failed for {measure.name}: {error!r}", RuntimeWarning, stacklevel=2)
 
 
-def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
-    """Return the measures of one step of `owner`'s lease machine."""
-    counts = tuple(Measure(name, "counter", 1) for name in _counted(owner, step))
-    held = _timed(step)
-    if held is None:
-        return counts
-    return *counts, Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - now_ms))
-
-
-def _counted(owner: str, step: Transition) -> tuple[str, ...]:
+def _counted(owner: str, before: State, event: Event, after: State, effect: Effect | None) -> tuple[str, ...]:
     """Return the counters that a step increases."""
-    match step.before, step.event, step.effect:
+    match before, event, effect:
         case _, TakeLock(RecordSeen(record=LockRecord(is_free=False, owner=holder))), PutRecord() if holder != owner:
             return (DANGLING,)
         case Checking(), RecordSeen(), Ended():
             return (BY_OTHERS,)
-        case Checking(), RecordSeen(record), Done("released") if step.after == Idle(None):
+        case Checking(), RecordSeen(record), Done("released") if after == Idle(None):
             return (BY_OTHERS, NOT_RELEASED) if record and record.owner != owner else (NOT_RELEASED,)
         case _, _, Done("released"):
             return (RELEASED,)
@@ -216,12 +209,12 @@ def _counted(owner: str, step: Transition) -> tuple[str, ...]:
             return ()
 
 
-def _timed(step: Transition) -> Held | None:
+def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
     """Return the lease whose left validity a step reports, else None.
 
     That is the new one after a take, the old one after a renewal.
     """
-    match step.before, step.effect, step.after:
+    match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new
         case ((Writing(before=Held() as old) | Checking(Writing(before=Held() as old))), Done("renewed"), _):

@@ -136,6 +136,7 @@ class RecordWriter:
     """Reads and writes the record for group commit. Not thread-safe.
 
     `stale`: read before anything else. `refused`: lost writes in a row. `put_s`: recent time of a write.
+    `applying`: applies what its writes decide.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class RecordWriter:
         self._me = me
         self._world = world
         self._audit = audit
-        self._applying = applying
+        self.applying = applying
         self._file = RecordFile(records, path, world)
         self._doubts: tuple[Sent, ...] = ()  # unknown outcomes since the last read
 
@@ -188,7 +189,7 @@ class RecordWriter:
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:
             if record is not None and record.released_pending and became(sent, record, version) == "there":
-                self._applying.apply(record.all_pending, (), sent.until_s)
+                self.applying.apply(record.all_pending, (), sent.until_s)
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
@@ -198,7 +199,7 @@ class RecordWriter:
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
-        last_applied, epoch = self._applying.last_applied, self._file.highest_epoch
+        last_applied, epoch = self.applying.last_applied, self._file.highest_epoch
         record = combine.combine(
             self._me,
             known.record,
@@ -220,7 +221,7 @@ class RecordWriter:
             self._doubts = (*self._doubts, Sent(record.nonce, known.version, until_s))
             return False
         self.refused, self.stale, self._doubts = 0, False, ()
-        self._applying.apply(record.all_pending, batch, until_s)
+        self.applying.apply(record.all_pending, batch, until_s)
         if self._audit is not None and batch:
             self._audit.taken(record)
             self._audit.ended(self._world.now_ms(), held=True)
@@ -240,8 +241,8 @@ class RecordWriter:
 
     def all_pending(self, record: LockRecord) -> tuple[Pending, ...]:
         """Return what may not be applied yet, as far as this client knows."""
-        return pending_after(record, self._applying.last_applied)
+        return pending_after(record, self.applying.last_applied)
 
     def is_stuck(self, record: LockRecord) -> bool:
         """Return whether a decided publish can never be applied, so that a holder must settle it."""
-        return isinstance(self._applying.failed, Unappliable) and bool(self.all_pending(record))
+        return isinstance(self.applying.failed, Unappliable) and bool(self.all_pending(record))

@@ -156,20 +156,20 @@ class ProcessQueue:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
-    def note_current(self, record: KnownRecord | None) -> None:
+    def note_current(self, known: KnownRecord | None) -> None:
         """Note the current record; forget the record that this process released if it was overwritten."""
         with self._guard:
-            self._known = record
+            self._known = known
             released = self._idle.released
-            if released is not None and (record is None or record.version != released[1]):
+            if released is not None and (known is None or known.version != released[1]):
                 self._idle = Idle()
 
-    def note_unchanged(self, record: KnownRecord | None) -> None:
+    def note_unchanged(self, known: KnownRecord | None) -> None:
         """Keep the record for clients of this process, so that their next read, if it is unchanged, has no body."""
         with self._guard:
-            self._known = record
+            self._known = known
 
-    def note_held(self, holds: Callable[[], Held | None], record: KnownRecord | None, waited_s: float) -> None:
+    def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
         """Note that a client of this process holds the lock after `waited_s` (`holds` returns its lease).
 
         Makes a new end-of-hold signal; forgets the released record.
@@ -177,17 +177,17 @@ class ProcessQueue:
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
-            self._holds, self._known, self._idle = holds, record, Idle()
+            self._holds, self._known, self._idle = holds, known, Idle()
 
-    def note_freed(self, holds: Callable[[], Held | None], idle: Idle, record: KnownRecord | None) -> None:
-        """Note that this holder has freed the lock, keep `idle` and `record`, and wake the next client.
+    def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
+        """Note that this holder has freed the lock, keep `idle` and `known`, and wake the next client.
 
         Ignored if another `holds` was noted.
         """
         with self._guard:
             if self._holds != holds:
                 return
-            self._holds, self._known, self._idle = None, record, idle
+            self._holds, self._known, self._idle = None, known, idle
             self._released_s = self._world.monotonic_s()
             self._freed.set()
 
@@ -312,8 +312,8 @@ class _Acquisition:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
             # Without a lease it is about to free the queue, unless it lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
-        idle, record = self._queue.take_news()
-        self._client.adopt(idle, record)
+        idle, known = self._queue.take_news()
+        self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
     def _observed(self, known: KnownRecord, began_s: float, *, requested: bool) -> Observation:

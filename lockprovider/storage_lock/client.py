@@ -151,17 +151,17 @@ class Client:
 
     # -- acquiring the lock (`acquire`)
 
-    def adopt(self, idle: Idle, record: KnownRecord | None) -> None:
-        """Cache `record`, and set the machine to `idle` if that has a released record to take unread.
+    def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
+        """Cache `known`, and set the machine to `idle` if that has a released record to take unread.
 
         Forgets an own released record that was overwritten.
         """
-        self._file.known = record or self._file.known
+        self._file.known = known or self._file.known
         state = self._driver.state
         if idle.released is not None:
             self._driver.state = idle
-        elif isinstance(state, Idle) and state.released is not None and record is not None:
-            self._driver.state = state if record.version == state.released[1] else Idle()
+        elif isinstance(state, Idle) and state.released is not None and known is not None:
+            self._driver.state = state if known.version == state.released[1] else Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
         """Write `record`, which names this process as a waiter, over `version`.

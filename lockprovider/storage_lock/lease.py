@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, overload
 
@@ -56,16 +57,11 @@ def warn_and_give_back(lease: Lease, name: str) -> None:
         Worker(lease.end, "dropped-lease").start(wait=False)
 
 
-def end_at_exit(lease: Lease) -> Callable[[], None]:
-    """Build the function that ends the lease at exit, held weakly."""
-    reference = weakref.ref(lease)
-
-    def end() -> None:
-        held_lease = reference()
-        if held_lease is not None:
-            held_lease.end()
-
-    return end
+def end_if_referenced(reference: weakref.ref[Lease]) -> None:
+    """End the lease at exit, unless it was collected."""
+    lease = reference()
+    if lease is not None:
+        lease.end()
 
 
 class Lease:
@@ -105,7 +101,7 @@ class Lease:
             max_hold=client.settings.max_hold,
             world=client.world,
         )
-        self._at_exit = end_at_exit(self)
+        self._at_exit = partial(end_if_referenced, weakref.ref(self))
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(

@@ -268,7 +268,7 @@ class Member:
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
-        batch = self._chosen(known)
+        batch = self._choose_batch(known)
         began_s = self._world.monotonic_s()
         if not batch and not known.record.all_pending:
             return 0.0
@@ -293,7 +293,7 @@ class Member:
             sample = b"" if self._decider is None else self._decider.sample
             listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
             listing_s = self._world.monotonic_s()
-            batch = self._chosen(known, listed.result)
+            batch = self._choose_batch(known, listed.result)
             leading.listing_s = self._world.monotonic_s() - listing_s
         now_s = self._world.monotonic_s()
         is_due = now_s - known.seen_s > leading.round_s
@@ -339,7 +339,9 @@ class Member:
     def _paced_s(self, known: KnownRecord) -> float:
         return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
-    def _chosen(self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
+    def _choose_batch(
+        self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
+    ) -> tuple[Pending, ...]:
         """Refresh the decider and return the publishes for the next write; end own requests that cannot be decided.
 
         `listed` returns other clients' intents.

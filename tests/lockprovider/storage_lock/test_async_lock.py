@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import gc
 import json
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -505,3 +507,33 @@ def test_unreferenced_lease_is_not_renewed(store: Store) -> None:
     assert not kept.lost.is_set()
     with contextlib.suppress(LockError):
         kept._inner.release()
+
+
+EXITS = """
+import asyncio, sys, time
+from fsspec_cas import Store
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import AsyncLock
+
+class Slow(LocalBackend):
+    is_slow = False
+
+    async def put(self, *args, **kwargs):
+        if self.is_slow:
+            time.sleep(0.3)
+        return await super().put(*args, **kwargs)
+
+async def leave(backend):
+    lease = await AsyncLock(Store(backend, sys.argv[1])).acquire()
+    backend.is_slow = True
+    release = asyncio.create_task(lease.release())
+    await asyncio.sleep(0.05)
+    release.cancel()
+
+asyncio.run(leave(Slow()))
+"""
+
+
+def test_exit_waits_for_the_release_of_a_cancelled_task(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", EXITS, str(tmp_path)], check=True, timeout=SOON_S)
+    assert record(Store.from_url(str(tmp_path))).expired

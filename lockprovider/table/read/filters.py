@@ -12,7 +12,6 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -23,7 +22,7 @@ from lockprovider.table.read.literals import LiteralMisfit, Place, literal_of, p
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
-_MANY_VALUES = 1 << 12  # For more values, one set is built once instead of for each batch of rows.
+_MANY_VALUES = 1 << 12  # For more values, the bound is their range: Arrow would search a longer list for each file.
 _MASK_BYTES = 1 << 26  # memory of masks that are not joined yet
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
@@ -98,7 +97,6 @@ class OneOf:
     has_null: bool = False
     matches_null: bool = False
     _array: pa.Array | None = field(default=None, repr=False, compare=False)
-    _known: frozenset[Any] | None = field(default=None, repr=False, compare=False)
 
     def mask(self, column: pa.ChunkedArray) -> Any:
         """Return true, false or null for each value of the column."""
@@ -110,7 +108,7 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Return whether each value is in the list; null for null. Zero has no sign. Caches a long list as a set."""
+        """Return whether each value is in the list; null for null. Zero has no sign."""
         array = self.array
         if len(array) == 0:  # Also of types that cannot be compared.
             return pc.if_else(pc.is_valid(column), False, pa.scalar(None, pa.bool_()))
@@ -118,18 +116,7 @@ class OneOf:
             return pc.equal(column, array[0])
         if types.is_floating(self.kind):
             column = pc.add(column, pa.scalar(0.0, self.kind))  # The addition turns -0.0 into 0.0.
-        if len(array) < _MANY_VALUES:
-            answers = pc.is_in(column, value_set=array)
-        else:
-            answers = pa.chunked_array([self._looked_up(chunk) for chunk in column.chunks], pa.bool_())
-        return pc.if_else(pc.is_valid(column), answers, pa.scalar(None, pa.bool_()))
-
-    def _looked_up(self, chunk: pa.Array) -> pa.Array:
-        """Return whether each value is in the list, by a set that is built once."""
-        if self._known is None:
-            self._known = frozenset(_plain(self.array).to_pylist())
-        texts = _plain(chunk).to_pylist()
-        return pa.array(np.fromiter(map(self._known.__contains__, texts), np.bool_, len(texts)))
+        return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=array), pa.scalar(None, pa.bool_()))
 
     @property
     def array(self) -> pa.Array:
@@ -159,7 +146,7 @@ class OneOf:
             bound = column.isin(self.array)
         elif types.is_boolean(self.kind):
             return None
-        else:  # Arrow would search a long list for each file.
+        else:
             ends = pc.min_max(self.array)
             bound = (column >= ends["min"]) & (column <= ends["max"])
         return bound | column.is_null() if self.matches_null and self.has_null else bound
@@ -169,7 +156,7 @@ class OneOf:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.column, self.kind, self._array, self.negated, self.has_null, self.matches_null = state
-        self.values, self._known = [], None
+        self.values = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +499,3 @@ def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> One
     exact = [floor for floor, exact in places if exact]
     has_null = any(literal is None for literal in literals)
     return OneOf(column, kind, exact, negated=negated, has_null=has_null, matches_null=True)
-
-
-def _plain(values: pa.Array) -> pa.Array:
-    return values.cast(pa.int64()) if types.is_timestamp(values.type) else values

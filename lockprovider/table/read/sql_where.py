@@ -51,10 +51,9 @@ _TOKEN = re.compile(
     rf"\s*(?:(?P<text>'[^']*(?:''[^']*)*')|(?P<number>{_NUMBER})(?![\w.])|`(?P<quoted>[^`]+)`|"
     r'"(?P<named>[^"]*(?:""[^"]*)*)"|(?P<word>[^\W\d]\w*)|(?P<sign><>|!=|<=|>=|==|[=<>(),])|(?P<end>\Z))'
 )
-_ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # a plain item of a list
 _SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
-_DIGITS = 18  # Numbers of this many digits fit into 64 bits.
+_DIGITS = 18  # Longer numbers are decimals: Python refuses whole ones of thousands of digits.
 _SHOWN = 60
 
 
@@ -213,49 +212,18 @@ class _Parser:
 
         Values that do not fit raise `InvalidInput`.
         """
-        self._expect("(", step=False)
+        self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:
-            ended = self._items(one_of)
-            if ended is None:  # The next item is no plain number or text.
-                self._step()
-                if self._accept("null"):
-                    one_of.has_null = True
-                else:
-                    floor, exact = self._literal(name, kind)
-                    one_of.values.extend([floor] if exact else ())
-                if self._token.value not in {",", ")"}:
-                    raise self._error("')' or ','")
-                ended = self._token.value == ")"
-            if ended:
-                self._step()
-                return one_of
-
-    def _items(self, one_of: OneOf) -> bool | None:
-        """Read plain items into `one_of`; return True after the closing parenthesis, None before another item.
-
-        Leaves `_token` unchanged; misfits raise `InvalidInput`.
-        """
-        texts, numbers, places = list[str](), list[str](), list[int]()
-        ended: bool | None = None
-        while ended is None and (item := _ITEM.match(self._text, self._end)) is not None:
-            (texts if item[1] else numbers).append(item[1] or item[2])
-            places.append(item.start(1 if item[1] else 2))
-            self._end = item.end()
-            ended = True if item[3] == ")" else None
-        kind = one_of.kind
-        if texts and types.is_string(kind) and not numbers:
-            one_of.values.extend(map(_plain, texts))
-        elif numbers and types.is_signed_integer(kind) and kind.bit_width == 64 and not texts and _are_plain(numbers):  # noqa: PLR2004
-            one_of.values.extend(map(int, numbers))
-        else:
-            literals = {"texts": iter(texts), "numbers": iter(numbers)}
-            for at in places:
-                raw = next(literals["texts" if self._text[at] == "'" else "numbers"])
-                literal = _plain(raw) if raw[0] == "'" else _number(raw)
-                floor, exact = self._placed(literal, one_of.column, kind, at)
+            if self._accept("null"):
+                one_of.has_null = True
+            else:
+                floor, exact = self._literal(name, kind)
                 one_of.values.extend([floor] if exact else ())
-        return ended
+            if self._accept(")"):
+                return one_of
+            if not self._accept(","):
+                raise self._error("')' or ','")
 
     # -- literals ------------------------------------------------------------------------------------------------------
 
@@ -313,11 +281,9 @@ class _Parser:
     def _is(self, word: str) -> bool:
         return self._token.kind in {"word", "sign"} and self._token.value.lower() == word
 
-    def _expect(self, word: str, *, step: bool = True) -> None:
-        if not self._is(word):
+    def _expect(self, word: str) -> None:
+        if not self._accept(word):
             raise self._error(repr(word))
-        if step:
-            self._step()
 
     def _error(self, expected: str, back: str | None = None) -> InvalidInput:
         value = back or self._token.value or "the end"
@@ -336,12 +302,7 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str) -> int | Decimal:
-    return int(text) if _are_plain([text]) else Decimal(text)
-
-
-def _are_plain(numbers: list[str]) -> bool:
-    """Return whether all are whole numbers that certainly fit into 64 bits."""
-    return max(map(len, numbers)) <= _DIGITS and not re.search(r"[.eE]", "".join(numbers))
+    return int(text) if len(text) <= _DIGITS and text.lstrip("+-").isdecimal() else Decimal(text)
 
 
 def _shortened(text: str) -> str:

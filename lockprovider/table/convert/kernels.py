@@ -22,8 +22,6 @@ Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
 ARRAY_BYTES = (1 << 31) - 1  # the most, of text or list elements, in one array with 32-bit offsets
 _WHOLE_WIDTH = 128
-_EXACT_DIGITS = 15  # A double distinguishes all decimals of this length.
-_EXACT_POWER = 22  # the greatest power of ten that a double holds exactly
 
 
 class WouldChange(Exception):
@@ -118,10 +116,6 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
     pyarrow's cast rounds.
     """
-    is_quick = types.is_float64(values.type) and types.is_decimal128(column)
-    quick = _few_digits(values, column) if is_quick else None
-    if quick is not None:
-        return quick
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if (np.abs(floats.astype(np.float64)) > 10.0 ** (column.precision - column.scale)).any():
         raise WouldChange  # pyarrow would parse a number with many more digits as 0.
@@ -133,47 +127,13 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
     return _cast(texts, column)
 
 
-def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
-    """Convert floats to decimals of at most 15 digits, or return None if any value does not fit."""
-    if column.scale > _EXACT_POWER:
-        return None
-    floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-    power = 10.0**column.scale
-    with np.errstate(all="ignore"):
-        numbers = np.rint(floats * power)
-        fits = (np.abs(numbers) < 10.0 ** min(_EXACT_DIGITS, column.precision)) & (numbers / power == floats)
-    return _decimals(numbers.astype(np.int64), values, column) if fits.all() else None
-
-
-def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType) -> pa.Array:
-    words = np.empty((len(unscaled), 2), dtype="<i8")
-    words[:, 0], words[:, 1] = unscaled, unscaled >> 63
-    return pa.Array.from_buffers(column, len(unscaled), [validity(values), pa.py_buffer(words)])
-
-
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
     """Convert decimals to the nearest floats; WouldChange unless `_float_to_decimal` would return the same decimals.
 
     pyarrow's cast is one bit off for many (arrow #35942).
     """
-    quick = _quotients(values) if types.is_float64(column) and types.is_decimal128(values.type) else None
-    if quick is not None:
-        return quick
     floats = values.cast(pa.string()).cast(column)
     return _if_all(pc.equal(_float_to_decimal(floats, values.type), values), floats)
-
-
-def _quotients(values: pa.Array) -> pa.Array | None:
-    """Convert decimals of at most 15 digits to floats; None for longer ones, no values, or a scale outside 0 to 22."""
-    if values.type.scale not in range(_EXACT_POWER + 1) or not len(values):
-        return None
-    words = np.frombuffer(values.buffers()[1], dtype="<i8", count=2 * (values.offset + len(values)))
-    low, high = words[2 * values.offset :: 2], words[2 * values.offset + 1 :: 2]
-    valid = values.is_valid().to_numpy(zero_copy_only=False)
-    few = (high == low >> 63) & (low < 10**_EXACT_DIGITS) & (low > -(10**_EXACT_DIGITS))
-    if not (few | ~valid).all():
-        return None
-    return pa.array(low / 10.0**values.type.scale, mask=~valid)
 
 
 def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
@@ -273,33 +233,18 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 # -- maps --------------------------------------------------------------------------------------------------------------
 
-_NEAR = 6  # Up to this size, comparing neighbours is faster than a hash table.
-
-
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     """Return the position of a key that equals an earlier key of the same map, or None.
 
     `lengths` counts the keys of each map.
     """
-    most = int(lengths.max(initial=0))
-    if most <= 1:
-        return None
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    if most <= _NEAR:
-        for step in range(1, most):
-            alike = pc.equal(keys.slice(step), keys.slice(0, max(0, len(keys) - step)))
-            repeats = alike.to_numpy(zero_copy_only=False) & (rows[step:] == rows[:-step])
-            if repeats.any():
-                return int(np.argmax(repeats)) + step
+    if lengths.max(initial=0) <= 1:
         return None
     encoded = keys.dictionary_encode()
-    codes = encoded.indices.to_numpy()
-    both = rows * len(encoded.dictionary) + codes
-    if pc.count_distinct(pa.array(both)).as_py() == len(both):
-        return None
-    order = np.argsort(both, kind="stable")
-    repeats = both[order][1:] == both[order][:-1]
-    return int(order[1:][repeats].min())
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    both = rows * len(encoded.dictionary) + encoded.indices.to_numpy()
+    first = np.unique(both, return_index=True)[1]
+    return None if len(first) == len(both) else int(np.setdiff1d(np.arange(len(both)), first)[0])
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------

@@ -65,22 +65,12 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
 
+# A step converts one field's arrays. It raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets.
 # -- steps ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnStep:
-    """Conversion of one field's arrays, unchanged without `run`; `renames`: only names inside the type change."""
-
-    run: Convert | None = None
-    renames: bool = True
-
-    def __call__(self, values: pa.Array) -> pa.Array:
-        """Convert one array; raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets."""
-        return values if self.run is None else self.run(values)
-
-
-_SAME = ColumnStep()
+def _same(values: pa.Array) -> pa.Array:
+    return values
 
 
 class _Unfit(Exception):
@@ -131,7 +121,7 @@ class _Compiler:
 
     def columns(
         self, source: pa.Schema, table: pa.Schema, needed: Collection[str]
-    ) -> list[tuple[int | None, ColumnStep]]:
+    ) -> list[tuple[int | None, Convert]]:
         """Return each table column's index in the rows (None if missing) and step.
 
         Appends to `misfits`; warns about Hudi's meta columns, except with rules `READ`.
@@ -146,7 +136,7 @@ class _Compiler:
         target: Sequence[pa.Field],
         path: str,
         needed: Collection[str] = (),
-    ) -> list[tuple[int | None, ColumnStep]]:
+    ) -> list[tuple[int | None, Convert]]:
         """Match fields by name; return each target field's source index (None if missing) and step.
 
         Appends to `misfits`, whose names start with `path`.
@@ -157,7 +147,7 @@ class _Compiler:
             self._twice([column.name for column in source], path)
         if self.rules is not READ:
             self._strangers(source, names, path)
-        steps: list[tuple[int | None, ColumnStep]] = []
+        steps: list[tuple[int | None, Convert]] = []
         for column in target:
             index, inner = places.get(column.name), f"{path}.{column.name}" if path else column.name
             if index is not None:
@@ -165,7 +155,7 @@ class _Compiler:
                 continue
             if self.rules is not READ and (self.missing == "refuse" or column.name in needed or not column.nullable):
                 self.misfits.append(Misfit.missing(inner, str(column.type)))
-            steps.append((None, _SAME))
+            steps.append((None, _same))
         return steps
 
     def _twice(self, names: list[str], path: str) -> None:
@@ -184,7 +174,7 @@ class _Compiler:
 
     # -- of one type ------------------------------------------------------------------------------------------------
 
-    def step(self, source: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
+    def step(self, source: pa.DataType, field: pa.Field, path: str) -> Convert:
         """Return the step from a type to a field, and append to `misfits`; for a required field it refuses nulls.
 
         Rules `READ` accept nulls.
@@ -192,65 +182,48 @@ class _Compiler:
         conversion = self._of_type(source, field.type, path)
         if field.nullable or self.rules is READ:
             return conversion
-        return ColumnStep(_required(conversion, Misfit.null(path, str(field.type))), renames=False)
+        return _required(conversion, Misfit.null(path, str(field.type)))
 
-    def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+    def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two types; if they do not fit, append to `misfits`, and the step is useless."""
         if types.is_dictionary(source) and not types.is_dictionary(target):
             return _decoded(self._of_type(source.value_type, target, path))
         if types.is_run_end_encoded(source):
             return _expanded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
-            return _SAME
+            return _same
         if types.is_null(source):
-            return ColumnStep(lambda values: pa.nulls(len(values), target), renames=False)
+            return lambda values: pa.nulls(len(values), target)
         return self._nested(source, target, path) or self._value(source, target, path)
 
-    def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep | None:
+    def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert | None:
         """Return the step between two nested types of one kind; None for other types."""
         if types.is_struct(source) and types.is_struct(target):
             return self._struct(source, target, path)
         if types.is_map(source) and types.is_map(target):
             return self._map(source, target, path)
         if is_list(source) and types.is_list(target):
-            step = self.step(source.value_type, target.value_field, f"{path}.element")
-            if step.renames and source.id == target.id:
-                return _rename(target)
-            return ColumnStep(_list_of(step, target), renames=False)
+            return _list_of(self.step(source.value_type, target.value_field, f"{path}.element"), target)
         return None
 
-    def _value(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+    def _value(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         rule = self.rules.rule(source, target)
         if rule == REFUSED:
             self.misfits.append(Misfit.types(path, str(source), str(target), advice(source, target)))
-            return _SAME
+            return _same
         return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
 
-    def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+    def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two structs, matching fields by name; appends to `misfits`."""
-        inner = [source.field(index) for index in range(source.num_fields)]
-        outer = [target.field(index) for index in range(target.num_fields)]
-        steps = self._fields(inner, outer, path)
-        in_order = [index for index, _ in steps] == list(range(len(inner)))
-        alike = in_order and all(
-            source_field.nullable == target_field.nullable
-            for source_field, target_field in zip(inner, outer, strict=False)
-        )
-        if alike and all(step.renames for _, step in steps):
-            return _rename(target)
-        return ColumnStep(_struct_of(steps, outer), renames=False)
+        inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
+        return _struct_of(self._fields(inner, outer, path), outer)
 
-    def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> ColumnStep:
+    def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two maps, and append to `misfits`; except with rules `READ` it refuses equal keys."""
         keys = self._of_type(source.key_type, target.key_type, f"{path}.key")
         items = self.step(source.item_type, target.item_field, f"{path}.value")
-        if self.rules is READ:
-            if keys.renames and items.renames and source.item_field.nullable == target.item_field.nullable:
-                return _rename(target)
-            return ColumnStep(_map_of(keys, items, target, None), renames=False)
-        return ColumnStep(
-            _map_of(keys, items, target, Misfit.repeated(f"{path}.key", str(target.key_type))), renames=False
-        )
+        repeated_key = None if self.rules is READ else Misfit.repeated(f"{path}.key", str(target.key_type))
+        return _map_of(keys, items, target, repeated_key)
 
 
 def _has_checks(kind: pa.DataType) -> bool:
@@ -261,11 +234,7 @@ def _has_checks(kind: pa.DataType) -> bool:
     return any(not part.nullable or _has_checks(part.type) for part in inner)
 
 
-def _rename(target: pa.DataType) -> ColumnStep:
-    return ColumnStep(lambda values: values.cast(target), renames=True)
-
-
-def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> ColumnStep:
+def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
     """Return the step that runs a kernel, whose WouldChange becomes `_Unfit` with `misfit`; TooLong passes."""
 
     def checked(values: pa.Array) -> pa.Array:
@@ -277,10 +246,10 @@ def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> ColumnStep:
         except WouldChange as error:
             raise _Unfit(misfit, values, checked) from error
 
-    return ColumnStep(run, renames=False)
+    return run
 
 
-def _required(step: ColumnStep, misfit: Misfit) -> Convert:
+def _required(step: Convert, misfit: Misfit) -> Convert:
     """Return a conversion that raises `_Unfit` if a value is null, and else runs `step`."""
 
     def run(values: pa.Array) -> pa.Array:
@@ -291,7 +260,7 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
     return run
 
 
-def _decoded(step: ColumnStep) -> ColumnStep:
+def _decoded(step: Convert) -> Convert:
     """Return the step that converts a dictionary's values, then repeats them; ignores misfits that no row uses."""
 
     def run(values: pa.Array) -> pa.Array:
@@ -305,10 +274,10 @@ def _decoded(step: ColumnStep) -> ColumnStep:
             return repeated(step(words.take(used)), places)
         return repeated(converted, values.indices)
 
-    return ColumnStep(run, renames=False)
+    return run
 
 
-def _expanded(step: ColumnStep) -> ColumnStep:
+def _expanded(step: Convert) -> Convert:
     """Return the step that converts the values of a run-end encoded array, then repeats them."""
 
     def run(values: pa.Array) -> pa.Array:
@@ -317,10 +286,10 @@ def _expanded(step: ColumnStep) -> ColumnStep:
         runs, places = runs_of(values)
         return repeated(step(runs), places)
 
-    return ColumnStep(run, renames=False)
+    return run
 
 
-def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[pa.Field]) -> Convert:
+def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.Field]) -> Convert:
     """Return a conversion of structs to `fields`; `steps` holds each field's source index (None: nulls) and step.
 
     Values under null structs are not checked.
@@ -349,7 +318,7 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
     return run
 
 
-def _list_of(step: ColumnStep, target: pa.DataType) -> Convert:
+def _list_of(step: Convert, target: pa.DataType) -> Convert:
     """Return a conversion of lists to `target`, elements by `step`; it raises TooLong beyond 32-bit offsets."""
 
     def run(values: pa.Array) -> pa.Array:
@@ -361,7 +330,7 @@ def _list_of(step: ColumnStep, target: pa.DataType) -> Convert:
     return run
 
 
-def _map_of(keys: ColumnStep, items: ColumnStep, target: pa.DataType, misfit: Misfit | None) -> Convert:
+def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit | None) -> Convert:
     """Return a conversion of maps to `target`; it raises `_Unfit` for equal keys if `misfit` is given."""
 
     def run(values: pa.Array) -> pa.Array:
@@ -403,7 +372,7 @@ class Plan:
         return {name: value for name, value in self.__dict__.items() if name != "steps"}
 
     @cached_property
-    def steps(self) -> list[tuple[int | None, ColumnStep]]:
+    def steps(self) -> list[tuple[int | None, Convert]]:
         """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit or Corrupt."""
         compiler = _Compiler(self.missing, self.rules)
         steps = compiler.columns(self.source, self.table, self.needed)
@@ -431,12 +400,12 @@ class Plan:
         ]
         return pa.Table.from_arrays(columns, schema=self.table)
 
-    def _column(self, column: Any, step: ColumnStep, kind: pa.DataType) -> Any:
+    def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
         """Convert one column, chunk by chunk.
 
         A refused value raises DoesNotFit (with `READ` Corrupt), one that is too long InvalidRecords.
         """
-        if step.run is None:
+        if step is _same:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         converted: list[pa.Array] = []
@@ -450,7 +419,7 @@ class Plan:
             start += len(chunk)
         return pa.chunked_array(converted, kind)
 
-    def _unfit(self, step: ColumnStep, chunk: pa.Array, start: int) -> Exception:
+    def _unfit(self, step: Convert, chunk: pa.Array, start: int) -> Exception:
         """Return the error that names the first refused value and its row; `start` is the chunk's first row.
 
         The step must refuse the chunk.
@@ -463,7 +432,7 @@ class Plan:
         raise AssertionError  # pragma: no cover - it refused the same row
 
 
-def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array] | None:
+def _applied(step: Convert, chunk: pa.Array) -> list[pa.Array] | None:
     """Return an array converted, in several arrays where 32-bit offsets do not suffice; None on a misfit.
 
     A single value that is too long raises InvalidRecords.

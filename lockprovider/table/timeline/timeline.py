@@ -12,7 +12,6 @@ from operator import attrgetter
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
-_BEGIN, _COMPLETION, _NAME = attrgetter("begin"), attrgetter("completion"), attrgetter("file_name")
 _SECOND = 14  # digits
 _SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
 ZONE_MS = 15 * 60_000  # time zones differ by multiples of this
@@ -31,28 +30,8 @@ class Timeline:
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], other_names: Iterable[str]) -> Timeline:
-        """Make a timeline of completed writes and the file names of all other instants.
-
-        Derived facts are set from the writes; the others must have other begin times.
-        """
-        writes, rest = sorted(done, key=_BEGIN), cls.of(other_names)
-        if not writes:
-            return rest
-        is_plain = len({len(i.begin) for i in (writes[0], *rest.instants)}) == 1
-        timeline = cls(tuple(sorted([*writes, *rest.instants], key=_BEGIN if is_plain else _NAME)))
-        vars(timeline)["perhaps_pending"] = rest.perhaps_pending
-        vars(timeline)["services"] = (*(i for i in writes if i.action is not Action.COMMIT), *rest.services)
-        by_completion = sorted(writes, key=_COMPLETION)
-        vars(timeline)["writes"] = tuple(sorted([*by_completion, *rest.writes], key=_COMPLETION))
-        names = [f"{i.begin}_{i.completion}.{i.action.value}" for i in writes]
-        vars(timeline)["written"] = rest.written.union(names)
-        begin, completion = writes[-1].begin, by_completion[-1].completion or ""
-        vars(timeline)["latest_time"] = max(begin, completion, rest.latest_time)
-        vars(timeline)["latest_completed_time"] = max(begin, completion, rest.latest_completed_time)
-        vars(timeline)["latest_completed_begin"] = max(begin, rest.latest_completed_begin)
-        if not rest.savepointed:
-            vars(timeline)["first_active"] = min(i.begin for i in (writes[0], *rest.writes))
-        return timeline
+        """Make a timeline of completed writes and the file names of all other instants."""
+        return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
         """Return a timeline with these instants added, and the derived facts updated; this one if it has them all."""

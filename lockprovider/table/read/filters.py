@@ -23,7 +23,7 @@ from lockprovider.table.read.literals import LiteralMisfit, Place, literal_of, p
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
 _MANY_VALUES = 1 << 12  # For more values, the bound is their range: Arrow would search a longer list for each file.
-_MASK_BYTES = 1 << 26  # memory of masks that are not joined yet
+_PART_ROWS = 1 << 16  # rows that are filtered at once: a deep filter has a mask of them for each level
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
     "<=": pc.less_equal,
@@ -151,13 +151,6 @@ class OneOf:
             bound = (column >= ends["min"]) & (column <= ends["max"])
         return bound | column.is_null() if self.matches_null and self.has_null else bound
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return (self.column, self.kind, self.array, self.negated, self.has_null, self.matches_null)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.column, self.kind, self._array, self.negated, self.has_null, self.matches_null = state
-        self.values = []
-
 
 @dataclass(frozen=True, slots=True)
 class OfArrow:
@@ -185,10 +178,8 @@ class Filter:
 
     def kept(self, rows: pa.Table) -> pa.Table:
         """Return the rows for which the filter is true, not null; works in parts to limit memory."""
-        most = max(1024, 8 * _MASK_BYTES // self._depth())
-        if rows.num_rows <= most:
-            return rows.filter(self._mask(rows))
-        parts = (rows.slice(start, most) for start in range(0, rows.num_rows, most))
+        starts = range(0, max(1, rows.num_rows), _PART_ROWS)
+        parts = (rows.slice(start, _PART_ROWS) for start in starts)
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
@@ -198,20 +189,20 @@ class Filter:
 
     def bound(self) -> Any:
         """Return an expression of limited size that holds for all kept rows, maybe others; None excludes no row."""
-        stack: list[tuple[_Bound, _Bound]] = []
+        stack: list[tuple[_Bound, _Bound]] = []  # of the rows with the answer true, and false
         for step in self.steps:
             if not isinstance(step, str):
                 true, false = _bounds_of(step)
-                stack.append((_Bound(true, true is not None), _Bound(false, false is not None)))
+                stack.append(((true, 1), (false, 1)))
             elif step == NOT:
                 stack.append(stack.pop()[::-1])
             else:
                 (true, false), (first_true, first_false) = stack.pop(), stack.pop()
                 if step == AND:
-                    stack.append((first_true.both(true), first_false.either(false)))
+                    stack.append((_within_both(first_true, true), _within_either(first_false, false)))
                 else:
-                    stack.append((first_true.either(true), first_false.both(false)))
-        return stack[0][0].expression
+                    stack.append((_within_either(first_true, true), _within_both(first_false, false)))
+        return stack[0][0][0]
 
     def _mask(self, rows: pa.Table) -> Any:
         """Return each row's answer by SQL's three-valued logic: true, false or null."""
@@ -226,14 +217,6 @@ class Filter:
                 last = stack.pop()
                 stack.append(join(stack.pop(), last))
         return stack[0]
-
-    def _depth(self) -> int:
-        """Return the greatest number of masks in memory at once."""
-        depth = most = 0
-        for step in self.steps:
-            depth += 0 if step == NOT else -1 if isinstance(step, str) else 1
-            most = max(most, depth)
-        return most
 
 
 def _columns_of(question: Question) -> Sequence[str]:
@@ -297,26 +280,23 @@ def _from_prefix(column: Any, prefix: str) -> Any:
     return (column >= prefix) & (column < prefix[:-1] + chr(following))
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """Bounding expression and its number of questions; None excludes no row."""
+_Bound = tuple[Any, int]  # an expression, or None, which excludes no row; and its number of questions
 
-    expression: Any
-    questions: int
 
-    def both(self, other: _Bound) -> _Bound:
-        """Return the bound of rows within both bounds; this one alone if the two are too large together."""
-        if self.expression is None or other.expression is None:
-            return other if self.expression is None else self
-        count = self.questions + other.questions
-        return self if count > _MOST_BOUNDS else _Bound(self.expression & other.expression, count)
+def _within_both(first: _Bound, second: _Bound) -> _Bound:
+    """Return the bound of rows within both bounds; the first alone if the two are too large together."""
+    if first[0] is None or second[0] is None:
+        return second if first[0] is None else first
+    count = first[1] + second[1]
+    return first if count > _MOST_BOUNDS else (first[0] & second[0], count)
 
-    def either(self, other: _Bound) -> _Bound:
-        """Return the bound of rows within one of the bounds; it excludes no row if too large."""
-        count = self.questions + other.questions
-        if self.expression is None or other.expression is None or count > _MOST_BOUNDS:
-            return _Bound(None, 0)
-        return _Bound(self.expression | other.expression, count)
+
+def _within_either(first: _Bound, second: _Bound) -> _Bound:
+    """Return the bound of rows within one of the bounds; it excludes no row if too large."""
+    count = first[1] + second[1]
+    if first[0] is None or second[0] is None or count > _MOST_BOUNDS:
+        return None, 0
+    return first[0] | second[0], count
 
 
 def both(first: Filter, second: Filter) -> Filter:

@@ -186,10 +186,8 @@ class _Compiler:
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two types; if they do not fit, append to `misfits`, and the step is useless."""
-        if types.is_dictionary(source) and not types.is_dictionary(target):
-            return _decoded(self._of_type(source.value_type, target, path))
-        if types.is_run_end_encoded(source):
-            return _expanded(self._of_type(source.value_type, target, path))
+        if (types.is_dictionary(source) and not types.is_dictionary(target)) or types.is_run_end_encoded(source):
+            return _encoded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
             return _same
         if types.is_null(source):
@@ -237,14 +235,14 @@ def _has_checks(kind: pa.DataType) -> bool:
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
     """Return the step that runs a kernel, whose WouldChange becomes `_Unfit` with `misfit`; TooLong passes."""
 
-    def checked(values: pa.Array) -> pa.Array:
+    def convert(values: pa.Array) -> pa.Array:
         return kernel(values, target)
 
     def run(values: pa.Array) -> pa.Array:
         try:
-            return kernel(values, target)
+            return convert(values)
         except WouldChange as error:
-            raise _Unfit(misfit, values, checked) from error
+            raise _Unfit(misfit, values, convert) from error
 
     return run
 
@@ -260,31 +258,27 @@ def _required(step: Convert, misfit: Misfit) -> Convert:
     return run
 
 
-def _decoded(step: Convert) -> Convert:
-    """Return the step that converts a dictionary's values, then repeats them; ignores misfits that no row uses."""
+def _encoded(step: Convert) -> Convert:
+    """Return the step that converts the values of a dictionary or of runs, then repeats them.
+
+    It ignores a dictionary's misfits that no row uses.
+    """
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert one dictionary array; may raise TooLong."""
-        words = values.dictionary
-        try:
-            converted = step(words)
-        except _Unfit:
-            used = pc.unique(values.indices.drop_null())
-            places = pc.index_in(values.indices, value_set=used)
-            return repeated(step(words.take(used)), places)
-        return repeated(converted, values.indices)
-
-    return run
-
-
-def _expanded(step: Convert) -> Convert:
-    """Return the step that converts the values of a run-end encoded array, then repeats them."""
-
-    def run(values: pa.Array) -> pa.Array:
-        if not types.is_run_end_encoded(values.type):
+        """Convert one array; may raise TooLong."""
+        if types.is_dictionary(values.type):
+            words, places = values.dictionary, values.indices
+        elif types.is_run_end_encoded(values.type):
+            words, places = runs_of(values)
+        else:
             return step(values)  # `without_hidden` has expanded the runs.
-        runs, places = runs_of(values)
-        return repeated(step(runs), places)
+        try:
+            return repeated(step(words), places)
+        except _Unfit:
+            if not types.is_dictionary(values.type):
+                raise
+        used = pc.unique(places.drop_null())
+        return repeated(step(words.take(used)), pc.index_in(places, value_set=used))
 
     return run
 

@@ -33,7 +33,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
     Deletes a kept metadata table's statistics. `dry_run` writes nothing.
     """
     if dry_run:
-        return _changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
+        return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
@@ -41,7 +41,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
         """Return the shared configuration; sets `done` and `keeps`. A pending write may raise `Aborted`."""
         nonlocal done, keeps
         config = with_key_spelling(table, config)
-        done, keeps = _changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
+        done, keeps = _setting_changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
         if any(setting.key == PARTITIONS_KEY for setting in done):
             plans.check_no_write(table)
         return shared(config, keeps_listing=keeps) if done else config
@@ -84,7 +84,7 @@ def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
     return bool(config.named_metadata) and keeps_listing(table, config)
 
 
-def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
+def _setting_changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
     """Return the changes that sharing makes; raise `UnsupportedTable` if the table is not writable then.
 
     Also if its times are not in UTC, unless `all_in_utc`.

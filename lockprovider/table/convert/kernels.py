@@ -233,6 +233,7 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 # -- maps --------------------------------------------------------------------------------------------------------------
 
+
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     """Return the position of a key that equals an earlier key of the same map, or None.
 

@@ -119,9 +119,7 @@ class _Compiler:
     rules: Rules
     misfits: list[Misfit] = field(default_factory=list)
 
-    def columns(
-        self, source: pa.Schema, table: pa.Schema, needed: Collection[str]
-    ) -> list[tuple[int | None, Convert]]:
+    def columns(self, source: pa.Schema, table: pa.Schema, needed: Collection[str]) -> list[tuple[int | None, Convert]]:
         """Return each table column's index in the rows (None if missing) and step.
 
         Appends to `misfits`; warns about Hudi's meta columns, except with rules `READ`.

@@ -18,7 +18,7 @@ from pyarrow import types
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import several, shown
-from lockprovider.table.read.literals import LiteralMisfit, Place, literal_of, placed
+from lockprovider.table.read.literals import LiteralMisfit, Position, literal_of, position_of
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
@@ -36,13 +36,6 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 @dataclass(frozen=True, slots=True)
 class IsNull:
     """Filter condition (question): `column is null`."""
-
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """Filter condition (question): a boolean column is true."""
 
     column: str
 
@@ -160,7 +153,7 @@ class OfArrow:
     columns: Sequence[str]
 
 
-Question = IsNull | Truth | Constant | Compared | Like | OneOf | OfArrow
+Question = IsNull | Constant | Compared | Like | OneOf | OfArrow
 FilterStep = Question | str
 
 
@@ -230,8 +223,6 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
     match question:
         case IsNull(column):
             mask = pc.is_null(rows.column(column))
-        case Truth(column):
-            mask = rows.column(column)
         case Constant(value):
             mask = pa.repeat(pa.scalar(value), rows.num_rows)
         case Compared(column, sign, value):
@@ -254,8 +245,6 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
     match question:
         case IsNull(column):
             bounds = pc.field(column).is_null(), pc.field(column).is_valid()
-        case Truth(column):
-            bounds = pc.field(column), ~pc.field(column)
         case Constant(value):
             bounds = (None, pc.scalar(False)) if value else (pc.scalar(False), None)
         case Compared(column, sign, value) if not types.is_floating(value.type):  # Statistics ignore NaN.
@@ -348,7 +337,7 @@ def negate(steps: list[FilterStep], start: int) -> None:
         steps.append(NOT)
 
 
-def compared(column: str, kind: pa.DataType, sign: str, literal: Place) -> Question:
+def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Question:
     """Return the question `column sign literal` for a located literal.
 
     `sign` is =, !=, <, <=, > or >=; `kind` is the column's type.
@@ -463,7 +452,7 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
             literal = literal_of(value)
             if literal is None:
                 raise InvalidInput(f"filter {shown(term)} is never true; to find nulls use ({column!r}, 'in', [None])")
-            return (compared(column, kind, sign, placed(literal, kind)),)
+            return (compared(column, kind, sign, position_of(literal, kind)),)
     except LiteralMisfit as error:
         raise InvalidInput(f"{misfit}: {error}; {column!r} is {kind}") from error
     raise InvalidInput(f"{misfit}: {shown(sign)} is none of =, !=, <, <=, >, >=, in, not in")
@@ -475,7 +464,7 @@ def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> One
     No list raises `InvalidInput`; values that do not fit raise `LiteralMisfit`.
     """
     literals = [literal_of(item) for item in several(value, f"filter on {column!r}: in", "values")]
-    places = (placed(literal, kind) for literal in literals if literal is not None)
-    exact = [floor for floor, exact in places if exact]
+    positions = (position_of(literal, kind) for literal in literals if literal is not None)
+    exact = [floor for floor, exact in positions if exact]
     has_null = any(literal is None for literal in literals)
     return OneOf(column, kind, exact, negated=negated, has_null=has_null, matches_null=True)

@@ -1,6 +1,6 @@
 """Literals of filters: locate a value among the values of a column's type, without rounding.
 
-    placed(Decimal("1.505"), pa.decimal128(10, 2))      # Place(floor=Decimal("1.50"), exact=False)
+    position_of(Decimal("1.505"), pa.decimal128(10, 2))      # Position(floor=Decimal("1.50"), exact=False)
 
 So `d = 1.505` is false, and `d > 1.505` is `d > 1.50`. In a float column a literal means the nearest float, as in SQL.
 Only text is converted, to a day or a time.
@@ -40,7 +40,7 @@ class LiteralMisfit(ValueError):
     """Error for a literal that cannot be compared with a column; says what to write."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Position of a literal among the values of a column's type.
 
     Attributes:
@@ -115,16 +115,16 @@ def _offset(zone: str | None) -> int:
     return (hours * 60 + minutes) * 60 * (-1 if zone[0] == "-" else 1)
 
 
-def placed(literal: Any, kind: pa.DataType) -> Place:
+def position_of(literal: Any, kind: pa.DataType) -> Position:
     """Locate a literal, as `literal_of` returns it, among the values of a column's type.
 
     Raises `LiteralMisfit` if they do not compare.
     """
     family, find = _family(kind)
-    place = find(literal, kind)
-    if place is None:
+    position = find(literal, kind)
+    if position is None:
         raise LiteralMisfit(f"{shown(literal)} is no {family}")
-    return place
+    return position
 
 
 def literal_of(value: Any) -> Any:
@@ -155,7 +155,7 @@ def _of_arrow(value: Any) -> Any:
         return value
 
 
-def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
+def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Position | None]]:
     """Return the noun and the locating function of a column's type; other types raise `LiteralMisfit`."""
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
@@ -163,7 +163,7 @@ def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place 
     raise LiteralMisfit(f"values of type {kind} cannot be compared; only `is null` is possible")
 
 
-def _in_integers(value: Any, kind: pa.DataType) -> Place | None:
+def _in_integers(value: Any, kind: pa.DataType) -> Position | None:
     """Locate a number among the integers of a type; None for other values. NaN raises `LiteralMisfit`."""
     if not _is_number(value):
         return None
@@ -175,13 +175,13 @@ def _in_integers(value: Any, kind: pa.DataType) -> Place | None:
     return _of_decimal(_exact(value), Decimal(1), Decimal(least), Decimal(greatest), int)
 
 
-def _within(value: int, least: int, greatest: int) -> Place:
+def _within(value: int, least: int, greatest: int) -> Position:
     if value < least:
-        return Place(None, exact=False)
-    return Place(min(value, greatest), value <= greatest)
+        return Position(None, exact=False)
+    return Position(min(value, greatest), value <= greatest)
 
 
-def _in_decimals(value: Any, kind: pa.DataType) -> Place | None:
+def _in_decimals(value: Any, kind: pa.DataType) -> Position | None:
     """Locate a number among the decimals of a type; None for other values. NaN raises `LiteralMisfit`."""
     if not _is_number(value):
         return None
@@ -190,14 +190,14 @@ def _in_decimals(value: Any, kind: pa.DataType) -> Place | None:
     return _of_decimal(_exact(value), unit, greatest.copy_negate(), greatest, Decimal)
 
 
-def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, number_type: type) -> Place:
+def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, number_type: type) -> Position:
     """Locate `value` among the multiples of `unit` from `least` to `greatest`; the floor becomes a `number_type`."""
     if value < least:
-        return Place(None, exact=False)
+        return Position(None, exact=False)
     if value > greatest:
-        return Place(number_type(greatest), exact=False)
+        return Position(number_type(greatest), exact=False)
     floor = value.quantize(unit, ROUND_FLOOR, _WIDE)
-    return Place(number_type(floor), floor == value)
+    return Position(number_type(floor), floor == value)
 
 
 def _exact(value: float | Decimal) -> Decimal:
@@ -205,7 +205,7 @@ def _exact(value: float | Decimal) -> Decimal:
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
-def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
+def _in_floats(value: Any, kind: pa.DataType) -> Position | None:
     """Locate a number among floats: at the nearest, or its floor if it overflows.
 
     None for other values; NaN raises `LiteralMisfit`.
@@ -220,15 +220,15 @@ def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
         nearest = math.inf if value > 0 else -math.inf
     if math.isinf(nearest) and value not in {math.inf, -math.inf}:
         largest = _LARGEST_FLOAT32 if single else sys.float_info.max
-        return Place(largest if nearest > 0 else -math.inf, exact=False)
-    return Place(nearest, exact=True)
+        return Position(largest if nearest > 0 else -math.inf, exact=False)
+    return Position(nearest, exact=True)
 
 
-def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
-    return lambda value, _: Place(value, exact=True) if isinstance(value, kind) else None
+def _among(kind: type) -> Callable[[Any, pa.DataType], Position | None]:
+    return lambda value, _: Position(value, exact=True) if isinstance(value, kind) else None
 
 
-def _in_texts(value: Any, _: pa.DataType) -> Place | None:
+def _in_texts(value: Any, _: pa.DataType) -> Position | None:
     """Locate a text among texts; None for other values. A lone surrogate raises `LiteralMisfit`."""
     if not isinstance(value, str):
         return None
@@ -236,10 +236,10 @@ def _in_texts(value: Any, _: pa.DataType) -> Place | None:
         value.encode()
     except UnicodeEncodeError as error:
         raise LiteralMisfit(f"{shown(value)} has a lone surrogate, which no stored text has: {error.reason}") from None
-    return Place(value, exact=True)
+    return Position(value, exact=True)
 
 
-def _in_days(value: Any, _: pa.DataType) -> Place | None:
+def _in_days(value: Any, _: pa.DataType) -> Position | None:
     """Locate a day or time among days; None for other values.
 
     Text that is no day, and a time with a zone, raise `LiteralMisfit`.
@@ -253,7 +253,7 @@ def _in_days(value: Any, _: pa.DataType) -> Place | None:
     return _of_units(value, 1, _SECONDS_OF_DAY, 31)
 
 
-def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
+def _in_moments(value: Any, kind: pa.DataType) -> Position | None:
     """Locate a time among timestamps of this unit and zone; None for other values.
 
     Text that is no time, or a wrong zone, raises `LiteralMisfit`.
@@ -268,11 +268,11 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
     return _of_units(value, _PARTS[kind.unit], 1, 63)
 
 
-def _of_units(value: TimeLiteral, parts: int, seconds: int, bits: int) -> Place:
+def _of_units(value: TimeLiteral, parts: int, seconds: int, bits: int) -> Position:
     """Locate a moment among the signed numbers of this many bits, which count `parts` of so many `seconds`."""
     units, rest = divmod(value.units * parts, value.per_second * seconds)
-    place = _within(units, -(1 << bits), (1 << bits) - 1)
-    return place if not rest else Place(place.floor, exact=False)
+    position = _within(units, -(1 << bits), (1 << bits) - 1)
+    return position if not rest else Position(position.floor, exact=False)
 
 
 def _is_number(value: Any) -> bool:
@@ -283,7 +283,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
 
 
-_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], Place | None]], ...] = (
+_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], Position | None]], ...] = (
     (types.is_boolean, "boolean (true or false)", _among(bool)),
     (types.is_integer, "number", _in_integers),
     (types.is_decimal, "number", _in_decimals),

@@ -20,7 +20,7 @@ true nor false. Any other SQL syntax is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -40,11 +40,10 @@ from lockprovider.table.read.filters import (
     IsNull,
     Like,
     OneOf,
-    Truth,
     compared,
     negate,
 )
-from lockprovider.table.read.literals import LiteralMisfit, Place, day_of, placed, time_of
+from lockprovider.table.read.literals import LiteralMisfit, Position, day_of, position_of, time_of
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _TOKEN = re.compile(
@@ -168,7 +167,7 @@ class _Parser:
         elif negated:
             raise self._error("in, between or like")
         elif types.is_boolean(kind):
-            steps = [Truth(name)]
+            steps = [compared(name, kind, "=", Position(floor=True, exact=True))]
         else:
             raise self._error("a comparison")
         if negated:
@@ -227,38 +226,27 @@ class _Parser:
 
     # -- literals ------------------------------------------------------------------------------------------------------
 
-    def _literal(self, name: str, kind: pa.DataType) -> Place:
+    def _literal(self, name: str, kind: pa.DataType) -> Position:
         """Skip a literal, and return its position among the column's values.
 
         Another token, or a value that does not fit, raises `InvalidInput`.
         """
-        token = self._token
+        token, value = self._token, None
         word = token.value.lower() if token.kind == "word" else ""
+        read: Callable[[str], Any] = _LITERALS.get(word or token.kind, str)
         self._step()
-        if token.kind == "number":
-            return self._placed(_number(token.value), name, kind, token.at)
-        if token.kind == "text":
-            return self._placed(_plain(token.value), name, kind, token.at)
-        if word in {"true", "false"}:
-            return self._placed(word == "true", name, kind, token.at)
         if word in {"date", "timestamp"} and self._token.kind == "text":
-            text = _plain(self._token.value)
+            value = _plain(self._token.value)
             self._step()
-            return self._placed(text, name, kind, token.at, read=day_of if word == "date" else time_of)
-        hint = "a literal (a number, a text in '', true, false, date '...', timestamp '...')"
-        if word == "null":
-            hint = "a literal; a comparison with null is never true, `is null` asks for it"
-        elif token.kind == "named":
-            hint = "a literal; double quotes are for names, a text stands in ''"
-        self._token = token
-        raise self._error(hint)
-
-    def _placed(self, value: Any, name: str, kind: pa.DataType, at: int, read: Any = None) -> Place:
-        """Locate a value, first converted by `read`, in the type `kind`; a misfit raises `InvalidInput`."""
+        elif word in {"true", "false"} or token.kind in {"number", "text"}:
+            value = token.value
+        if value is None:
+            self._token = token
+            raise self._error(_HINTS.get(word or token.kind, _HINTS[""]))
         try:
-            return placed(value if read is None else read(value), kind)
+            return position_of(read(value), kind)
         except LiteralMisfit as error:
-            raise InvalidInput(f"filter {self._position(at)}: {error}; {name!r} is {kind}") from error
+            raise InvalidInput(f"filter {self._position(token.at)}: {error}; {name!r} is {kind}") from error
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
@@ -303,6 +291,16 @@ def _plain(text: str) -> str:
 
 def _number(text: str) -> int | Decimal:
     return int(text) if len(text) <= _DIGITS and text.lstrip("+-").isdecimal() else Decimal(text)
+
+
+_LITERALS: Mapping[str, Callable[[str], Any]] = {
+    "number": _number, "text": _plain, "date": day_of, "timestamp": time_of, "true": bool, "false": lambda _: False
+}  # fmt: skip
+_HINTS: Mapping[str, str] = {
+    "": "a literal (a number, a text in '', true, false, date '...', timestamp '...')",
+    "null": "a literal; a comparison with null is never true, `is null` asks for it",
+    "named": "a literal; double quotes are for names, a text stands in ''",
+}
 
 
 def _shortened(text: str) -> str:

@@ -19,7 +19,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, checked_columns, plan_scan, read_slice
+from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, checked_columns, plan_scan, read_slice, selected
 from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, unless_stale
 from lockprovider.table.state.parallel import repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
@@ -31,6 +31,7 @@ from lockprovider.table.timeline.versions import (
     changed_rows,
     checkpoint_of,
     is_empty,
+    is_instant,
     latest_checkpoint,
     touched,
     window,
@@ -40,7 +41,6 @@ from lockprovider.table.timeline.view import Snapshot, given_partitions
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_DIGITS = 17
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 
@@ -136,7 +136,7 @@ def changes_since(
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()
         start, end = (_checkpoint_time(table, timeline, version, order) for version in (after, until))
-        check_since(table, timeline, start, order, is_checkpoint=isinstance(after, str) and is_instant(after))
+        check_since(table, timeline, start, order, is_checkpoint=is_instant(after))
         span = window(timeline, start, min(latest, end) if end else latest, order)
         read = partial(_changes, table, timeline, span, continues=bool(start), columns=columns, only=only)
         return unless_stale(table, timeline, read)
@@ -148,11 +148,6 @@ def _checkpoint_time(table: TableContext, timeline: Timeline, version: TableVers
     if version is None or is_empty(version):
         return ""
     return checkpoint_of(timeline, version, order, reached(table))
-
-
-def is_instant(text: str) -> bool:
-    """Return whether the text has the form of an instant."""
-    return len(text) == _DIGITS and text.isdigit()
 
 
 def _order(value: Order | str) -> Order:
@@ -234,12 +229,9 @@ def _result_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
 
     Unknown columns, or a stored `_operation`, raise `InvalidInput`.
     """
-    full = hudi_schema.with_meta(schema)
-    names = schema.names if columns is None else list(columns)
-    missing = hudi_schema.absent(names, full.names)
-    if missing or OPERATION in full.names:
-        raise InvalidInput(f"columns {shown(missing or [OPERATION])} cannot be read; name some of {schema.names}")
-    return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
+    if OPERATION in schema.names:
+        raise InvalidInput(f"column {OPERATION!r} of the table has the name of the operation; read it by a scan")
+    return pa.schema([pa.field(OPERATION, pa.string()), *selected(schema, columns)])
 
 
 def _refuse_restored(timeline: Timeline, start: str, order: Order) -> None:

@@ -46,8 +46,8 @@ Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
 _AT_ONCE = 4  # slices with logs
+_Rows = list[pa.RecordBatch]  # Tables without columns would lose their number of rows when joined.
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
-_Rows = list[pa.RecordBatch]
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
 
 
@@ -94,7 +94,7 @@ def plan_scan(
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
-    result = _result_schema(schema, full, columns)
+    result = selected(schema, columns)
     slices = snapshot.within(partitions)
     # A count without columns reads one column.
     least = result if result.names else pa.schema([full.field(config.record_keys[0])])
@@ -162,10 +162,11 @@ def _merge_concurrency(place: TablePlace) -> int:
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def _result_schema(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """Return the requested columns (None: all but Hudi's own); unknown columns raise `InvalidInput`."""
     if columns is None:
         return schema
+    full = hudi_schema.with_meta(schema)
     missing = hudi_schema.absent(columns, full.names)
     if missing:
         raise InvalidInput(f"columns {shown(missing)} are not in the table; name some of {schema.names}")
@@ -272,23 +273,19 @@ def _batches(
 
     May raise `HistoryGone`, `Corrupt` or `UnsupportedTable` during iteration.
     """
-    for part in (
-        _merged_tables(place, scan, file_slice)
-        if file_slice.logs
-        else _base_tables(place, scan, file_slice, ahead=ahead)
-    ):
+    if not file_slice.logs:
+        parts = _base_tables(place, scan, file_slice, ahead=ahead)
+    elif scan.merged is None:
+        raise RuntimeError("a scan with log files has a rule to merge them by")
+    else:
+        parts = merged_rows(place, file_slice, *scan.merged)
+    for part in parts:
         rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()
 
 
-def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> list[pa.RecordBatch]:
+def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> _Rows:
     return list(_batches(place, scan, file_slice))
-
-
-def _merged_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> Iterator[pa.Table]:
-    if scan.merged is None:
-        raise RuntimeError("a scan with log files has a rule to merge them by")
-    return merged_rows(place, file_slice, *scan.merged)
 
 
 def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:

@@ -107,19 +107,18 @@ def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached
         )
     commits = [instant for instant in timeline.writes if moment.includes(instant)]
     is_named = any(version in (i.begin, i.completion) for i in timeline.writes)
-    if commits and (is_named or not _is_instant(version)):
+    if commits and (is_named or not is_instant(version)):
         return commits[-1]
     problem = (
-        f"no commit began or completed at {version}"
-        if _is_instant(version)
-        else f"no commit completed by {moment.time}"
+        f"no commit began or completed at {version}" if is_instant(version) else f"no commit completed by {moment.time}"
     )
     if archived := reached():
         problem += f", and those up to {archived} are archived: no restore or savepoint can use them"
     raise HistoryGone(f"{problem}; choose a commit of `history()`, or give the time as ISO text for the state at it")
 
 
-def _is_instant(version: TableVersion) -> bool:
+def is_instant(version: object) -> bool:
+    """Return whether this is a time of 17 digits, as on the timeline; text of other digits raises `InvalidInput`."""
     return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 

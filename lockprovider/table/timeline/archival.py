@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup, data_files_in
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import files_of_no_instant
 
 BESIDES = (Action.CLEAN, Action.ROLLBACK)  # archived with the writes around them
 
@@ -164,9 +165,9 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     if facts.logs:
         first = min(facts.logs)
         yield first, f"log files of {first} are not compacted: hudi-rs would not see their rows; compact the table"
-    lost = _orphans(facts)
+    lost = files_of_no_instant(timeline, facts.paths)
     if lost:
-        first = min(lost)
+        first = min(lost.values())
         summary = f"{len(lost)} files are of no instant, the first of {first}"
         yield _before(timeline, first), f"{summary}: `lockprovider table clean URL` removes them"
 
@@ -185,12 +186,6 @@ def _before(timeline: Timeline, begin: str) -> str:
 def _first_with_files(facts: ArchivalFacts) -> str:
     groups = {group for group, _, _ in data_files_in(facts.paths)}
     return min((begin for begin, ended in facts.replaced.items() if ended & groups), default="")
-
-
-def _orphans(facts: ArchivalFacts) -> list[str]:
-    on_timeline = {instant.begin for instant in facts.now.instants if instant.changes_rows}
-    begins = {file.begin for _, file, _ in data_files_in(facts.paths)}
-    return sorted(begin for begin in begins - on_timeline if begin > facts.now.first_active)
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:

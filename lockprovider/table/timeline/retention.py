@@ -15,6 +15,7 @@ from types import MappingProxyType
 from lockprovider.table.format.instant import Instant, format_ms
 from lockprovider.table.format.layout import FileGroup, LogFile, data_files_in, names_by_partition
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import files_of_no_instant
 
 _HOUR_MS = 3_600_000
 
@@ -83,7 +84,7 @@ def removable(
     earliest = earliest_retained(policy, timeline, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(timeline))
     since = min((floor for floor in floors if floor), default=None)
-    taken = _orphans(timeline, paths)
+    taken = {*files_of_no_instant(timeline, paths)}
     for group, slices in _committed(timeline, paths, archived).items():
         needed = _needed(policy, [begin for begin, _ in slices], since, replaced_by.get(group))
         taken |= {path for begin, files in slices if begin not in needed for path in files}
@@ -156,9 +157,3 @@ def _committed(
         by_begin = bases.setdefault(group, {})
         by_begin.setdefault(max((begin for begin in by_begin if begin <= completion), default=""), []).append(path)
     return {group: sorted(slices.items()) for group, slices in bases.items()}
-
-
-def _orphans(timeline: Timeline, paths: Iterable[str]) -> set[str]:
-    begins = {instant.begin for instant in timeline.instants}
-    files = ((file.begin, path) for _, file, path in data_files_in(paths))
-    return {path for begin, path in files if begin not in begins and begin > timeline.first_active > ""}

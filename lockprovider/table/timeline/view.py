@@ -56,11 +56,7 @@ class AsOf:
         >>> AsOf.of("2026-11-22T08:30:00Z").time
         '20261122083000000'
         """
-        match when:
-            case AsOf():
-                return cls(time_text(when.time), when.by)
-            case _:
-                return cls(time_text(when))
+        return cls(time_text(when.time), when.by) if isinstance(when, AsOf) else cls(time_text(when))
 
     def includes(self, done: Instant) -> bool:
         """Return whether the completed instant `done` belongs to this moment."""
@@ -285,6 +281,16 @@ def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
     log_files = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
     visible, completions = timeline.visible, timeline.completions
     return frozenset(file.begin for file in log_files if file.begin not in completions and visible(file.begin))
+
+
+def files_of_no_instant(timeline: Timeline, paths: Iterable[str]) -> dict[str, str]:
+    """Return the begin times, by path, of data files that no instant of the timeline or the archive can have written.
+
+    A task wrote them after the rollback of its instant. List `paths` BEFORE `timeline`.
+    """
+    begins = {instant.begin for instant in timeline.instants if instant.changes_rows}
+    files = ((path, file.begin) for _, file, path in data_files_in(paths))
+    return {path: begin for path, begin in files if begin not in begins and begin > timeline.first_active > ""}
 
 
 def replaced_groups(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
@@ -191,16 +192,21 @@ def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple
     planned = timeline.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
-    return _dead(table, planned, made_ms) if planned else ()
+    return dead_among(table, planned, made_ms)
 
 
-def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
+def dead_among(
+    table: TableContext, pending: Iterable[str], made_ms: Mapping[str, int] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Return the begin times in `pending` with a dead writer or executor, oldest first.
 
-    Without a fresh heartbeat dead ones may be missed.
+    Without a heartbeat the time in `made_ms` counts. Without a fresh heartbeat dead ones may be missed.
     """
-    suspects = sorted(pending)
-    return _dead(table, suspects, {}) if suspects else ()
+    suspects = tuple(sorted(pending))
+    if not suspects:
+        return ()
+    beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world, suspects)
+    return dead(suspects, {**made_ms, **beats_ms}, now_ms, table.settings.heartbeat)
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
@@ -210,9 +216,3 @@ def silent_begins(table: TableContext) -> tuple[str, ...]:
     """
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
-
-
-def _dead(table: TableContext, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
-    begins = tuple(suspects)
-    beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world, begins)
-    return dead(begins, {**made_ms, **beats_ms}, now_ms, table.settings.heartbeat)

@@ -25,7 +25,6 @@ from lockprovider.table.format.service_metadata import (
 )
 from lockprovider.table.services import archive_files, plans
 from lockprovider.table.services.metadata_table import retire
-from lockprovider.table.services.plans import complete, read_requested
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import reached, snapshot_at
 from lockprovider.table.state.context import writable_config
@@ -169,8 +168,12 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
     May raise `Corrupt`.
     """
     saved = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
+    contents = (
+        (i, table.store.read_or_none(f"{TIMELINE}/{i.file_name}")) for i in sorted(saved, key=lambda i: i.begin)
+    )
     return {
-        instant.begin: _read_savepoint(table, instant) for instant in sorted(saved, key=lambda instant: instant.begin)
+        i.begin: Savepoint("", 0, "", {}) if content is None else decode_savepoint(content.data, i.file_name)
+        for i, content in contents
     }
 
 
@@ -193,7 +196,7 @@ def create_savepoint(
         savepoint = Savepoint(user, table.world.now_ms(), comment, names)
         inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
-        complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(savepoint))
+        plans.complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(savepoint))
     table.report("savepoint", target.begin)
     return target.begin, savepoint
 
@@ -234,14 +237,5 @@ def files_needed_by(table: TableContext, timeline: Timeline, target: Instant) ->
 
 
 def _planned_removals(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    plans = (decode_clean_plan(*read_requested(table, begin, Action.CLEAN)) for begin in timeline.pending(Action.CLEAN))
-    return frozenset(path for plan in plans for path in plan.paths)
-
-
-def _read_savepoint(table: TableContext, instant: Instant) -> Savepoint:
-    """Read a savepoint; return an empty one if another process deleted it. May raise `Corrupt`."""
-    name = instant.file_name
-    content = table.store.read_or_none(f"{TIMELINE}/{name}")
-    if content is None:
-        return Savepoint("", 0, "", {})  # Another process deleted it just now.
-    return decode_savepoint(content.data, name)
+    requested = (plans.read_requested(table, begin, Action.CLEAN) for begin in timeline.pending(Action.CLEAN))
+    return frozenset(path for data, name in requested for path in decode_clean_plan(data, name).paths)

@@ -119,16 +119,7 @@ class _Compiler:
     rules: Rules
     misfits: list[Misfit] = field(default_factory=list)
 
-    def columns(self, source: pa.Schema, table: pa.Schema, needed: Collection[str]) -> list[tuple[int | None, Convert]]:
-        """Return each table column's index in the rows (None if missing) and step.
-
-        Appends to `misfits`; warns about Hudi's meta columns, except with rules `READ`.
-        """
-        if self.rules is not READ:
-            without_meta_columns(source)
-        return self._fields(list(source), list(table), "", set(needed))
-
-    def _fields(
+    def fields(
         self,
         source: Sequence[pa.Field],
         target: Sequence[pa.Field],
@@ -212,7 +203,7 @@ class _Compiler:
     def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two structs, matching fields by name; appends to `misfits`."""
         inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
-        return _struct_of(self._fields(inner, outer, path), outer)
+        return _struct_of(self.fields(inner, outer, path), outer)
 
     def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two maps, and append to `misfits`; except with rules `READ` it refuses equal keys."""
@@ -365,9 +356,14 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, Convert]]:
-        """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit or Corrupt."""
+        """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit or Corrupt.
+
+        Warns about Hudi's meta columns, except with rules `READ`.
+        """
+        if self.rules is not READ:
+            without_meta_columns(self.source)
         compiler = _Compiler(self.missing, self.rules)
-        steps = compiler.columns(self.source, self.table, self.needed)
+        steps = compiler.fields(list(self.source), list(self.table), "", set(self.needed))
         if compiler.misfits:
             raise self._error(compiler.misfits)
         return steps

@@ -182,8 +182,8 @@ class _Parser:
         if kind not in {"word", "quoted", "named"} or (kind == "word" and value.lower() in _KEYWORDS):
             raise self._error("a column")
         if value not in self._columns:
-            shown = _shortened(", ".join(self._schema.names))
-            raise InvalidInput(f"filter {self._position(at)}: {value!r} is not a column; the columns are {shown}")
+            columns = shown(self._schema.names)
+            raise InvalidInput(f"filter {self._position(at)}: {value!r} is not a column; the columns are {columns}")
         self._step()
         return value
 
@@ -255,8 +255,8 @@ class _Parser:
         match = _TOKEN.match(self._text, self._end)
         if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]
-            shown = self._text[at : at + _SHOWN]
-            raise InvalidInput(f"filter {self._position(at)}: cannot be understood from {shown!r} on")
+            rest = self._text[at : at + _SHOWN]
+            raise InvalidInput(f"filter {self._position(at)}: cannot be understood from {rest!r} on")
         kind = str(match.lastgroup)
         self._token, self._end = _Token(kind, match[kind], match.start(kind)), match.end()
 
@@ -275,7 +275,7 @@ class _Parser:
 
     def _error(self, expected: str, back: str | None = None) -> InvalidInput:
         value = back or self._token.value or "the end"
-        return InvalidInput(f"filter {self._position(self._token.at)}: expected {expected}, not {_shortened(value)!r}")
+        return InvalidInput(f"filter {self._position(self._token.at)}: expected {expected}, not {shown(value)}")
 
     def _position(self, at: int) -> str:
         whole = self._text
@@ -301,7 +301,3 @@ _HINTS: Mapping[str, str] = {
     "null": "a literal; a comparison with null is never true, `is null` asks for it",
     "named": "a literal; double quotes are for names, a text stands in ''",
 }
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}..."

@@ -64,7 +64,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
     earliest = _earliest(table, timeline)
     if not surplus(timeline, earliest, keep) and archive_index.reach(table.knowledge).begin < timeline.first_active:
         return ArchiveResult(())  # A dead archiver has left nothing, either.
-    if _may_have_dead(timeline):
+    if timeline.pending_writes or timeline.pending(Action.ROLLBACK, Action.RESTORE):
         rollback.sweep(table)
     names: list[str] = []
     while True:
@@ -96,10 +96,6 @@ def _checked_keep(table: TableContext, keep: KeepActive | None) -> KeepActive:
     if keep.fault:
         raise InvalidSettings(keep.fault)
     return keep
-
-
-def _may_have_dead(timeline: Timeline) -> bool:
-    return bool(timeline.pending_writes or timeline.pending(Action.ROLLBACK, Action.RESTORE))
 
 
 # The steps of a round:

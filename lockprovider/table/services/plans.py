@@ -17,7 +17,7 @@ from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import PROPERTIES, TIMELINE, data_file, heartbeat_path, markers_dir
+from lockprovider.table.format.layout import PROPERTIES, TIMELINE, data_files_in, heartbeat_path, markers_dir
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.format.metadata_table import FilesRecord, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
@@ -165,10 +165,8 @@ def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
     """List the table; return the paths of all base and log files by begin time, with or without a marker."""
     by_begin: dict[str, list[str]] = {}
-    for entry in table.data_files():
-        file = data_file(entry.path.rpartition("/")[2])
-        if file is not None:
-            by_begin.setdefault(file.begin, []).append(entry.path)
+    for _, file, path in data_files_in(entry.path for entry in table.data_files()):
+        by_begin.setdefault(file.begin, []).append(path)
     return {begin: tuple(paths) for begin, paths in by_begin.items()}
 
 

@@ -147,8 +147,7 @@ def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     Suppresses errors of lock and store. With EAGER settings all other writers count as dead.
     """
     with contextlib.suppress(CasError, LockError):
-        if _suspects(timeline, {me}):
-            _recover(table, timeline, {me}, eager=table.settings.is_eager)
+        _recover(table, timeline, {me}, eager=table.settings.is_eager)
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:

@@ -120,7 +120,7 @@ def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> Ar
     Fewer if something holds them back; `held` says what. Empty if the timeline is short enough; at least one write
     stays.
     """
-    writes = _by_begin(facts.now.writes)
+    writes = sorted(facts.now.writes, key=lambda instant: (instant.begin, instant.completion or ""))
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]
     if not candidates:
         return ArchivalPlan(())
@@ -130,10 +130,6 @@ def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> Ar
     taken = [write for write in taken if write.begin < stays]
     held = why if end <= candidates[-1].begin else ""
     return ArchivalPlan(_with_all_files(facts.now, taken), held)
-
-
-def _by_begin(writes: Iterable[Instant]) -> list[Instant]:
-    return sorted(writes, key=lambda instant: (instant.begin, instant.completion or ""))
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:

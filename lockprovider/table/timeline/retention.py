@@ -82,8 +82,8 @@ def removable(
     `earliest_retained`.
     """
     earliest = earliest_retained(policy, timeline, now_ms, written_ms)
-    floors = (earliest.begin if earliest else None, _first_pending(timeline))
-    since = min((floor for floor in floors if floor), default=None)
+    # A pending write may rewrite the slices that were the latest when it began.
+    since = min([*([earliest.begin] if earliest else []), *timeline.unfinished], default=None)
     taken = {*files_of_no_instant(timeline, paths)}
     for group, slices in _committed(timeline, paths, archived).items():
         needed = _needed(policy, [begin for begin, _ in slices], since, replaced_by.get(group))
@@ -110,11 +110,6 @@ def earliest_retained(
             retained = tuple(i for i in timeline.writes if (i.completion or "") >= border or i.file_name in late)
             retained = retained or timeline.writes[-1:]
     return min(retained, key=lambda instant: instant.begin, default=None)
-
-
-def _first_pending(timeline: Timeline) -> str | None:
-    """Return the first pending begin time: its write may rewrite the slices that were the latest then."""
-    return min(timeline.unfinished, default=None)
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:

@@ -22,7 +22,7 @@ from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, rewound, time_text
+from lockprovider.table.timeline.view import AsOf, by_partition, rewound, time_text
 
 
 @runtime_checkable
@@ -221,10 +221,7 @@ def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
 
 def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
     """Return the file groups that commits wrote or ended, by partition."""
-    groups: dict[str, set[str]] = {}
-    for partition, file_id in (group for metadata in commits for group in metadata.file_groups):
-        groups.setdefault(partition, set()).add(file_id)
-    return {partition: frozenset(groups[partition]) for partition in sorted(groups)}
+    return by_partition(group for metadata in commits for group in metadata.file_groups)
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
@@ -236,7 +233,7 @@ def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))
     removed = old.filter(pc.invert(pc.is_in(old_ids, value_set=new_ids)))
-    arrived_keys, removed_keys = _keys(arrived), _keys(removed)
+    arrived_keys, removed_keys = (rows.column(RECORD_KEY).combine_chunks() for rows in (arrived, removed))
     deleted = removed.filter(pc.invert(pc.is_in(removed_keys, value_set=arrived_keys)))
     is_update = pc.is_in(arrived_keys, value_set=removed_keys)
     return pa.concat_tables(
@@ -250,10 +247,6 @@ def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
 def _ids(rows: pa.Table) -> pa.Array:
     key, number = (rows.column(name).combine_chunks().fill_null("") for name in _ID)
     return pc.binary_join_element_wise(number, key, "/")  # a number has no slash
-
-
-def _keys(rows: pa.Table) -> pa.Array:
-    return rows.column(RECORD_KEY).combine_chunks()
 
 
 def _labelled(rows: pa.Table, labels: pa.Array) -> pa.Table:

@@ -175,6 +175,14 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
     return texts(partitions.keys() if isinstance(partitions, dict) else partitions, "partitions", "paths of partitions")
 
 
+def by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:
+    """Return the file ids of each partition, ordered by partition."""
+    file_ids: dict[str, set[str]] = {}
+    for partition, file_id in groups:
+        file_ids.setdefault(partition, set()).add(file_id)
+    return {partition: frozenset(file_ids[partition]) for partition in sorted(file_ids)}
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A reader's view: the completed instants of one listing, and the latest slice of each file group.
@@ -212,10 +220,7 @@ class Snapshot:
     @property
     def groups(self) -> dict[str, frozenset[str]]:
         """The file ids of each partition."""
-        by_partition: dict[str, set[str]] = {}
-        for slice_ in self.slices:
-            by_partition.setdefault(slice_.partition, set()).add(slice_.file_id)
-        return {partition: frozenset(file_ids) for partition, file_ids in by_partition.items()}
+        return by_partition(slice_.group for slice_ in self.slices)
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
         """Return the slices of these partitions, or all if None.

@@ -172,28 +172,31 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
 
 def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
     """Return the fields that rows have and the table lacks, named by their paths, for `with_columns`."""
-    return pa.schema(list(_new(list(table), [field for field in source if field.name not in META_COLUMNS], "")))
+    columns = [field for field in source if field.name not in META_COLUMNS]
+    return pa.schema(list(_new(pa.struct(list(table)), pa.struct(columns), "")))
 
 
-def _new(table: Sequence[pa.Field], source: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
-    """Yield the fields that `table` lacks, at every depth, named by their paths."""
-    types_by_name = {field.name: field.type for field in table}
-    for field in source:
-        inner = f"{path}.{field.name}" if path else field.name
-        if field.name in types_by_name:
-            yield from _new_inside(types_by_name[field.name], field.type, inner)
-        else:
-            yield pa.field(inner, field.type)
-
-
-def _new_inside(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
+def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
     """Yield the fields inside `source` that `table` lacks, named by their paths; nothing if the kinds differ."""
-    if types.is_struct(table) and types.is_struct(source):
-        yield from _new(_inside(table), _inside(source), path)
-    elif types.is_map(table) and types.is_map(source):
-        yield from _new_inside(table.item_type, source.item_type, f"{path}.value")
-    elif types.is_list(table) and is_list(source):
-        yield from _new_inside(table.value_type, source.value_type, f"{path}.element")
+    (kind, known), (source_kind, fields) = _parts(table), _parts(source)
+    for name, inner in fields.items() if kind == source_kind else ():
+        inner_path = f"{path}.{name}" if path else name
+        if name in known:
+            yield from _new(known[name], inner, inner_path)
+        else:
+            yield pa.field(inner_path, inner)
+
+
+def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
+    """Return `struct`, `map`, `list` or an empty text, and the inner types by the last part of their paths.
+
+    Map keys are left out.
+    """
+    if types.is_struct(kind):
+        return "struct", {field.name: field.type for field in _inside(kind)}
+    if types.is_map(kind):
+        return "map", {"value": kind.item_type}
+    return ("list", {"element": kind.value_type}) if is_list(kind) else ("", {})
 
 
 # -- leaf fields ---------------------------------------------------------------------------------------------------
@@ -206,12 +209,8 @@ def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
     """Yield each leaf's path and type in structs, list elements and map values; map keys are left out."""
-    if types.is_struct(kind):
-        for field in _inside(kind):
-            yield from _leaves(f"{path}.{field.name}", field.type)
-    elif types.is_map(kind):
-        yield from _leaves(f"{path}.value", kind.item_type)
-    elif is_list(kind):
-        yield from _leaves(f"{path}.element", kind.value_type)
-    else:
+    nested, parts = _parts(kind)
+    if not nested:
         yield path, kind
+    for name, inner in parts.items():
+        yield from _leaves(f"{path}.{name}", inner)

@@ -202,22 +202,15 @@ def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(column, len(values), [validity(values), starts, part])
 
 
-_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint8).reshape(256, 2)
-_DASHES = (8, 13, 18, 23)
 _UUID_TEXT = 36
 
 
 def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
     """Write each UUID as 36 characters; nulls stay. Raises TooLong above `ARRAY_BYTES` of text."""
-    raw = values.storage.fill_null(bytes(16))
-    data = np.frombuffer(raw.buffers()[1], dtype=np.uint8)[16 * raw.offset : 16 * (raw.offset + len(raw))]
-    text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
-    places = [position for position in range(_UUID_TEXT) if position not in _DASHES]
-    text[:, places] = _HEX[data].reshape(len(raw), 32)
-    ends = pa.py_buffer((np.arange(len(raw) + 1) * _UUID_TEXT).astype("<i4"))
-    if len(raw) * _UUID_TEXT > ARRAY_BYTES:
+    if len(values) * _UUID_TEXT > ARRAY_BYTES:
         raise TooLong
-    return pa.Array.from_buffers(column, len(raw), [validity(values), ends, pa.py_buffer(text)])
+    texts = (None if raw is None else raw.hex() for raw in values.storage.to_pylist())
+    return pa.array([t and f"{t[:8]}-{t[8:12]}-{t[12:16]}-{t[16:20]}-{t[20:]}" for t in texts], column)
 
 
 _UUID: dict[str, Kernel] = {"string": _uuid_to_text, "binary": _stored}

@@ -16,14 +16,10 @@ COLUMN_TYPES = (
     "bool", "int32", "int64", "float32", "float64", "decimal", "string", "binary", "date", "timestamp", "timestamp UTC",
 )  # fmt: skip
 
+# LOSSLESS: every value of the type fits. CHECKED: each value is checked; one that would change is refused.
+# DIGITS: every value fits if the column has the digits, else each value is checked.
+# ROUNDED: the value becomes what JVM Hudi makes of it.
 LOSSLESS, CHECKED, DIGITS, ROUNDED, REFUSED = "L", "V", "D", "R", "-"
-MEANING: Mapping[str, str] = {
-    LOSSLESS: "every value of the type fits",
-    CHECKED: "each value is checked; one that would change is refused",
-    DIGITS: "every value fits if the column has the digits, else each value is checked",
-    ROUNDED: "the value becomes what JVM Hudi makes of it",
-    REFUSED: "refused",
-}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from lockprovider.table.state import archive_index
 from lockprovider.table.state.knowledge import History
 from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.archival import BESIDES, Archivable
-from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -232,9 +231,9 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
     done = [instant for instant in candidates if instant.begin not in savepoints]
     oldest = min((instant.begin for instant in done), default="~")
     archived = {instant.file_name for instant in archive_index.instants_since(table.knowledge, oldest)}
-    remove_archived(
-        table, lease, [_with_pending(timeline, instant) for instant in done if instant.file_name in archived]
-    )
+    removed = [instant for instant in done if instant.file_name in archived]
+    states = ([i for i in timeline.begun_at(instant.begin) if _is_same(i, instant)] for instant in removed)
+    remove_archived(table, lease, map(Archivable.of, states))
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
@@ -250,10 +249,6 @@ def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archiva
     for name in sorted(i.file_name for action in archived for i in action.completed):
         lease.check()
         table.store.delete(f"{TIMELINE}/{name}")
-
-
-def _with_pending(timeline: Timeline, done: Instant) -> Archivable:
-    return Archivable.of(i for i in timeline.instants if i.begin == done.begin and _is_same(i, done))
 
 
 def _is_same(instant: Instant, done: Instant) -> bool:

@@ -80,7 +80,7 @@ class ArchivalFacts:
     """The facts for an archival plan, read under the lock.
 
     Attributes:
-        paths: all data files, listed before `now`: a file without an instant on it never gets one.
+        paths: all data files, listed before `now`.
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that unfinished rollbacks take back.
         logs: the begin times of writes whose log files are read by completion time.

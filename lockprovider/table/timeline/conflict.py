@@ -117,12 +117,7 @@ def by_partition(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 
     So two inserts of the same new key conflict.
     """
-    partitions = {partition for partition, _ in operation.file_groups}
-    for other in concurrent:
-        shared = {group for group in other.file_groups if group[0] in partitions}
-        if shared and (other.instant.is_completed or other.is_table_service):
-            return Overlap(other.instant, tuple(sorted(shared)))
-    return None
+    return _by_unit(by_file_group, lambda group: (group[0], ""))(operation, concurrent)
 
 
 def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
@@ -135,25 +130,24 @@ def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 
 
 def by_bucket(resolution: Resolution) -> Resolution:
-    """Return the resolution over buckets instead of file groups, so that two inserts of the same new key conflict.
+    """Return the resolution over buckets instead of file groups, so that two inserts of the same new key conflict."""
+    return _by_unit(resolution, _bucket)
 
-    Its overlap names the other write's file groups.
-    """
+
+def _by_unit(resolution: Resolution, unit: Callable[[FileGroup], FileGroup]) -> Resolution:
+    """Return the resolution over units of file groups; its overlap names the other write's file groups."""
+
+    def in_units(operation: ConcurrentOperation) -> ConcurrentOperation:
+        return replace(operation, file_groups=frozenset(map(unit, operation.file_groups)))
 
     def resolve(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-        overlap = resolution(_bucketed(operation), [_bucketed(other) for other in concurrent])
+        overlap = resolution(in_units(operation), list(map(in_units, concurrent)))
         if overlap is None:
             return None
-        theirs = {group for other in concurrent if other.instant == overlap.lost_to for group in other.file_groups}
-        return Overlap(
-            overlap.lost_to, tuple(sorted(group for group in theirs if _bucket(group) in overlap.file_groups))
-        )
+        groups = {group for other in concurrent if other.instant == overlap.lost_to for group in other.file_groups}
+        return Overlap(overlap.lost_to, tuple(sorted(group for group in groups if unit(group) in overlap.file_groups)))
 
     return resolve
-
-
-def _bucketed(operation: ConcurrentOperation) -> ConcurrentOperation:
-    return replace(operation, file_groups=frozenset(map(_bucket, operation.file_groups)))
 
 
 def _bucket(group: FileGroup) -> FileGroup:

@@ -1,7 +1,7 @@
 """The files that a clean may remove, by the retention policy. Pure.
 
 Never removed: the latest slice of a live file group, files in a savepoint, files that a pending write may read. Always
-removed: files without an instant, written by a task after its rollback, since archival would make them visible.
+removed: files of no instant, which archival would make visible.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`.
 """
@@ -77,7 +77,7 @@ def removable(
 ) -> Removable:
     """Return the files that a clean may remove; removes none. List `paths` BEFORE `timeline`.
 
-    A file without an instant then never gets one. `replaced_by`: the begin of the replacecommit that ended a group.
+    `replaced_by`: the begin of the replacecommit that ended a group.
     `protected`: paths to keep. `archived`: completion times of archived writes of logs. `written_ms`: see
     `earliest_retained`.
     """

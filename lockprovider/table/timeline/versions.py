@@ -22,7 +22,7 @@ from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, by_partition, rewound, time_text
+from lockprovider.table.timeline.view import AsOf, file_ids_by_partition, rewound, time_text
 
 
 @runtime_checkable
@@ -221,7 +221,7 @@ def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
 
 def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
     """Return the file groups that commits wrote or ended, by partition."""
-    return by_partition(group for metadata in commits for group in metadata.file_groups)
+    return file_ids_by_partition(group for metadata in commits for group in metadata.file_groups)
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:

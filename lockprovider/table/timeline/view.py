@@ -175,7 +175,7 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
     return texts(partitions.keys() if isinstance(partitions, dict) else partitions, "partitions", "paths of partitions")
 
 
-def by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:
+def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:
     """Return the file ids of each partition, ordered by partition."""
     file_ids: dict[str, set[str]] = {}
     for partition, file_id in groups:
@@ -220,7 +220,7 @@ class Snapshot:
     @property
     def groups(self) -> dict[str, frozenset[str]]:
         """The file ids of each partition."""
-        return by_partition(slice_.group for slice_ in self.slices)
+        return file_ids_by_partition(slice_.group for slice_ in self.slices)
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
         """Return the slices of these partitions, or all if None.
@@ -289,9 +289,9 @@ def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
 
 
 def files_of_no_instant(timeline: Timeline, paths: Iterable[str]) -> dict[str, str]:
-    """Return the begin times, by path, of data files that no instant of the timeline or the archive can have written.
+    """Return the begin times, by path, of data files that a task wrote after the rollback of its instant.
 
-    A task wrote them after the rollback of its instant. List `paths` BEFORE `timeline`.
+    List `paths` BEFORE `timeline`.
     """
     begins = {instant.begin for instant in timeline.instants if instant.changes_rows}
     files = ((path, file.begin) for _, file, path in data_files_in(paths))

@@ -65,8 +65,8 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
 
-# A step converts one field's arrays. It raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets.
 # -- steps ---------------------------------------------------------------------------------------------------------
+# A step raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets.
 
 
 def _same(values: pa.Array) -> pa.Array:
@@ -90,7 +90,7 @@ class _Unfit(Exception):
 
 
 def _shown(value: pa.Scalar) -> Any:
-    """Return a value for an error, as text if Python has no such value, like a time in the year 20000."""
+    """Return a value for an error; as text if Python cannot hold it."""
     try:
         return value.as_py()
     except (ValueError, OverflowError):

@@ -22,8 +22,8 @@ from lockprovider.table.read.literals import LiteralMisfit, Position, literal_of
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
-_MANY_VALUES = 1 << 12  # For more values, the bound is their range: Arrow would search a longer list for each file.
-_PART_ROWS = 1 << 16  # rows that are filtered at once: a deep filter has a mask of them for each level
+_MANY_VALUES = 1 << 12  # The bound of more values is their range: Arrow would search them for each file.
+_PART_ROWS = 1 << 16  # rows filtered at once: a deep filter has a mask of them for each level
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
     "<=": pc.less_equal,

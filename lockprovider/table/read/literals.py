@@ -89,7 +89,7 @@ def day_of(text: str) -> TimeLiteral:
 
 
 def _midnight(days: int) -> TimeLiteral:
-    """Return the moment at which the day begins that is `days` after 1970-01-01; it fits all columns."""
+    """Return the midnight `days` after 1970-01-01; it fits all columns."""
     return TimeLiteral(days * _SECONDS_OF_DAY, 1, None)
 
 
@@ -269,7 +269,7 @@ def _in_moments(value: Any, kind: pa.DataType) -> Position | None:
 
 
 def _of_units(value: TimeLiteral, parts: int, seconds: int, bits: int) -> Position:
-    """Locate a moment among the signed numbers of this many bits, which count `parts` of so many `seconds`."""
+    """Locate a moment among signed numbers of `bits`, which count `parts` of `seconds`."""
     units, rest = divmod(value.units * parts, value.per_second * seconds)
     position = _within(units, -(1 << bits), (1 << bits) - 1)
     return position if not rest else Position(position.floor, exact=False)

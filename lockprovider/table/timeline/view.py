@@ -166,10 +166,7 @@ def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the paths of a caller's partitions, or None; raises `InvalidInput` for one text or no list of texts.
-
-    Of a dict it returns the keys.
-    """
+    """Return the paths of a caller's partitions (the keys of a dict), or None; other values raise `InvalidInput`."""
     if partitions is None:
         return None
     return texts(partitions.keys() if isinstance(partitions, dict) else partitions, "partitions", "paths of partitions")

@@ -8,9 +8,11 @@ Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.errors import UnsupportedTable
@@ -53,150 +55,20 @@ class Property:
 
     key: str
     meaning: str
-    reads: tuple[str, ...] | None = None
-    writes: tuple[str, ...] | None = None
+    reads: Sequence[str] | None = None
+    writes: Sequence[str] | None = None
     why: str = ""
     elsewhere: str = ""
 
 
-_OFF, _ON = ("", "false"), ("", "true")
-_BY_KEYGEN = "of key generators that compute a value, which are refused for writing"
-KNOWN_PROPERTIES: tuple[Property, ...] = (
-    Property("hoodie.table.name", "the table's name"),
-    Property("hoodie.database.name", "the name of its database"),
-    Property("hoodie.table.checksum", "tells whether the file is whole"),
-    Property("hoodie.table.version", "8 and 9; others are refused"),
-    Property("hoodie.table.initial.version", "for `doctor`: whether the table was upgraded"),
-    Property("hoodie.timeline.layout.version", "2; others are refused"),
-    Property("hoodie.table.type", "`COPY_ON_WRITE` or `MERGE_ON_READ`"),
-    Property("hoodie.table.create.schema", "the columns, until a commit states them"),
-    Property(_KEYS, "the columns of the record key; none: read only"),
-    Property(_PARTITION_FIELDS, "the columns that make the folders"),
-    Property("hoodie.table.precombine.field", "the ordering column of version 8"),
-    Property("hoodie.table.ordering.fields", "the ordering column of version 9; several: read only"),
-    Property(_MODE, f"`{EVENT_TIME}` or `{COMMIT_TIME}`; others: copy-on-write is read"),
-    Property("hoodie.record.merge.strategy.id", "must agree with the merge mode"),
-    Property("hoodie.compaction.payload.class", "must agree with the merge mode"),
-    Property("hoodie.table.legacy.payload.class", "which payload the table had before version 9"),
-    Property("hoodie.table.partial.update.mode", "`NONE`; others: copy-on-write is read"),
-    Property("hoodie.record.merge.property.", "markers of deletes or unknown values: copy-on-write is read"),
-    Property("hoodie.payload.", "the same in version 8"),
-    Property(_KEYGEN, "`SIMPLE`, `COMPLEX`, `NON_PARTITION`, with or without `_AVRO`; others: read only"),
-    Property(_KEYGEN_CLASS, "only beside the type; alone: read only"),
-    Property("hoodie.datasource.write.hive_style_partitioning", "folders are called `column=value`"),
-    Property("hoodie.datasource.write.partitionpath.urlencode", "folder names are escaped"),
-    Property("hoodie.table.timeline.timezone", "`UTC`, or not set; `LOCAL`: read only, until `share`"),
-    Property(PARTITIONS_KEY, "none, or `files` if the writer keeps it; others: read only"),
-    Property("hoodie.table.metadata.partitions.inflight", "none; others: read only while they are built"),
-    Property("hoodie.index.type", "`BUCKET`, or an index that finds keys within a partition"),
-    Property("hoodie.index.bucket.engine", "`SIMPLE`; others: read only"),
-    Property("hoodie.bucket.index.num.buckets", "how many buckets a partition has"),
-    Property(_HASH_FIELD, "the columns of the record key that tell the bucket"),
-    Property("hoodie.bucket.index.partition.expressions", "none; others: read only"),
-    Property(VISIBILITY_KEY, "in which order commits appear (a property of this library)"),
-    # These give rows a meaning beyond the files' columns.
-    Property(
-        "hoodie.table.base.file.format",
-        "`PARQUET`",
-        reads=("", "parquet"),
-        why="is not supported, only PARQUET is",
-    ),
-    Property("hoodie.table.ro.file.format", "older name of the same", ("", "parquet"), None, "is not supported"),
-    Property(
-        "hoodie.table.multiple.base.file.formats.enable",
-        "`false`",
-        reads=_OFF,
-        why="lets files of other formats than Parquet hold rows, which would be missed",
-    ),
-    Property("hoodie.table.log.file.format", "`HOODIE_LOG`", ("", "hoodie_log"), None, "has log files unknown here"),
-    Property("hoodie.table.rt.file.format", "older name of the same", ("", "hoodie_log"), None, "is not supported"),
-    Property(
-        "hoodie.table.format",
-        "`native`",
-        writes=("", "native"),
-        why="keeps another format's metadata beside Hudi's, which a write here would leave behind",
-    ),
-    Property(
-        "hoodie.populate.meta.fields",
-        "`true`",
-        reads=_ON,
-        why="leaves rows without their key",
-        elsewhere="rewrite the table with hoodie.populate.meta.fields=true",
-    ),
-    Property(
-        "hoodie.datasource.write.drop.partition.columns",
-        "`false`",
-        reads=_OFF,
-        why="leaves the partition columns out of the files",
-        elsewhere="rewrite the table with hoodie.datasource.write.drop.partition.columns=false",
-    ),
-    Property(
-        "hoodie.bootstrap.base.path",
-        "none: the rows of a bootstrapped table may be in other files",
-        reads=("",),
-        why="has rows in files of another table, of which the files here hold the keys alone",
-        elsewhere="rewrite the table with JVM Hudi, e.g. by a clustering of all partitions, and create it anew",
-    ),
-    Property("hoodie.bootstrap.index.enable", "only beside `hoodie.bootstrap.base.path`"),
-    Property("hoodie.bootstrap.index.class", "only beside `hoodie.bootstrap.base.path`"),
-    Property("hoodie.bootstrap.index.type", "only beside `hoodie.bootstrap.base.path`"),
-    Property(
-        "hoodie.datasource.write.slash.separated.date.partitioning",
-        "`false`",
-        reads=_OFF,
-        why="makes three folders of a date, which are taken for three partition columns here",
-    ),
-    Property(
-        "hoodie.table.cdc.enabled",
-        "`false`; `true`: read only",
-        writes=_OFF,
-        why="keeps a log of changes, which a write here would leave out: JVM Hudi's CDC queries would fail",
-    ),
-    Property("hoodie.table.cdc.supplemental.logging.mode", "only beside `hoodie.table.cdc.enabled`"),
-    Property("hoodie.timeline.path", "`timeline`", ("", "timeline"), None, "keeps the timeline elsewhere"),
-    Property("hoodie.timeline.history.path", "`history`", ("", "history"), None, "keeps the archive elsewhere"),
-    Property("hoodie.archivelog.folder", "of older versions"),
-    Property("hoodie.partition.metafile.use.base.format", "JVM readers take both kinds of metafiles"),
-    Property("hoodie.table.partition_extractor_class", "how JVM readers understand folder names"),
-    Property("hoodie.table.secondary.indexes.metadata", "only beside a metadata table"),
-    Property("hoodie.table.index.defs.path", "only beside a metadata table"),
-    Property(
-        "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled",
-        "`false`; `true`: read only",
-        writes=_OFF,
-        why="gives times in keys and partitions another text than here",
-    ),
-    Property("hoodie.keygen.", _BY_KEYGEN),
-    Property("hoodie.deltastreamer.keygen.", _BY_KEYGEN),
-    Property(
-        "hoodie.compaction.record.merger.strategy",
-        "none: an older name of `hoodie.record.merge.strategy.id`",
-        writes=("", *(one["hoodie.record.merge.strategy.id"] for one in V8_MERGE.values())),
-        why="merges rows in a way unknown here",
-    ),
-    # Settings of Spark's writers, which change no row.
-    Property(
-        "hoodie.schema.on.read.enable", "files older than a rename or a drop of a column: refused until rewritten"
-    ),
-    Property("hoodie.datasource.", "settings of JVM writers"),
-    Property("hoodie.metadata.", "settings of JVM writers; which partitions there are is another property"),
-    Property("hoodie.table.services.", "settings of JVM writers"),
-    *(
-        Property(f"hoodie.{family}.", "settings of JVM writers")
-        for family in (
-            *("bulkinsert", "clustering", "combine", "compact", "compaction", "copyonwrite", "delete", "embed"),
-            *("filesystem", "finalize", "insert", "log", "logfile", "markers", "memory", "meta.sync", "meta_sync"),
-            *("metrics", "orc", "hfile", "parquet", "rollback", "spark", "streamer", "deltastreamer", "upsert"),
-        )
-    ),
+KNOWN_PROPERTIES = tuple(
+    Property(**fields)
+    for fields in json.loads((files("lockprovider.table") / "schemas" / "known_properties.json").read_text("ascii"))
 )
 # Judged like settings of this library's writers.
 _WRITERS = (
     *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),
     *("hoodie.archive.", "hoodie.index.", "hoodie.bucket.index."),
-)
-KNOWN_PROPERTIES += tuple(
-    Property(prefix, "settings of all writers, judged as those of a writer here") for prefix in _WRITERS
 )
 _NAMED = {one.key: one for one in KNOWN_PROPERTIES if not one.key.endswith(".")}
 _BUCKETS = {key for key in _NAMED if key.startswith(_WRITERS)} - {"hoodie.index.type"}

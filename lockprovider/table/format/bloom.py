@@ -300,9 +300,6 @@ class _Blocks:
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
     """Prepare the hash of keys that are sorted by length: `starts` and `lengths` of each in `data`."""
-    if len(lengths) and lengths[0] == lengths[-1] > 0:
-        length = int(lengths[0])
-        return _blocks_of_one_length(data[starts[0] : starts[-1] + length].reshape(-1, length))
     counts = lengths // 4
     firsts = tuple(int(np.searchsorted(counts, j, side="right")) for j in range(int(counts.max(initial=0))))
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))
@@ -315,19 +312,6 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
         tails[has] ^= (signed << (8 * (back - 1))).view(np.uint32)
     factors = np.where(tail_lengths > 0, _M, np.uint32(1))
     return _Blocks(lengths.astype(np.uint32), words, firsts, tails, factors)
-
-
-def _blocks_of_one_length(keys: NDArray[np.uint8]) -> _Blocks:
-    """Prepare the hash of keys of one length, given as one row of bytes each."""
-    count, length = keys.shape
-    words = tuple(
-        _mixed(np.ascontiguousarray(keys[:, at : at + 4]).view("<u4").reshape(-1)) for at in range(0, length - 3, 4)
-    )
-    tails = np.zeros(count, dtype=np.uint32)
-    for back in range(1, length % 4 + 1):
-        tails ^= (keys[:, -back].view(np.int8).astype(np.int32) << (8 * (back - 1))).view(np.uint32)
-    factor = _M if length % 4 else np.uint32(1)
-    return _Blocks(np.asarray(length, np.uint32), words, (0,) * len(words), tails, np.asarray(factor))
 
 
 def _word(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:

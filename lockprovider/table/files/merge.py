@@ -20,7 +20,7 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
-from lockprovider.table.files.merge_log import comparable, mask_of
+from lockprovider.table.files.merge_log import comparable, mask_of, order_of
 from lockprovider.table.files.write_base_file import BATCH_BYTES, BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.format import schema
 from lockprovider.table.format.layout import BaseFile
@@ -183,13 +183,7 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
     """
     if are_unique(keys):
         return rows, keys
-    columns = {"key": keys, "place": pa.array(np.arange(len(keys)))}
-    by = ["key", "place"]
-    if ordering_field is not None:
-        order = _ordering(rows, ordering_field)
-        columns |= {"filled": pc.is_valid(order), "order": order}
-        by[1:1] = ["filled", "order"]
-    sorting = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in by])
+    sorting = order_of([keys, *([] if ordering_field is None else [_ordering(rows, ordering_field)])])
     ranked = keys.take(sorting)
     last = pa.concat_arrays([pc.not_equal(ranked[:-1], ranked[1:]), pa.array([True])])
     positions = pa.array(np.sort(sorting.filter(last).to_numpy()))

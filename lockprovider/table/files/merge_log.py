@@ -5,7 +5,7 @@ Source: Hudi `BufferedRecordMergerFactory`, `KeyBasedFileGroupRecordBuffer`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -123,10 +123,6 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
     """Number the keys by first appearance; return each event's number, and the number of keys."""
-    if types.is_int64(keys.type):
-        ranked = np.sort(keys.to_numpy())  # Sorting is quicker than hashing.
-        if (ranked[1:] != ranked[:-1]).all():
-            return np.arange(len(keys)), len(keys)
     encoded = keys.dictionary_encode()
     return encoded.indices.to_numpy(), len(encoded.dictionary)
 
@@ -158,21 +154,21 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
     """Return each event's rank by ordering values, null lowest; equal values share a rank."""
-    order = [comparable(column) for column in order]
-    columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
-    keys = [(name, "ascending") for name in columns]
-    places = pc.sort_indices(pa.table(columns), sort_keys=keys).to_numpy()
-    ranked = [column.take(pa.array(places)) for column in order]
+    places = order_of(order)
+    ranked = [comparable(column).take(places) for column in order]
     steps = np.zeros(len(places), dtype=np.bool_)
     for column in ranked:
         steps[1:] |= ~_equal(column[1:], column[:-1])
     ranks = np.empty(len(places), dtype=np.int64)
-    ranks[places] = np.cumsum(steps)
+    ranks[places.to_numpy()] = np.cumsum(steps)
     return ranks
 
 
-def _parts(column: pa.Array) -> tuple[tuple[str, pa.Array], ...]:
-    return ("filled", pc.is_valid(column)), ("value", column)
+def order_of(columns: Iterable[pa.Array]) -> pa.Array:
+    """Return the rows' positions in ascending order of these columns; null is lowest, NaN highest, and ties stay."""
+    parts = [part for column in map(comparable, columns) for part in (pc.is_valid(column), column)]
+    names = [str(number) for number in range(len(parts))]
+    return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])
 
 
 def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
@@ -278,7 +274,8 @@ class LogMerge:
             at = rows.column_names.index(name)
             base_values = array_of(batch.column(name)).take(pa.array(old))
             log_values = array_of(rows.column(name))
-            rows = rows.set_column(at, rows.schema.field(at), _either(pa.array(lacks[new]), base_values, log_values))
+            values = pc.if_else(pa.array(lacks[new]), base_values, log_values)
+            rows = rows.set_column(at, rows.schema.field(at), values)
         return rows
 
 
@@ -286,11 +283,6 @@ def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
     is_kept = np.ones(rows.num_rows, dtype=np.bool_)
     is_kept[places] = False
     return rows.filter(pa.array(is_kept))
-
-
-def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
-    numbers = np.arange(len(first))
-    return pa.concat_arrays([one, other]).take(pa.array(np.where(mask_of(first), numbers, numbers + len(first))))
 
 
 # Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`: the winner's fields override the loser's, so a late row

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lockprovider.table.files.base_file import array_of
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.merge_log import MergeRule, order_of
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.files.write_base_file import BATCH_ROWS
 from lockprovider.table.format.layout import BaseFile, MarkerKind
@@ -67,18 +66,10 @@ def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], ru
 
 def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
     size = max(1, -(-count // files))
-    order = _order(rows) if rows.num_columns else np.arange(count)
+    order = order_of(map(array_of, rows.columns)) if rows.num_columns else np.arange(count)
     outputs = np.empty(count, np.int64)
     outputs[order] = np.arange(count) // size
     return outputs
-
-
-def _order(rows: pa.Table) -> NDArray[np.int64]:
-    columns = [part for column in rows.columns for part in (pc.is_valid(column), column)]
-    names = [f"{number}" for number in range(len(columns))]
-    by = [(name, "ascending") for name in names]
-    order: NDArray[np.int64] = pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
-    return order
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
@@ -106,7 +97,7 @@ def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -
 
 
 def _ordered(rows: pa.Table, sort_by: Sequence[str]) -> pa.Table:
-    return rows.take(pa.array(_order(rows.select(list(sort_by))))) if sort_by else rows
+    return rows.take(order_of(array_of(rows.column(name)) for name in sort_by)) if sort_by else rows
 
 
 def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) -> WriteStat:

@@ -40,7 +40,7 @@ from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.rewrite_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileSlice, Snapshot
+from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.decision import pending_writes
 
 if TYPE_CHECKING:
@@ -233,16 +233,10 @@ def _execute(
 
     tasks = []
     for output in _outputs(begin, planned):
-        slices = [execution.files.slice_of(planned_slice) for planned_slice in output.slices]
-        write = partial(_write, writer, slices, planned.sort_by, output.file_ids)
+        slices = [execution.slice_of(planned_slice) for planned_slice in output.slices]
+        write = partial(write_clustered, writer, slices, planned.sort_by, output.file_ids, executor.TOKEN)
         tasks.append(executor.RewriteTask(write, sum(map(bytes_of, slices))))
     return list(run(tasks))
-
-
-def _write(
-    writer: GroupWriter, slices: list[FileSlice], sort_by: tuple[str, ...], file_ids: tuple[str, ...]
-) -> list[WriteStat]:
-    return write_clustered(writer, slices, sort_by, file_ids, executor.TOKEN)
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:

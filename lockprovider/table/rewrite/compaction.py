@@ -129,15 +129,9 @@ def _execute(
 ) -> list[WriteStat]:
     """Write the base files of a plan by `run`; return their statistics."""
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
-    slices = [execution.files.slice_of(planned_slice) for planned_slice in execution.planned]
-    return list(
-        run(
-            [
-                executor.RewriteTask(partial(_write, writer, planned_slice), held_bytes(planned_slice))
-                for planned_slice in slices
-            ]
-        )
-    )
+    slices = [execution.slice_of(planned_slice) for planned_slice in execution.planned]
+    tasks = [executor.RewriteTask(partial(_write, writer, file_slice), held_bytes(file_slice)) for file_slice in slices]
+    return list(run(tasks))
 
 
 def _write(writer: GroupWriter, file_slice: FileSlice) -> list[WriteStat]:

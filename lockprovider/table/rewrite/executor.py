@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -104,10 +104,8 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
     groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
         for begin in timeline.pending(action):
-            groups |= {
-                planned_slice.group
-                for planned_slice in decode_compaction_plan(*plans.read_requested(table, begin, action))
-            }
+            slices = decode_compaction_plan(*plans.read_requested(table, begin, action))
+            groups.update(planned_slice.group for planned_slice in slices)
     for begin in timeline.pending(Action.CLUSTERING):
         groups |= decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING)).file_groups
     return groups
@@ -121,34 +119,27 @@ def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ..
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _is_run(table, begin))
 
 
-class PlannedFiles:
-    """Existing files of a table, from which plans are turned into slices."""
+@dataclass(frozen=True)
+class Execution(Generic[_Planned]):
+    """Heartbeat and plan of an executor, and the sizes of the table's files by path."""
 
-    def __init__(self, files: Iterable[Entry], action: Action) -> None:
-        self._sizes = {entry.path: entry.size for entry in files}
-        self._action = action
+    heartbeat: WriterHeartbeat
+    planned: _Planned
+    action: Action
+    sizes: Mapping[str, int]
 
     def slice_of(self, planned: PlannedSlice) -> FileSlice:
         """Return the planned slice with its existing files; raise `HistoryGone` if one is gone."""
         partition, base_file = planned.partition, planned.base_file
         named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
-        missing = [path for _, path in named if path not in self._sizes]
+        missing = [path for _, path in named if path not in self.sizes]
         if missing:
-            word = self._action.value
+            word = self.action.value
             raise HistoryGone(f"the {word} needs {missing[0]!r}, which is gone; unschedule it, then schedule another")
         logs = ((parse_log_file(name), path) for name, path in named)
-        ordered = in_merge_order(SliceLog(file, path, self._sizes[path], "") for file, path in logs if file is not None)
+        ordered = in_merge_order(SliceLog(file, path, self.sizes[path], "") for file, path in logs if file is not None)
         path = join(partition, base_file) if base_file else ""
-        return FileSlice(partition, planned.file_id, planned.base_instant, path, self._sizes.get(path, 0), ordered)
-
-
-@dataclass(frozen=True)
-class Execution(Generic[_Planned]):
-    """Heartbeat, plan and files of an executor."""
-
-    heartbeat: WriterHeartbeat
-    planned: _Planned
-    files: PlannedFiles
+        return FileSlice(partition, planned.file_id, planned.base_instant, path, self.sizes.get(path, 0), ordered)
 
 
 @contextlib.contextmanager
@@ -169,48 +160,27 @@ def executing(
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
-        files, planned = _claimed(
-            table, begin, action, heartbeat, read=read, is_ours=is_ours, is_owned=owned is not None
-        )
-        yield Execution(heartbeat, planned, PlannedFiles(files, action))
+        with table.locked() as lease:
+            if owned is None:
+                _refuse_unless_free(table, begin, action)
+            elif begin not in table.listed_timeline().pending(action):
+                raise _taken_over(begin, action)
+            files = table.data_files()
+            planned = read(lease, files)
+            for path, file in ((entry.path, data_file_at(entry.path)) for entry in files):
+                if file is not None and file[1].begin == begin and not is_ours(planned, path):
+                    table.store.delete(path)
+            lease.check()
+            if owned is None:
+                table.store.delete(heartbeat_path(begin))  # of a dead executor
+                if not heartbeat.start():
+                    raise _at_work(begin, action)
+            table.store.put_if_absent(plans.state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
+        yield Execution(heartbeat, planned, action, {entry.path: entry.size for entry in files})
     finally:
         if heartbeat.is_started:
             with contextlib.suppress(CasError):  # A leftover heartbeat is harmless.
                 heartbeat.stop()
-
-
-def _claimed(
-    table: TableContext,
-    begin: str,
-    action: Action,
-    heartbeat: WriterHeartbeat,
-    *,
-    read: Callable[[Lease, list[Entry]], _Planned],
-    is_ours: Callable[[_Planned, str], bool],
-    is_owned: bool,
-) -> tuple[list[Entry], _Planned]:
-    """Claim the plan under the lock (heartbeat, inflight state), after deleting others' files; return files and plan.
-
-    Raises as `executing`.
-    """
-    with table.locked() as lease:
-        if is_owned:
-            if begin not in table.listed_timeline().pending(action):
-                raise _taken_over(begin, action)
-        else:
-            _refuse_unless_free(table, begin, action)
-        files = table.data_files()
-        planned = read(lease, files)
-        for path, file in ((entry.path, data_file_at(entry.path)) for entry in files):
-            if file is not None and file[1].begin == begin and not is_ours(planned, path):
-                table.store.delete(path)
-        lease.check()
-        if not is_owned:
-            table.store.delete(heartbeat_path(begin))  # of a dead executor
-            if not heartbeat.start():
-                raise _at_work(begin, action)
-        table.store.put_if_absent(plans.state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
-    return files, planned
 
 
 def complete(

@@ -110,7 +110,7 @@ class FooterNote:
     @property
     def row(self) -> Sequence[Any]:
         """The note as JSON values."""
-        return self.ends, self.filter, encode_ranges(self.ranges)
+        return self.ends, self.filter, self.ranges
 
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
@@ -118,7 +118,11 @@ class FooterNote:
         ends, text, ranges = row
         if ends is not None:
             ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
-        return cls(ends, None if text is None else as_text(text, "filter"), decode_ranges(ranges))
+        return cls(
+            ends,
+            None if text is None else as_text(text, "filter"),
+            {name: decode_range(*bounds) for name, bounds in ranges.items()},
+        )
 
 
 class FooterNotes:
@@ -348,17 +352,8 @@ def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
     return sure
 
 
-def encode_ranges(ranges: Ranges) -> Mapping[str, Sequence[Any]]:
-    """Convert ranges to JSON values."""
-    return {name: list(bounds) for name, bounds in ranges.items()}
-
-
-def decode_ranges(values: Mapping[str, Sequence[Any]]) -> Ranges:
-    """Convert JSON values of `encode_ranges` to ranges; raise one of `_DAMAGED` for other values."""
-    return {name: _checked(*row) for name, row in values.items()}
-
-
-def _checked(kind: str, least: int | str | None, greatest: int | str | None, has_nulls: bool) -> Range:  # noqa: FBT001
+def decode_range(kind: str, least: int | str | None, greatest: int | str | None, has_nulls: bool) -> Range:  # noqa: FBT001
+    """Convert JSON values to a range; raise one of `_DAMAGED` for other values."""
     kinds = {type(least), type(greatest)}
     if kinds not in ({int}, {str}, {type(None)}) or not isinstance(has_nulls, bool):
         raise ValueError("no range")

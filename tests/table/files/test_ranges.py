@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from table.jvm_written import base_files, contents
 
 from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
-from lockprovider.table.files.footers import Range, Ranges, decode_ranges, encode_ranges, guarantee, ranges_of
+from lockprovider.table.files.footers import FooterNote, Range, Ranges, guarantee, ranges_of
 from lockprovider.table.format.schema import META_COLUMNS
 
 UTC = timezone.utc
@@ -42,7 +42,8 @@ def footer(rows: pa.Table, size: int = 1000, marks: tuple[str, ...] = ()) -> pq.
 
 def said(rows: pa.Table, size: int = 1000) -> Ranges:
     """By way of the bytes beside the lock."""
-    return decode_ranges(json.loads(json.dumps(encode_ranges(ranges_of(footer(rows, size))))))
+    note = FooterNote(None, None, ranges_of(footer(rows, size)))
+    return FooterNote.parse(json.loads(note.text)).ranges
 
 
 @given(ROWS, st.integers(1, 4))

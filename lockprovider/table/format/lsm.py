@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from lockprovider.bounded import LARGEST_OBJECT, parse_json
 from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.layout import HISTORY
+from lockprovider.table.format.metadata import schema_text
 
 VERSION_FILE = f"{HISTORY}/_version_"
 _MANIFEST = re.compile(r"manifest_([0-9]+)", re.ASCII)
@@ -28,18 +29,6 @@ _FILE = re.compile(r"([0-9]+)_([0-9]+)_([0-9])\.parquet", re.ASCII)
 _DIGEST_KEY = "lockprovider.digest"
 _VERSION = 1
 _GROUP_BYTES = 16 << 20  # of a row group, uncompressed
-_TEXT = ["null", {"type": "string", "avro.java.string": "String"}]
-_FIELDS = [
-    *({"name": name, "type": _TEXT, "default": None} for name in ("instantTime", "completionTime", "action")),
-    *({"name": name, "type": ["null", "bytes"], "default": None} for name in ("metadata", "plan")),
-    {"name": "version", "type": "int", "default": 1},
-]
-_RECORD = {
-    "type": "record",
-    "name": "HoodieLSMTimelineInstant",
-    "namespace": "org.apache.hudi.avro.model",
-    "fields": _FIELDS,
-}
 SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("instantTime", "completionTime", "action")),
@@ -154,7 +143,7 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
             writer.write_table(pa.Table.from_pylist(group, SCHEMA))
         writer.add_key_value_metadata(
             {
-                "parquet.avro.schema": json.dumps(_RECORD, separators=(",", ":")),
+                "parquet.avro.schema": schema_text("HoodieLSMTimelineInstant"),
                 "writer.model.name": "avro",
                 _DIGEST_KEY: json.dumps(summary, separators=(",", ":"), sort_keys=True),
             }

@@ -281,8 +281,13 @@ def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
 @cache
 def avro_schema(name: str) -> Any:
     """Return Hudi's Avro schema of this name, parsed and cached."""
-    text = (files("lockprovider.table") / "schemas" / f"{name}.json").read_text("ascii")
-    return fastavro.parse_schema(json.loads(text))
+    return fastavro.parse_schema(json.loads(schema_text(name)))
+
+
+@cache
+def schema_text(name: str) -> str:
+    """Return the JSON text of the schema `name` of this package."""
+    return (files("lockprovider.table") / "schemas" / f"{name}.json").read_text("ascii")
 
 
 def one_record(name: str, record: Mapping[str, Any]) -> bytes:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from importlib.resources import files as resources
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -27,7 +26,14 @@ from lockprovider.table.format.hfile import HFile, encode_hfile
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
-from lockprovider.table.format.metadata import COMPACT, CommitMetadata, WriteStat, encode_commit, parsed_schema
+from lockprovider.table.format.metadata import (
+    COMPACT,
+    CommitMetadata,
+    WriteStat,
+    encode_commit,
+    parsed_schema,
+    schema_text,
+)
 from lockprovider.table.format.service_metadata import PlannedSlice, encode_compaction_plan
 
 LISTING = "files"
@@ -140,10 +146,9 @@ def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None)
     return entries
 
 
-@cache
 def metadata_schema() -> str:
     """Return Hudi 1.2's schema of metadata records; tables of other releases keep their own."""
-    return (resources("lockprovider.table") / "schemas" / "HoodieMetadataRecord.json").read_text("ascii")
+    return schema_text("HoodieMetadataRecord")
 
 
 @lru_cache(maxsize=8)

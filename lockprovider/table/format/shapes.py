@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.format.metadata import schema_text
 from lockprovider.table.format.metadata_table import LISTING, STATISTICS
 from lockprovider.table.format.properties import (
     COMMIT_TIME,
@@ -61,10 +61,7 @@ class Property:
     elsewhere: str = ""
 
 
-KNOWN_PROPERTIES = tuple(
-    Property(**fields)
-    for fields in json.loads((files("lockprovider.table") / "schemas" / "known_properties.json").read_text("ascii"))
-)
+KNOWN_PROPERTIES = tuple(Property(**fields) for fields in json.loads(schema_text("known_properties")))
 # Judged like settings of this library's writers.
 _WRITERS = (
     *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),

@@ -193,7 +193,7 @@ def rewrite_partition(
         )
 
         def rewrite(file_slice: FileSlice) -> WriteStat | None:
-            opened = writer.place.open_encoded(file_slice.path)
+            opened = writer.place.open(file_slice.path)
             plan = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
             if plan is None:
                 return None

@@ -218,22 +218,6 @@ def _from(statistics: pq.Statistics, limit: int | None) -> bool:
     return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
 
 
-def open_encoded(source: Any, filesystem: Any = None, path: str = "in memory") -> ParquetFile:
-    """Open a base file like `open_base_file`, with its errors; repetitive texts are read as dictionaries, for speed."""
-    footer = open_base_file(source, filesystem, path).metadata
-    few = [number for number in range(footer.num_columns) if _is_of_few_texts(footer, number)]
-    names = [footer.schema.column(number).path for number in few]
-    return ParquetFile(_source(source), filesystem, path, metadata=footer, read_dictionary=names)
-
-
-def _is_of_few_texts(footer: pq.FileMetaData, number: int) -> bool:
-    column = footer.schema.column(number)
-    if column.logical_type.type != "STRING" or column.path != column.name or column.path == schema.RECORD_KEY:
-        return False
-    parts = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
-    return all(part.has_dictionary_page and part.total_uncompressed_size < part.num_values for part in parts)
-
-
 def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a base file's `columns` (None: all; absent ones are left out), with the footer as schema metadata.
 

@@ -231,7 +231,7 @@ class GroupWriter:
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
-        rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
+        rows, opened = rows.combine_chunks(), self.place.open(old.path)
         plan = merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or untouched(opened)
         return self.merge(old, opened, plan.with_new(keys, delete_keys), rows, token)
 

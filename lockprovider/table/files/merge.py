@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import types
 
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
@@ -118,9 +117,9 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 
     For `write_base_file` with `plan.keys`. Raises `Corrupt`.
     """
-    stored = file.schema_arrow  # built at each access
-    target = _as_stored(stored, upserts.schema)
-    columns = schema.present(target.names, stored.names)
+    own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
+    target = pa.schema([*own, *upserts.schema])
+    columns = schema.present(target.names, file.schema_arrow.names)
     read = done = 0
     for batch in files.in_batches(file, columns, BATCH_ROWS, BATCH_BYTES):
         old, fates = read_as(batch, target), plan.fates[read : read + batch.num_rows]
@@ -130,12 +129,6 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
     if plan.inserts or not read:
         for part in all_fresh(upserts.take(pa.array(plan.new)), base_file, done):
             yield part.cast(target)
-
-
-def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    encoded = {field.name: field for field in stored if types.is_dictionary(field.type)}
-    own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
-    return pa.schema([encoded.get(column.name, column) for column in (*own, *columns)])
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,13 +19,6 @@ from lockprovider.table.files.footers import FooterNotes, Ranges
 
 WHOLE_BYTES = 8 << 20  # Up to this size, one request is cheaper than ranged reads.
 _LOCAL = "local"
-
-
-class Source(NamedTuple):
-    """File arguments for pyarrow: a path and its filesystem, or bytes and no filesystem."""
-
-    file: Any
-    filesystem: arrow_fs.FileSystem | None
 
 
 @dataclass(frozen=True)
@@ -63,18 +56,20 @@ class TablePlace:
         """
         return self.footer_notes.ranges(self.store, paths)
 
-    def source(self, path: str, size: int | None = None) -> Source:
-        """Return a file for pyarrow: a local path, bytes read now (without `size`, or small), or for ranged reads.
+    def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
+        """Return a file and its filesystem for pyarrow: a local file, or a large one, which is read in ranges.
+
+        Without `size`, or if small, returns its bytes, read now, and no filesystem.
 
         May raise `FileNotFoundError`, now or at the read.
         """
         store = self.store
         if self.is_local:
-            return Source(f"{store.root}/{path}", arrow_fs.LocalFileSystem())
+            return (f"{store.root}/{path}", arrow_fs.LocalFileSystem())
         if store.kind == "memory" or size is None or size <= WHOLE_BYTES:
-            return Source(pa.BufferReader(store.read(path).data), None)
+            return (pa.BufferReader(store.read(path).data), None)
         fs, root = split_url(self.url, self.storage_options)
-        return Source(f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
+        return (f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """Read a base file's rows, or some `columns`; raise `HistoryGone` if a clean removed it."""
@@ -85,7 +80,10 @@ class TablePlace:
 
         May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
         """
-        return self._opened(path, size, base_file.open_base_file)
+        with base_file.reading(path):
+            file = base_file.open_base_file(*self.source(path, size), path)
+        self.footer_notes.opened(path, file.metadata)
+        return file
 
     def footer(self, path: str) -> pq.FileMetaData:
         """Read only the footer of a base file, and cache its note; raises as `open`."""
@@ -95,14 +93,3 @@ class TablePlace:
     def is_local(self) -> bool:
         """Whether the table is in a local folder."""
         return self.store.kind == _LOCAL
-
-    def open_encoded(self, path: str) -> ParquetFile:
-        """Fetch and open a base file for a merge with `base_file.open_encoded`; cache its note. Raises as `open`."""
-        return self._opened(path, None, base_file.open_encoded)
-
-    def _opened(self, path: str, size: int | None, way: Callable[..., ParquetFile]) -> ParquetFile:
-        """Open a base file by the function `way`, and cache its footer's note; raise `HistoryGone` if missing."""
-        with base_file.reading(path):
-            file = way(*self.source(path, size), path)
-        self.footer_notes.opened(path, file.metadata)
-        return file

@@ -135,7 +135,7 @@ def _row_groups(
             rows = rows.drop([schema.RECORD_KEY])  # noqa: PLW2901
         else:
             met.append(keys[done : done + count])
-        commit_times, seqnos, *data = map(_used, rows.unify_dictionaries().columns)
+        commit_times, seqnos, *data = rows.unify_dictionaries().columns
         own = (
             commit_times,
             seqnos,
@@ -187,15 +187,6 @@ def _bytes_of(rows: pa.Table) -> int:
 def constant(text: str, count: int) -> pa.Array:
     """Return a dictionary-encoded column that repeats one text."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
-
-
-def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Drop unused dictionary entries, which each row group would store again."""
-    if not types.is_dictionary(values.type) or not len(values):
-        return values
-    if len(values.unique().drop_null()) == len(values.chunk(0).dictionary):
-        return values
-    return values.cast(values.type.value_type).dictionary_encode()
 
 
 def repetitive(full: pa.Table) -> bool | list[str]:

@@ -160,15 +160,12 @@ def _watch(arguments: Any) -> int:
                 changes.append(Change("lapsed", after))
             record, before = after, state
             for change in changes:
-                _tell(arguments, at, change, world.now_ms())
+                now_ms, fields = world.now_ms(), record_fields(change.record)
+                fields = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **fields}
+                say(arguments, fields, f"{moment(now_ms)}  {describe(change)}")
         if end_s is not None and world.monotonic_s() + arguments.every > end_s:
             return DONE
         world.sleep(arguments.every)
-
-
-def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
-    fields = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
-    say(arguments, fields, f"{moment(now_ms)}  {describe(change)}")
 
 
 _BREAK_MORE = """The command shows the lock record, asks, and marks that record as released by a conditional write. If

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -293,11 +294,7 @@ def _doctor(arguments: Any) -> CommandAnswer:
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)
-    entries = [
-        {"rule": rule, "about": about, "state": f.state, "what": f.what, "mend": f.mend}
-        for rule, about, findings in report
-        for f in findings
-    ]
+    entries = [{"about": about, **asdict(finding)} for _, about, findings in report for finding in findings]
     rows: list[tuple[object, ...]] = []
     for rule, about, findings in report:
         if not findings:

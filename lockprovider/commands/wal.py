@@ -52,12 +52,11 @@ def add_wal(commands: Commands) -> None:
     option(append, "--producer", "NAME", "number the records, so that a repeated command appends none twice")
     option(append, "--first", positive, "the number of the first record (default: 1)")
     option(append, "--fence", positive, "lead under this epoch; an older one is refused", metavar="EPOCH")
-    for name, run, text in (
-        ("read", _read, "Show the records up to the end of the log."),
-        ("tail", _tail, "Show new records until Ctrl-C."),
+    for name, run, begins, text in (
+        ("read", _read, "oldest", "Show the records up to the end of the log."),
+        ("tail", _tail, "end", "Show new records until Ctrl-C."),
     ):
         parser = _command(wal, name, run, text)
-        begins = "oldest" if name == "read" else "end"
         option(parser, "--start", "WHERE", f"oldest, end, or SLOT:OFFSET (default: {begins})", begins)
         option(parser, "--reader", "NAME", "start at this reader's position, and commit it after each batch")
         if name == "tail":

@@ -171,7 +171,7 @@ def read_logs(
     if part.parts == 1:
         events = events_of(((path, _read(place, path)) for path in paths), columns, rule)
     else:
-        events = _events(_one_by_one(paths, lambda path: _read(place, path)), columns, rule, part)
+        events = _events(_one_by_one(place, paths), columns, rule, part)
     return fold(events, rule) if events.partial is None else fold_fields(events, rule)
 
 
@@ -190,33 +190,30 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
     Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
     """
-    blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
-    paths = {id(block): path for block, path in blocks}
-    counting = effective([block for block, _ in blocks])
-    return _events(((block, paths[id(block)]) for block in counting), columns, rule, KeyPart())
+    blocks = effective(block for path, data in files for block in decode_blocks(data, path))
+    return _events(blocks, columns, rule, KeyPart())
 
 
-def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[tuple[LogBlock, str]]:
-    """Yield the valid blocks and their paths; hold one file in memory, reading each twice."""
-    heads, places = [], {}
+def _one_by_one(place: TablePlace, paths: Sequence[str]) -> Iterator[LogBlock]:
+    """Read log files, and yield their valid blocks; hold one file in memory, reading each twice."""
+    heads, numbers = [], {}
     for path in paths:
-        for number, block in enumerate(decode_blocks(read(path), path)):
+        for number, block in enumerate(decode_blocks(_read(place, path), path)):
             heads.append(replace(block, content=b""))
-            places[id(heads[-1])] = (path, number)
+            numbers[id(heads[-1])] = number
     opened = ""
     blocks: tuple[LogBlock, ...] = ()
     for head in effective(heads):
-        path, number = places[id(head)]
-        if path != opened:
-            opened, blocks = path, decode_blocks(read(path), path)
-        yield blocks[number], path
+        if head.path != opened:
+            opened, blocks = head.path, decode_blocks(_read(place, head.path), head.path)
+        yield blocks[numbers[id(head)]]
 
 
-def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
+def _events(blocks: Iterable[LogBlock], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
     key = key_column(rule.key, columns) if part.parts == 1 else RECORD_KEY
     collector = _Gathered(columns, key, tuple(columns.field(name) for name in rule.ordering), part)
-    for block, path in blocks:
-        collector.add(block, path)
+    for block in blocks:
+        collector.add(block)
     return collector.events()
 
 
@@ -234,15 +231,15 @@ class _Gathered:
     rows: list[pa.Table] = field(default_factory=list)
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
-    def add(self, block: LogBlock, path: str) -> None:
-        """Decode a block, and append its events; `path` is for messages.
+    def add(self, block: LogBlock) -> None:
+        """Decode a block, and append its events.
 
         Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
         """
         if block.kind is BlockKind.DELETE:
-            self._add_deletes(block, path)
+            self._add_deletes(block)
             return
-        block_rows = self.part.of(_rows(block, path, self._needed))
+        block_rows = self.part.of(_rows(block, self._needed))
         rows = read_as(block_rows, self.columns)
         kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
         if has_deletes(block_rows.schema):
@@ -253,7 +250,9 @@ class _Gathered:
         key = pa.field(name, pa.int64() if is_whole(block_rows.schema, name) else pa.string())
         keys, *order = map(array_of, read_as(block_rows, pa.schema([key, *self.ordering])).columns)
         if keys.null_count:
-            raise Corrupt(f"log file {path!r} has rows without a value in key column {name!r}; take it from a backup")
+            raise Corrupt(
+                f"log file {block.path!r} has rows without a value in key column {name!r}; take it from a backup"
+            )
         self._append(keys, kinds, order)
         self.rows.append(rows)
         self.partial.append(frozenset(block_rows.column_names) if block.is_partial else None)
@@ -265,18 +264,18 @@ class _Gathered:
         needed = {self._key(stored), IS_DELETED, *self.columns.names}
         return [name for name in stored.names if name in needed]
 
-    def _add_deletes(self, block: LogBlock, path: str) -> None:
+    def _add_deletes(self, block: LogBlock) -> None:
         """Append a delete block's events of this part; `GONE` ones have no ordering value.
 
         Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
         """
-        deletes = decode_deletes(block.content, path)
+        deletes = decode_deletes(block.content, block.path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
             deletes = tuple(delete for delete, is_mine in zip(deletes, mask, strict=True) if is_mine)
         typed = np.array([bool(delete.values) for delete in deletes], dtype=np.bool_)
         kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
-        values = ordering_values(deletes, self.ordering, path) if self.ordering else []
+        values = ordering_values(deletes, self.ordering, block.path) if self.ordering else []
         numbers = pa.array(np.cumsum(typed) - 1, mask=~typed)
         self._append(
             pa.array([delete.key for delete in deletes], pa.string()),
@@ -308,16 +307,18 @@ class _Gathered:
         return LogEvents(keys, kinds, order, rows, np.repeat(np.arange(len(sets)), counts), sets)
 
 
-def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
+def _rows(block: LogBlock, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
     """Decode a block: all columns of Avro, those that `needed` selects of Parquet.
 
     Raises `UnsupportedTable` (such as for HFile or a Flink change log), `UnsupportedSchema` or `Corrupt`.
     """
     if block.kind is BlockKind.AVRO:
-        rows = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
-        check_operation(rows.schema.names, repr(path))
+        rows = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), block.path)
+        check_operation(rows.schema.names, repr(block.path))
         return rows
     if block.kind is BlockKind.HFILE:
-        raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
-    file = open_base_file(block.content, path=path)
+        raise UnsupportedTable(
+            f"log file {block.path!r} has HFile blocks, which are no rows; compact it with its engine"
+        )
+    file = open_base_file(block.content, path=block.path)
     return read_columns(file, needed(file.schema_arrow))

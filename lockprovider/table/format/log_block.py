@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from enum import IntEnum
 from functools import lru_cache
@@ -68,11 +68,12 @@ class Header(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """Log block; `header` keeps its order and unknown entries."""
+    """Log block; `header` keeps its order and unknown entries. `path` is the file that it was read from."""
 
     kind: BlockKind
     header: Mapping[int, str]
     content: bytes = b""
+    path: str = field(default="", compare=False)
 
     @property
     def instant(self) -> str:
@@ -150,7 +151,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
         at += _SIZE.size
         if length < 0 or at + length > len(body):
             raise ValueError("its length is wrong")
-        return LogBlock(BlockKind(kind), header, bytes(body[at : at + length]))
+        return LogBlock(BlockKind(kind), header, bytes(body[at : at + length]), file_name)
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:

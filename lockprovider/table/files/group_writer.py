@@ -155,20 +155,16 @@ class GroupWriter:
 
         Raises `InvalidRecords` as `refuse_unordered`.
         """
-        once = [self._deduped(group) for group in groups]
-        for group, key_filter in zip(once, bloom.encode_filters([group.keys for group in once]), strict=True):
-            yield self._encoded(group, key_filter)
-
-    def _deduped(self, group: NewGroup) -> NewGroup:
-        refuse_unordered(self.config, group.rows)
-        rows, keys = dedupe(group.rows, group.keys, self.config.ordering_field)
-        return group._replace(rows=rows, keys=keys)
-
-    def _encoded(self, group: NewGroup, key_filter: str) -> Encoded:
-        partition, base = group.at(self.begin)
-        stat = WriteStat(base.file_id, "", partition, num_inserts=group.rows.num_rows)
-        rows = all_fresh(group.rows, base)
-        return self.encoded(stat, base, rows, group.rows.schema, group.keys, key_filter=key_filter)
+        unique = []
+        for group in groups:
+            refuse_unordered(self.config, group.rows)
+            rows, keys = dedupe(group.rows, group.keys, self.config.ordering_field)
+            unique.append(group._replace(rows=rows, keys=keys))
+        for group, key_filter in zip(unique, bloom.encode_filters([group.keys for group in unique]), strict=True):
+            partition, base = group.at(self.begin)
+            stat = WriteStat(base.file_id, "", partition, num_inserts=group.rows.num_rows)
+            rows = all_fresh(group.rows, base)
+            yield self.encoded(stat, base, rows, group.rows.schema, group.keys, key_filter=key_filter)
 
     def encoded(
         self,

@@ -116,13 +116,11 @@ def to_ms(text: str) -> int:
     """
     if not re.fullmatch(_TIME, text, re.ASCII):
         raise Corrupt(f"{text!r} is not an instant time; expected yyyyMMddHHmmssSSS")
-    parts = (int(text[a:b]) for a, b in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14)))
-    year, month, day, hour, minute, second = parts
     try:
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+        moment = datetime.strptime(text[:_SECONDS_ONLY], "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
     except ValueError as error:
         raise Corrupt(f"{text!r} is not an instant time: {error}") from error
-    ms = 999 if len(text) == _SECONDS_ONLY else int(text[14:])
+    ms = 999 if len(text) == _SECONDS_ONLY else int(text[_SECONDS_ONLY:])
     return (moment - _EPOCH) // timedelta(milliseconds=1) + ms
 
 

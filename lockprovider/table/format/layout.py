@@ -286,8 +286,7 @@ def _placeholder(text: str | None) -> str:
     return NULL_KEY if text is None else text or EMPTY_KEY
 
 
-_BASE_FILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.parquet", re.ASCII)
-_HFILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.hfile", re.ASCII)
+_BASE_FILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.(parquet|hfile)", re.ASCII)
 _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]+)(\.cdc)?", re.ASCII)
 
 
@@ -305,10 +304,10 @@ class BaseFile:
         return f"{self.file_id}_{self.write_token}_{self.begin}.parquet"
 
 
-def parse_base_file(name: str) -> BaseFile | None:
-    """Parse a base file's name; return None for any other file."""
+def parse_base_file(name: str, suffix: str = "parquet") -> BaseFile | None:
+    """Parse a base file's name; return None for any other file. The metadata table's have the suffix `hfile`."""
     match = _BASE_FILE.fullmatch(name)
-    return BaseFile(match[1], match[2], match[3]) if match else None
+    return BaseFile(match[1], match[2], match[3]) if match and match[4] == suffix else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +349,7 @@ def data_file(name: str) -> BaseFile | LogFile | None:
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
     """Return partition and parsed name of a metadata table's data file, or None."""
     partition, _, name = path.rpartition("/")
-    match = _HFILE.fullmatch(name)
-    file = BaseFile(match[1], match[2], match[3]) if match else parse_log_file(name)
+    file = parse_base_file(name, "hfile") or parse_log_file(name)
     return None if file is None else (partition, file)
 
 

@@ -243,16 +243,16 @@ def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
         "prevCommit": stat.prev_commit or _NO_COMMIT,
         "prevBaseFile": stat.prev_base_file,
         "partitionPath": stat.partition,
-        "numWrites": stat.num_writes,
-        "numInserts": stat.num_inserts,
-        "numUpdateWrites": stat.num_updates,
-        "numDeletes": stat.num_deletes,
+        **{avro: getattr(stat, name) for name, avro in _COUNTS.items()},
         "totalWriteBytes": stat.file_size,
-        "fileSizeInBytes": stat.file_size,
         **({"baseFile": "", "logFiles": [stat.file_name], "logVersion": 1, "logOffset": 0} if stat.is_log else {}),
     }
 
 
+_COUNTS = {
+    "num_writes": "numWrites", "num_inserts": "numInserts", "num_updates": "numUpdateWrites",
+    "num_deletes": "numDeletes", "file_size": "fileSizeInBytes",
+}  # fmt: skip
 # Some JVM tools fail if one of these counts is null.
 _ZERO_COUNTS = (
     "totalWriteErrors", "totalLogRecords", "totalLogBlocks", "totalCorruptLogBlock", "totalRollbackBlocks",
@@ -264,17 +264,14 @@ _ZERO_COUNTS = (
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
     """Read one file's statistics from their Avro record; null counts are 0. Raises KeyError without id or path."""
     previous = record.get("prevCommit")
+    counts: dict[str, Any] = {name: record.get(avro) or 0 for name, avro in _COUNTS.items()}
     return WriteStat(
         file_id=record["fileId"],
         path=record["path"],
         partition=record.get("partitionPath") or partition,
         prev_commit=None if previous in {None, "", _NO_COMMIT} else previous,
         prev_base_file=record.get("prevBaseFile"),
-        num_writes=record.get("numWrites") or 0,
-        num_inserts=record.get("numInserts") or 0,
-        num_updates=record.get("numUpdateWrites") or 0,
-        num_deletes=record.get("numDeletes") or 0,
-        file_size=record.get("fileSizeInBytes") or 0,
+        **counts,
     )
 
 

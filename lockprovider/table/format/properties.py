@@ -60,17 +60,13 @@ def _unescape(text: str) -> str:
 
 def escape_key(text: str) -> str:
     """Escape a key with all its spaces, since a bare space would end it."""
-    return _escape_all(text).replace(" ", "\\ ")
+    return "".join(map(_escape_one, text)).replace(" ", "\\ ")
 
 
 def escape_value(text: str) -> str:
     """Escape a value and its leading space, which readers would skip."""
-    out = _escape_all(text)
+    out = "".join(map(_escape_one, text))
     return f"\\{out}" if out.startswith(" ") else out
-
-
-def _escape_all(text: str) -> str:
-    return "".join(map(_escape_one, text))
 
 
 def _escape_one(char: str) -> str:

@@ -124,10 +124,8 @@ def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any
 
 
 def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
-    kind = _avro_type(column.type, column.name, namespace)
-    if column.nullable:
-        return {"name": column.name, "type": ["null", kind], "default": None}
-    return {"name": column.name, "type": kind}
+    default = {"default": None} if column.nullable else {}
+    return {"name": column.name, "type": _optional(column, column.name, namespace), **default}
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:

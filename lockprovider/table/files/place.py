@@ -57,9 +57,7 @@ class TablePlace:
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
-        """Return a file and its filesystem for pyarrow: a local file, or a large one, which is read in ranges.
-
-        Without `size`, or if small, returns its bytes, read now, and no filesystem.
+        """Return file and filesystem for pyarrow; without `size`, or if small, bytes, read now, and None.
 
         May raise `FileNotFoundError`, now or at the read.
         """

@@ -15,8 +15,7 @@ _SHORT = 200  # characters of a decoder's message
 def undamaged(text: str) -> Iterator[None]:
     """Raise `Corrupt` from any error of the block, except a `TableError`, which passes unchanged.
 
-    `text` names the file and its fault, like "x is no clean plan". The block must only decode bytes: their faults raise
-    many kinds of errors in fastavro, struct, zlib and json.
+    `text` names the file and its fault. The block must only decode bytes.
     """
     try:
         yield

@@ -305,7 +305,7 @@ class BaseFile:
 
 
 def parse_base_file(name: str, suffix: str = "parquet") -> BaseFile | None:
-    """Parse a base file's name; return None for any other file. The metadata table's have the suffix `hfile`."""
+    """Parse a base file's name; return None for any other file."""
     match = _BASE_FILE.fullmatch(name)
     return BaseFile(match[1], match[2], match[3]) if match and match[4] == suffix else None
 

@@ -17,7 +17,7 @@ COLUMN_TYPES = (
 )  # fmt: skip
 
 # LOSSLESS: every value of the type fits. CHECKED: each value is checked; one that would change is refused.
-# DIGITS: every value fits if the column has the digits, else each value is checked.
+# DIGITS: every value fits if the column has the digits, else as CHECKED.
 # ROUNDED: the value becomes what JVM Hudi makes of it.
 LOSSLESS, CHECKED, DIGITS, ROUNDED, REFUSED = "L", "V", "D", "R", "-"
 

@@ -133,7 +133,7 @@ def literal_of(value: Any) -> Any:
     Return None for the null of any library, and values unknown to Arrow unchanged.
     """
     if isinstance(value, np.generic) and (not isinstance(value, (np.datetime64, np.timedelta64)) or np.isnat(value)):
-        value = value.item()  # NaN of NumPy becomes Python's, NaT becomes None.
+        value = value.item()  # NaT becomes None.
     if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)):
         return value
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):

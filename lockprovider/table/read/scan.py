@@ -46,7 +46,7 @@ Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
 _AT_ONCE = 4  # slices with logs
-_Rows = list[pa.RecordBatch]  # Tables without columns would lose their number of rows when joined.
+_Rows = list[pa.RecordBatch]  # Joined tables without columns lose their rows.
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
 

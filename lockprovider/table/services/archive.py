@@ -123,7 +123,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _read_facts(table: TableContext) -> ArchivalFacts:
-    """Read the facts for a plan: files before the timeline, so a file without an instant never gets one."""
+    """Read the facts for a plan: files before the timeline."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     timeline = table.listed_timeline()

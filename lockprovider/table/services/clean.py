@@ -118,7 +118,7 @@ def plan_clean(
 
 
 def _list_paths_and_timeline(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
-    """List files, then the timeline: a file without an instant on it never gets one."""
+    """List files, then the timeline: a file without an instant never gets one."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.listed_timeline()
 

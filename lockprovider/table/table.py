@@ -101,8 +101,8 @@ class Table(TableContext):
     ) -> Table:
         """Create a table with one empty commit that carries its schema, and make it shared (see `share`).
 
-        `exist_ok`: open an existing table instead, unchanged, if its key, partitions, ordering, type and buckets equal
-        those of `spec`.
+        `exist_ok`: open an existing table instead, unchanged, if its key, partitions and their folders, ordering, type
+        and buckets equal those of `spec`.
 
         Raises:
             TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.

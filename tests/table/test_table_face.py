@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -298,6 +299,20 @@ def test_create_opens_an_existing_equal_table(table: Table, tmp_path: Path) -> N
         Table.create(table.url, TableSpec("t", SCHEMA, "value", "part"), exist_ok=True)
     with pytest.raises(TableExists, match="exist_ok"):
         Table.create(table.url, SPEC)
+
+
+@pytest.mark.parametrize("flag", ["hive_style", "url_encode"])
+def test_create_refuses_an_existing_table_whose_folders_have_other_names(tmp_path: Path, flag: str) -> None:
+    Table.create(tmp_path / "t", TableSpec("t", SCHEMA, "id", "part"))
+    with pytest.raises(TableExists, match=f"its {flag} are False, not True"):
+        Table.create(tmp_path / "t", replace(TableSpec("t", SCHEMA, "id", "part"), **{flag: True}), exist_ok=True)
+    Table.create(tmp_path / "flat", TableSpec("t", SCHEMA, "id"))
+    Table.create(tmp_path / "flat", replace(TableSpec("t", SCHEMA, "id"), **{flag: True}), exist_ok=True)  # no folders
+
+
+def test_scan_refuses_a_column_named_twice(table: Table) -> None:
+    with pytest.raises(InvalidInput, match="names a column twice"):
+        table.scan(["id", "id"])
 
 
 def test_relative_path_is_the_same_table_in_another_working_directory(

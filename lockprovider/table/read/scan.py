@@ -72,9 +72,13 @@ class ScanPlan:
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     """Return a caller's column names as a tuple; None means all columns.
 
-    A single text, a dict, an item that is no text, or a value that cannot be iterated raises `InvalidInput`.
+    A single text, a dict, an item that is no text or repeated, or a value that cannot be iterated raises
+    `InvalidInput`.
     """
-    return None if columns is None else texts(columns, "columns", "names of columns")
+    names = None if columns is None else texts(columns, "columns", "names of columns")
+    if names and len(set(names)) < len(names):
+        raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
+    return names
 
 
 def plan_scan(

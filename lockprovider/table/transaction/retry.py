@@ -105,8 +105,8 @@ def create_table(
 ) -> _Table:
     """Store the properties of a new table, commit an empty write, and return the table as a `kind`.
 
-    Raises `TableExists` if `url` has a table; with `exist_ok` it opens that, unless keys, fields, type or buckets
-    differ.
+    Raises `TableExists` if `url` has a table; with `exist_ok` it opens that, unless keys, fields, names of folders,
+    type or buckets differ.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):
@@ -131,9 +131,11 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Read the table's properties; raise `TableExists` if keys, fields, type or buckets are not those of `config`."""
+    """Read the table's properties; raise `TableExists` if keys, fields, folders, type or buckets are not `config`'s."""
     existing = table.config()
-    for name in ("record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"):
+    names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
+    names += ["hive_style", "url_encode"] if config.partition_fields else []
+    for name in names:
         if getattr(existing, name) != getattr(config, name):
             raise TableExists(
                 f"there is another table at {table.url!r}: its {name} are {getattr(existing, name)}, not "

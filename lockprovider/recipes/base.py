@@ -54,7 +54,7 @@ _ALL: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for instance in _ALL:
+    for instance in [*_ALL]:  # a reset may make new ones
         instance._reset()  # noqa: SLF001 - the class is in this file
 
 

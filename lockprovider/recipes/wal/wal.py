@@ -186,7 +186,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         if producer is not None:
             check_producer(producer, "producer")
         led: int = self._batcher.do(Lead(epoch))
-        return Leader(self._batcher, self._objects, self._writer, producer, client=self.world.new_id(), epoch=led)
+        return Leader(self._batcher, self._objects, self._writer, producer, epoch=led)
 
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
         """End the log for good, and return its end: it takes no more records. May be repeated.
@@ -352,7 +352,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         self._writer.close()
 
     def _appender(self, producer: str | None) -> Appender:
-        return Appender(self._batcher, self._objects, self._writer, producer, client=self.world.new_id())
+        return Appender(self._batcher, self._objects, self._writer, producer)
 
 
 class AsyncAppender(EnteredByTasks[Appender]):

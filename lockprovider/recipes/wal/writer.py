@@ -234,7 +234,6 @@ class Appender(ProcessBound):
         writer: LogWriter,
         producer: str | None,
         *,
-        client: str,
         epoch: int = 0,
     ) -> None:
         self.producer = producer
@@ -242,8 +241,12 @@ class Appender(ProcessBound):
         self._batcher = batcher
         self._objects = objects
         self._writer = writer
-        self._client = client
-        self._name = producer or f"{UNNAMED}{client}"
+        self._init_state()
+
+    def _reset(self) -> None:
+        """Become a new client without numbers, also in a forked child: a record of both would count as a repeat."""
+        self._client = self._objects.world.new_id()
+        self._name = self.producer or f"{UNNAMED}{self._client}"
         self._highest = 0
         self._acknowledged: OrderedDict[int, None] = OrderedDict()
         self._waiting: dict[Later[Appended], None] = {}

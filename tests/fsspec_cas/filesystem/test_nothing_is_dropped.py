@@ -145,6 +145,19 @@ def s3(request):
     return request.getfixturevalue(request.param)
 
 
+def test_bulk_delete_by_full_paths_deletes_in_each_bucket(s3):
+    fs, other = fsspec.filesystem("s3", **s3.storage_options), f"other-{uuid.uuid4().hex[:8]}"
+    s3.raw("PUT", other)
+    store = Store.from_filesystem(fs)  # its root is above the buckets
+    paths = [f"{bucket}/bulk/{name}" for name in "abcd" for bucket in (s3.bucket, other)]
+    for path in paths:
+        store.put_if_absent(path, b"").unwrap()
+    store.delete_all([path for path in paths if path[-1] in ("a" if path.startswith(other) else "bc")])
+    left = [entry.path for bucket in (s3.bucket, other) for entry in store.list(f"{bucket}/bulk/")]
+    store.delete_all(left)
+    assert left == [f"{s3.bucket}/bulk/{name}" for name in "ad"] + [f"{other}/bulk/{name}" for name in "bcd"]
+
+
 def test_object_with_customer_provided_key_is_written_and_read(s3):
     url = s3.new_prefix()
     store = Store.from_url(url, {**s3.storage_options, "s3_additional_kwargs": KEY})

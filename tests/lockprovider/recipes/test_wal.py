@@ -788,6 +788,17 @@ def test_forked_child_is_a_client_of_its_own(tmp_path) -> None:
     assert records(log) == [b"a", b"b", b"c"]
 
 
+def test_forked_leader_numbers_its_records_as_a_client_of_its_own(tmp_path) -> None:
+    log = lockprovider.wal.create(f"file://{tmp_path}/orders", storage_options={"auto_mkdir": True})
+    leader = log.lead()
+    leader.append(b"a")
+    if (child := os.fork()) == 0:
+        os._exit(leader.append(b"of the child").again)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not leader.append(b"of the parent").again
+    assert records(log) == [b"a", b"of the child", b"of the parent"]
+
+
 def test_errors_can_be_pickled() -> None:
     for error in (LogFull("no", "r"), Sealed("no", "next"), Trimmed("no", 7), NoLog("no")):
         kept = pickle.loads(pickle.dumps(error))

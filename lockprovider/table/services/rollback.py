@@ -19,7 +19,6 @@ from lockprovider.table.format.service_metadata import decode_clustering_plan
 from lockprovider.table.services import listing, plans, restore
 from lockprovider.table.services.plans import dead_among
 from lockprovider.table.state.checkpoint import remove_ended
-from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.heartbeat import last_beats
 from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.timeline import Timeline
@@ -261,8 +260,17 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish the pending rollback `planned` under the lock; does nothing if it is not pending."""
+    """Finish the pending rollback `planned` under the lock; does nothing if it is not pending.
+
+    Without its plan it names no victim: its pending state is deleted.
+    """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
-        if planned in timeline.pending_rollbacks:
-            execute_rollback(table, lease, timeline, victim_of(table, planned).begin, fenced=True)
+        if planned not in timeline.pending_rollbacks:
+            return
+        victim = victim_of(table, planned).begin
+        if victim:
+            execute_rollback(table, lease, timeline, victim, fenced=True)
+        else:
+            rest = [i for i in timeline.begun_at(planned) if i.action is Action.ROLLBACK]
+            table.store.delete_all([f"{TIMELINE}/{i.file_name}" for i in rest])

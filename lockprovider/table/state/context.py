@@ -24,7 +24,7 @@ from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.clock import TimelineClock
 from lockprovider.table.state.current import CurrentState
-from lockprovider.table.state.events import STEPS, EventKind, TableEvent, Watcher, ignore_event
+from lockprovider.table.state.events import MAY_STOP, STEPS, EventKind, TableEvent, Watcher, ignore_event
 from lockprovider.table.state.fence import Fence, batches_newest_first, refuse_repeated_or_fenced
 from lockprovider.table.state.knowledge import TableKnowledge, TableView
 from lockprovider.table.timeline.timeline import Timeline
@@ -263,12 +263,20 @@ class TableContext:
         """Run the services due after a commit: none here; `Table` overrides it."""
 
     def report(self, kind: EventKind, begin: str, **detail: object) -> None:
-        """Log an event of the instant `begin`, then call the watcher with it in this thread; its errors pass."""
+        """Log an event of the instant `begin`, then call the watcher with it in this thread.
+
+        The watcher's error is raised at the events of `MAY_STOP`, else logged: the commit or service is done.
+        """
         level = logging.DEBUG if kind in STEPS else logging.WARNING if kind == "service_failed" else logging.INFO
         if _LOG.isEnabledFor(level):
             details = ", ".join(f"{name} {value}" for name, value in detail.items())
             _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({details})" if details else "")
-        self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))
+        try:
+            self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))
+        except Exception:
+            if kind in MAY_STOP:
+                raise
+            _LOG.exception("%s: the watcher failed at %s %s, which is done", self.url, kind, begin)
 
 
 def writable_config(table: TableContext, config: TableConfig | None = None) -> TableConfig:

@@ -40,6 +40,10 @@ EventKind = Literal[
 ]
 
 
+# A watcher's error stops the work here; at all other events it is logged, as what they say is done.
+MAY_STOP: frozenset[EventKind] = frozenset(
+    {"begin", "written", "lock_wait", "lock_held", "progress", "conflict", "retry"}
+)
 # Logged at DEBUG.
 STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released", "progress"})
 
@@ -48,7 +52,8 @@ STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_
 class TableEvent:
     """An event of one instant.
 
-    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it.
+    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged at an
+    event of what is done, such as `committed`; at others it stops the work and is raised.
 
     >>> seen = []
     >>> rows = pa.table({"id": [1]})

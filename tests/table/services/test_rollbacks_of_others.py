@@ -72,6 +72,24 @@ def test_rollback_planned_by_another_is_finished_only_when_that_is_dead(
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(2, "b", written)}
 
 
+def test_sweep_removes_a_dead_rollback_whose_plan_is_lost_and_rolls_back_other_writes(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    victim = Transaction(table)
+    engine.write(victim, upserts=rows((1, "a", -1)))
+    victim.leave()
+    planned = plan_as_they_do(table, victim.begin)
+    table.store.delete(f"{TIMELINE}/{planned}.rollback.requested")
+    impatient = Table.open(
+        str(tmp_path), settings=replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
+    )
+    for _ in range(500):
+        if not impatient.timeline().pending_rollbacks and not impatient.timeline().pending_writes:
+            break
+        impatient.sweep()
+    assert impatient.timeline().pending_rollbacks == impatient.timeline().pending_writes == ()
+    assert content(impatient) == by_hudi_rs(str(tmp_path)) == set()
+
+
 def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))

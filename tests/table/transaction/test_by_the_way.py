@@ -213,6 +213,24 @@ def test_failing_watcher_keeps_no_client_from_the_lock(table: Table) -> None:
     assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (4, "d", 1)}
 
 
+@pytest.mark.parametrize("kind", ["committed", "lock_released"])
+@pytest.mark.parametrize("held", [False, True])
+def test_failing_watcher_makes_no_commit_look_failed(
+    table: Table, caplog: pytest.LogCaptureFixture, kind: str, held: bool
+) -> None:
+    def watch(event: TableEvent) -> None:
+        if event.kind == kind:
+            raise ValueError(event.kind)
+
+    if held:
+        table.lock.acquire().release()  # the log has ended, so the next is committed under the lock
+    watched = Table(Store(LocalBackend(), table.url), table.url, settings=SETTINGS, watcher=watch)
+    upsert(watched, (3, "c", 1))
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1)}
+    assert table.timeline().pending_writes == ()
+    assert ("the watcher failed" in caplog.text) is (held or kind == "committed")
+
+
 AFTER_MAIN = """
 import concurrent.futures.thread as pools, sys, threading, time
 from table.tables import SETTINGS, content, upsert

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from servers.gcs_double import GcsDouble
     from servers.s3 import S3Server
 
+# A shell without job control starts a background run with these ignored, and so would be the commands under test.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
+
 # What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
 QUICK = (
     *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),

@@ -69,7 +69,7 @@ LOCKS: list[Case] = [
 ]
 RECIPES: list[Case] = [
     ("queue", 2, "required | COMMAND"),
-    ("queue put", 2, "required | URL, MESSAGE"),
+    ("queue put", 2, "required | URL"),
     ("queue put ./q.json {", 2, "no queue exists | lockprovider queue create"),
     ("queue status ./q.json", 2, "'status' | 'stat'"),
     ("queue stat ./q.json", 2, "no queue exists | lockprovider queue create"),
@@ -79,7 +79,7 @@ RECIPES: list[Case] = [
     ("queue create", 2, "required | URL"),
     ("queue create ./q.json --limit x", 2, "unrecognized | --limit"),
     ("wal", 2, "required | COMMAND"),
-    ("wal append", 2, "required | URL, RECORD"),
+    ("wal append", 2, "required | URL"),
     ("wal append ./w x", 2, "no log exists | lockprovider wal create"),
     ("wal read ./w", 2, "no log exists | lockprovider wal create"),
     ("wal read ./w --after x", 2, "unrecognized | --after"),

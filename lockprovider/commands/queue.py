@@ -196,7 +196,7 @@ Not promised: that a message is delivered only once."""
 def _work(arguments: Any) -> None:
     """Run the command for each message until a signal or `--until-empty`, and print the counts.
 
-    Replaces the handlers of TERM, INT and HUP.
+    Replaces the handlers of TERM, INT and HUP; ignored signals (nohup) stay ignored.
     """
     words = command_of(arguments, "queue work")
     if shutil.which(words[0]) is None:
@@ -204,8 +204,9 @@ def _work(arguments: Any) -> None:
     queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
     queue.stat()  # raises for a wrong place before a command runs
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # On a thread, as the main thread may hold what `stop` needs.
-        signal.signal(number, lambda *_: Worker(queue.stop, "queue-stop").start())
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            # On a thread, as the main thread may hold what `stop` needs.
+            signal.signal(number, lambda *_: Worker(queue.stop, "queue-stop").start())
     worked = queue.work(
         lambda job: _run(words, job),
         threads=arguments.threads,

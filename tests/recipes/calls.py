@@ -127,7 +127,7 @@ ELSEWHERE = {
     **{f"Job.{name}": _JOB for name in ("ack", "nack", "bury", "extend", "leave")},
     **{f"Lease.{name}": "after Lock.acquire, in its `with`" for name in ("release", "renew", "end")},
     "Lease.publish": "a publish is asked of the lock's tests",
-    **{f"Lock.{name}": "as Lock.acquire" for name in ("release", "try_lock", "require_safe_store", "look", "commit")},
+    **{f"Lock.{name}": "as Lock.acquire" for name in ("release", "require_safe_store", "look", "commit")},
     **{f"Lock.{name}": "as Lock.stage" for name in ("unstage", "discard", "wait_for_late", "sweep_intents")},
     "State.unlock": "as State.who",
     "State.settle": "as State.read",

@@ -293,7 +293,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]
         """
-        return list(difference(*(self.codec.encode(self.at(serial).value) for serial in (before, after))))
+        return list(difference(*(self._at(serial).value for serial in (before, after))))
 
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Write the value of an earlier revision as the next one; no serial is ever used twice.

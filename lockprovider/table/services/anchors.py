@@ -61,6 +61,7 @@ def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collect
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
     groups = [NewGroup(bucket[0], rows, keys, _TOKEN, anchor_id(bucket, ended)) for bucket in buckets]
     writer.announce([group.at(writer.begin) for group in groups])
+    writer.open_partitions(dict.fromkeys(partition for partition, _ in buckets))  # once, before the threads
     return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), _AT_ONCE)
 
 

@@ -99,6 +99,24 @@ def test_stopped_worker_finishes_its_claimed_message(url, tmp_path) -> None:
     assert stat.ready in (0, 1)  # the second, if it was claimed before the signal was seen
 
 
+def test_queue_work_under_nohup_goes_on_after_a_hangup(url, tmp_path) -> None:
+    opened = Queue.create(url)
+    opened.put("a")
+    opened.put("b")
+    script = f"echo >> {tmp_path}/begun; while ! test -e {tmp_path}/go; do sleep 0.05; done"
+    words = [COMMAND, "queue", "work", url, "--until-empty", "--", "sh", "-c", script]
+    working = subprocess.Popen(["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words])
+    try:
+        until((tmp_path / "begun").exists)
+        working.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        assert working.wait(240) == 0
+    finally:
+        working.kill()
+        working.wait()
+    assert opened.stat().ready == 0
+
+
 def test_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
     opened = Queue.create(url)
     opened.put("a")

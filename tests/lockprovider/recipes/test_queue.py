@@ -619,7 +619,8 @@ def test_error_of_the_queue_ends_the_work(store) -> None:
     def fn(job) -> None:
         store.delete(PATH)
 
-    with pytest.raises(NoQueue):
+    # An end that was refused may still have been stored before, by a proxy's second copy: its outcome is unknown.
+    with pytest.raises((NoQueue, OutcomeUnknown), match="no queue exists"):
         queue.work(fn, threads=2)
 
 

@@ -322,6 +322,13 @@ def test_edit_writes_at_its_end_and_nothing_after_an_exception(store) -> None:
     assert state.update(lambda value: {**value, "a": 1}).value == {"schema": 12, "a": 1}  # nobody edits any more
 
 
+def test_diff_begins_at_the_empty_revision_of_the_first_edit(store) -> None:
+    state = State(store, PATH)
+    with state.edit() as doc:
+        doc.value = {"a": 1}
+    assert [(one.before, one.after) for one in state.diff(1, 2)] == [(None, {"a": 1})]
+
+
 def test_update_during_an_edit_raises_error_naming_the_editor(store) -> None:
     state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
     with state.edit(reason="migration 12") as doc:

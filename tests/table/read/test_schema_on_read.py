@@ -55,7 +55,7 @@ def test_columns_renamed_since_a_file_was_written_are_refused_by_name(tmp_path: 
         with pytest.raises(UnsupportedTable, match=said):
             use()
     found = [one for one in table.doctor() if said in one.what]
-    assert [one.mend for one in found] == ["cluster all partitions with JVM Hudi, then clean"]
+    assert ["cluster all partitions with JVM Hudi, then clean" in one.mend for one in found] == [True]
 
 
 def test_time_before_the_rename_can_be_read(tmp_path: Path) -> None:

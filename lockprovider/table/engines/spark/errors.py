@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fsspec_cas import CasError, InvalidInput
+from fsspec_cas import CasError
+from fsspec_cas import errors as store_errors
 from lockprovider import InvalidSettings, LockError, wal
+from lockprovider import errors as lock_errors
 from lockprovider.table import errors
 from lockprovider.table.errors import DoesNotFit, HistoryGone, Misfit, TableError, WriteConflict
 from lockprovider.wal import CoordinationError
@@ -17,7 +19,8 @@ from lockprovider.wal import CoordinationError
 # These errors can be rebuilt from one sentence; a WriteConflict cannot.
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
-    for kind in (InvalidInput, InvalidSettings, *vars(errors).values(), *vars(wal).values())
+    for module in (store_errors, lock_errors, errors, wal)
+    for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
 # Spark passes on a worker's error as text. The error comes last, often at the end of a traceback.

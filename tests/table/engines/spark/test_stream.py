@@ -17,7 +17,9 @@ from pyspark.errors import StreamingQueryException
 from table.engines.spark.spark_tables import RUN_S, forget_last_batch, to_its_end
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from lockprovider.table import Table, TableEvent
+from fsspec_cas import OutcomeUnknown, Unavailable
+from lockprovider import LeaseLost, PublishUnknown
+from lockprovider.table import HistoryGone, Table, TableEvent
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark import stream
@@ -167,6 +169,13 @@ def test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it(
     assert [row["id"] for row in seen] == [1]
     run(read.load(source.url))
     assert [(row["id"], row["note"]) for row in seen[1:]] == [(9, "new")]
+
+
+@pytest.mark.parametrize("kind", [Unavailable, OutcomeUnknown, LeaseLost, PublishUnknown, HistoryGone])
+def test_errors_of_tasks_keep_their_types(kind: type[Exception]) -> None:
+    text = f"Traceback (most recent call last):\n{kind.__module__}.{kind.__name__}: the reason\n\tat org.apache.spark"
+    assert type(translated(text)) is kind
+    assert str(translated(text)) == "the reason"
 
 
 def test_running_stream_refuses_a_new_column_before_its_offset_moves(tmp_path: Path) -> None:

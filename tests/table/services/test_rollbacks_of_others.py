@@ -72,7 +72,7 @@ def test_rollback_planned_by_another_is_finished_only_when_that_is_dead(
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(2, "b", written)}
 
 
-def test_sweep_removes_a_dead_rollback_whose_plan_is_lost_and_rolls_back_other_writes(tmp_path: Path) -> None:
+def test_sweep_removes_a_dead_rollback_whose_plan_is_lost(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     victim = Transaction(table)
     engine.write(victim, upserts=rows((1, "a", -1)))

@@ -9,18 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fsspec_cas import CasError
-from fsspec_cas import errors as store_errors
 from lockprovider import InvalidSettings, LockError, wal
-from lockprovider import errors as lock_errors
 from lockprovider.table import errors
 from lockprovider.table.errors import DoesNotFit, HistoryGone, Misfit, TableError, WriteConflict
 from lockprovider.wal import CoordinationError
 
+
+def _kinds_of(base: type[Exception]) -> Iterator[type[Exception]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _kinds_of(kind)
+
+
 # These errors can be rebuilt from one sentence; a WriteConflict cannot.
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
-    for module in (store_errors, lock_errors, errors, wal)
-    for kind in vars(module).values()
+    for kind in (*_kinds_of(CasError), *_kinds_of(LockError), *vars(errors).values(), *vars(wal).values())
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
 # Spark passes on a worker's error as text. The error comes last, often at the end of a traceback.

@@ -73,6 +73,7 @@ _LONGEST_NAMES = 1 << 20  # bytes of the names' line
 _INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST
 MOST_PACKED = 1 << 20  # one entry alone may exceed `_PACKED`
 _NEVER_LARGER = 64  # bytes that zlib may add to a few KiB
+_ADLER = 65521
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +195,22 @@ def fits_log(pending: Pending) -> bool:
     return len(plain) <= _PACKED // 2 - _NEVER_LARGER or len(zlib.compress(plain, _LEVEL)) <= _PACKED // 2
 
 
-def pack(entries: tuple[Entry, ...]) -> bytes:
-    """Encode the entries: a line that names them, then their bytes, deflated."""
+def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
+    """Encode the entries: a line that names them, then their bytes, deflated.
+
+    After `before`, a result of `pack`, only new entries are deflated.
+    """
     if not entries:
         return b""
-    packed = _Packed(zlib.compress(_head(entries) + _bodies(entries), _LEVEL))
-    packed.entries = entries
+    done, deflated = 0, _Deflated.nothing()
+    if isinstance(before, _Packed) and before.deflated and before.entries == entries[: len(before.entries)]:
+        done, deflated = len(before.entries), before.deflated
+    deflated = deflated.plus(_bodies(entries[done:]))
+    head, first = _head(entries), zlib.compressobj(_LEVEL)
+    # After a full flush the bodies do not refer to this changing line.
+    start = first.compress(head) + first.flush(zlib.Z_FULL_FLUSH)
+    packed = _Packed(start + deflated.end() + deflated.sum_after(zlib.adler32(head)).to_bytes(4, "big"))
+    packed.entries, packed.deflated = entries, deflated
     return packed
 
 
@@ -216,10 +227,41 @@ def _entry_fields(entry: Entry) -> list[Any]:
     return fields if entry.first is None else [*fields, _entry_fields(entry.first)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Deflated:
+    """Deflated bytes, with their Adler-32 sum and the compressor to continue with."""
+
+    deflating: Any  # its output so far is in `done`
+    done: bytes = b""
+    size: int = 0
+    sum: int = zlib.adler32(b"")
+
+    @classmethod
+    def nothing(cls) -> _Deflated:
+        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: no header or checksum
+
+    def plus(self, data: bytes) -> _Deflated:
+        deflating = self.deflating.copy()
+        done = self.done + deflating.compress(data)
+        return _Deflated(deflating, done, self.size + len(data), zlib.adler32(data, self.sum))
+
+    def end(self) -> bytes:
+        end: bytes = self.deflating.copy().flush()
+        return self.done + end
+
+    def sum_after(self, before: int) -> int:
+        """Return the sum of these bytes after others: zlib's `adler32_combine`."""
+        (high, low), (before_high, before_low) = divmod(self.sum, 1 << 16), divmod(before, 1 << 16)
+        low_of_all = (before_low + low - 1) % _ADLER
+        high_of_all = (before_high + high + self.size * (before_low - 1)) % _ADLER
+        return high_of_all << 16 | low_of_all
+
+
 class _Packed(bytes):
     """Packed bytes with their entries, to save unpacking."""
 
     entries: tuple[Entry, ...] = ()
+    deflated: _Deflated | None = None  # bodies
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bytes, (bytes(self),)
@@ -237,7 +279,7 @@ def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
     entries = (*log.entries, *newest)[-MOST_ENTRIES:]
     alone = (entry if entry.first is None else replace(entry, first=None) for entry in entries[:-_FIRSTS])
     entries = (*alone, *entries[-_FIRSTS:])
-    packed = pack(entries)
+    packed = pack(entries, log.packed)
     while len(packed) > _PACKED and len(entries) > 1:
         entries = entries[1 + len(entries) // 8 :]
         packed = pack(entries)

@@ -57,6 +57,15 @@ def test_log_entry_added_locally_equals_what_others_read() -> None:
     assert pickle.loads(pickle.dumps(log)).entries == log.entries
 
 
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=8), st.integers(0, 8), st.integers(0, 8))
+def test_incremental_packing_equals_packing_from_scratch(made: list[bytes], end: int, start: int) -> None:
+    entries = tuple(LogEntry(str(number), "d", data) for number, data in enumerate(made))
+    before = pack(entries[:end])
+    for wanted in (entries, entries[start:], entries[:end], entries[::-1]):
+        assert zlib.decompress(pack(wanted, before) or EMPTY) == zlib.decompress(pack(wanted) or EMPTY)
+        assert zlib.decompress(pack(wanted, bytes(before)) or EMPTY) == zlib.decompress(pack(wanted) or EMPTY)
+
+
 def test_adding_several_entries_equals_adding_them_one_by_one() -> None:
     log = Log("a").plus(publish("old", b"0"))
     made = [replace(publish(f"commit/{number}", b"same"), first=publish(f"{number}", b"it")) for number in range(20)]

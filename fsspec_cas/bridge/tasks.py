@@ -41,10 +41,11 @@ async def on_thread(
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
     A cancelled task ends at once, and every wait in its call raises `WaitStopped`. If the call still returns a result,
-    `undo` gets it on a thread. With `runs_to_end` the call runs to its end instead.
+    `undo` gets it on a thread. With `runs_to_end` the call runs to its end instead. The interpreter's exit waits for
+    that, and for a cancelled call with `undo`.
     """
     running = _Call(call, undo)
-    BACKGROUND.run(running.run)
+    (BACKGROUND.begin if runs_to_end else BACKGROUND.run)(running.run)
     try:
         return await running.result_future
     except BaseException:
@@ -60,7 +61,7 @@ class _Call(Generic[T]):
         self.result_future: asyncio.Future[T] = self._loop.create_future()
         self._call = call
         self._undo = undo
-        self._stop = Signal()
+        self._stop, self._over = Signal(), Signal()
         self._context = contextvars.copy_context()
 
     def run(self) -> None:
@@ -68,6 +69,12 @@ class _Call(Generic[T]):
 
         If the task was cancelled, or the loop is closed, undo the result here.
         """
+        try:
+            self._run()
+        finally:
+            self._over.set()
+
+    def _run(self) -> None:
         result: Any = _NO_RESULT
         error: BaseException | None = None
         try:
@@ -86,15 +93,16 @@ class _Call(Generic[T]):
         """Stop the call of a cancelled task, or undo its result; runs on the loop."""
         if not runs_to_end:
             self._stop.set()
+            if self._undo is not None:
+                BACKGROUND.begin(self._over.wait)  # so that the interpreter's exit waits
         if self.result_future.done() and not self.result_future.cancelled() and self.result_future.exception() is None:
-            BACKGROUND.run(
-                partial(self._undo_result, self.result_future.result())
-            )  # cancelled before it got the result
+            # cancelled before it got the result
+            BACKGROUND.begin(partial(self._undo_result, self.result_future.result()))
 
     def _report(self, result: Any, error: BaseException | None) -> None:
         """Set the task's result or error; undo the result on a thread if the task was cancelled. Runs on the loop."""
         if self.result_future.done():  # cancelled
-            BACKGROUND.run(partial(self._undo_result, result))
+            BACKGROUND.begin(partial(self._undo_result, result))
         elif error is None:
             self.result_future.set_result(result)
         else:

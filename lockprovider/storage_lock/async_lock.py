@@ -258,6 +258,7 @@ class AsyncLease:
         self._inner = inner
         self._ended = ended
         self._depth = 1
+        self._guard = threading.Lock()  # a release waits for a publish, even while that stages its data
         self._loop = asyncio.get_running_loop()
         lost = self.lost  # the heartbeat must not keep this object alive
         inner.when_lost(on_loop(self._loop, lambda _: lost.set()))
@@ -303,8 +304,7 @@ class AsyncLease:
         """
         if self.released:
             self.check()
-        publish: Callable[..., None] = self._inner.publish
-        await on_thread(lambda: publish(path, data, new=new), runs_to_end=True)
+        await on_thread(lambda: self._publish(path, data, new=new), runs_to_end=True)
 
     async def renew(self) -> bool:
         """Prolong the lease now; see `Lease.renew`.
@@ -358,9 +358,14 @@ class AsyncLease:
             await self.release()
         return None
 
+    def _publish(self, *args: Any, **kwargs: Any) -> None:
+        with self._guard:
+            self._inner.publish(*args, **kwargs)
+
     def _give_back(self) -> None:
         try:
-            self._inner.release()
+            with self._guard:
+                self._inner.release()
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._ended)

@@ -99,11 +99,12 @@ class Publisher:
     ) -> Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        Renewals go on. `over` returns how the lease has ended, before a commit is repeated. `new`: nothing is at the
-        path. Raises as `steps.prepare`, `steps.apply`, or `PublishUnknown`.
+        Renewals go on. `over` returns how the lease has ended, before each commit. `new`: nothing is at the path.
+        Raises as `steps.prepare`, `steps.apply`, or `PublishUnknown`.
         """
-        data_is_ready, ended = new and data is not None, None
+        data_is_ready = new and data is not None
         with self.publish_guard:
+            ended = over()  # the machine may be a later lease's
             while True:
                 step, answer = self._advance(pending, ended, data_is_ready=data_is_ready)
                 match step, answer:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -439,18 +440,19 @@ async def test_block_that_is_cancelled_is_left_with_the_lock_released(gated: tup
     assert record(store).expired
 
 
+@pytest.mark.parametrize(("data", "least"), [(b"done", 6), (os.urandom(20_000), 8)], ids=["", "staged"])
 async def test_publish_cancelled_at_any_request_is_decided_before_release_returns(
-    gated: tuple[Store, Store, Gate],
+    gated: tuple[Store, Store, Gate], data: bytes, least: int
 ) -> None:
     store, way, gate = gated
     happened = []
     async with AsyncLock(way, settings=LONG).acquire() as lease:
-        points = await points_of(gate, lambda: lease.publish("state/all", b"all"))
-    assert points >= 6
+        points = await points_of(gate, lambda: lease.publish("state/all", data))
+    assert points >= least
     for point in range(points):
         path = f"state/{point}"
         lease = await AsyncLock(way, settings=LONG).acquire()
-        await stopped_and_cancelled(gate, point, lambda lease=lease, path=path: lease.publish(path, b"done"))
+        await stopped_and_cancelled(gate, point, lambda lease=lease, path=path: lease.publish(path, data))
         await lease.release()
         then = [entry.path for entry in store.list(path)]
         assert record(store).expired
@@ -510,30 +512,43 @@ def test_unreferenced_lease_is_not_renewed(store: Store) -> None:
 
 
 EXITS = """
-import asyncio, sys, time
+import asyncio, sys, threading, time
 from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import AsyncLock
 
 class Slow(LocalBackend):
-    is_slow = False
+    slow_call = ""
+    reached = threading.Event()
 
     async def put(self, *args, **kwargs):
-        if self.is_slow:
-            time.sleep(0.3)
-        return await super().put(*args, **kwargs)
+        if self.slow_call == "release":
+            self.wait()
+        answer = await super().put(*args, **kwargs)
+        if self.slow_call == "acquire":
+            self.wait()
+        return answer
 
-async def leave(backend):
-    lease = await AsyncLock(Store(backend, sys.argv[1])).acquire()
-    backend.is_slow = True
-    release = asyncio.create_task(lease.release())
-    await asyncio.sleep(0.05)
-    release.cancel()
+    def wait(self):
+        self.slow_call = ""
+        self.reached.set()
+        time.sleep(0.5)
 
-asyncio.run(leave(Slow()))
+async def leave(backend, call):
+    lock = AsyncLock(Store(backend, sys.argv[1]))
+    lease = await lock.acquire()
+    if call == "acquire":
+        await lease.release()
+    backend.slow_call = call
+    task = asyncio.ensure_future(lock.acquire() if call == "acquire" else lease.release())
+    await asyncio.to_thread(backend.reached.wait)
+    task.cancel()
+
+asyncio.run(leave(Slow(), sys.argv[2]))
 """
 
 
-def test_exit_waits_for_the_release_of_a_cancelled_task(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", EXITS, str(tmp_path)], check=True, timeout=SOON_S)
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_exit_leaves_no_lock_to_a_cancelled_task(tmp_path: Path, call: str) -> None:
+    subprocess.run([sys.executable, "-c", EXITS, str(tmp_path), call], check=True, timeout=SOON_S)
     assert record(Store.from_url(str(tmp_path))).expired

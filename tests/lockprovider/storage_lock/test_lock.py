@@ -20,9 +20,11 @@ from noting import record, rewritten
 import lockprovider
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
+    Lease,
     LeaseLost,
     Lock,
     LockError,
@@ -214,6 +216,27 @@ def test_publish_under_a_released_lease_stages_nothing(store: Store) -> None:
     with pytest.raises(LeaseLost, match="released"):
         lease.publish("state/8", random.Random(1).randbytes(20_000))
     assert store.list("") == before
+
+
+def test_publish_that_stages_during_the_release_is_not_made_under_the_next_lease(
+    store: Store, backend: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = client(store)
+    lease, put, later = lock.acquire(), backend.inner.put, list[Lease]()
+
+    async def slow_put(write: Write, *args: Any, **kwargs: Any) -> Any:
+        if "staged/" in write.path:
+            lease.release()
+            later.append(lock.acquire())
+        return await put(write, *args, **kwargs)
+
+    monkeypatch.setattr(backend.inner, "put", slow_put)
+    with pytest.raises(LeaseLost, match="released"):
+        lease.publish("state/8", LARGE)
+    assert not store.list("state/")
+    assert not lease.lost.is_set(), "a release is no loss"
+    later[0].check()
+    later[0].release()
 
 
 def test_successor_first_finishes_the_decided_publish(store: Store) -> None:

@@ -315,14 +315,17 @@ class Client:
                 self.publisher.publish_guard.release()
         return answer
 
-    def give_back(self) -> None:
+    def give_back(self, epoch: int | None = None) -> None:
         """Wait for a publish under way, write until the record is released or another client's, and audit that.
 
-        After a `CasError` the lease lapses.
+        Does nothing if this client holds a lease of another epoch. After a `CasError` the lease lapses.
         """
         driver = self._driver
         at_ms = self.world.now_ms()
         with self.publisher.publish_guard, driver.step_guard:
+            held = driver.held()
+            if epoch is not None and held is not None and held.record.epoch != epoch:
+                return
             self.publisher.finish_in_flight()
             while isinstance(driver.state, (Held, Rolling)):
                 driver.feed(Release(driver.moment(), self.queue.comes_again()))

@@ -276,7 +276,7 @@ class Lease:
 
     def _give_back(self) -> None:
         self._heartbeat.stop()
-        self._client.give_back()
+        self._client.give_back(self.epoch)
         self._given_back = True
 
     def abandon(self, why: str) -> None:

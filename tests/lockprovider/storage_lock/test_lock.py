@@ -239,6 +239,22 @@ def test_publish_that_stages_during_the_release_is_not_made_under_the_next_lease
     later[0].release()
 
 
+@pytest.mark.filterwarnings("ignore:.*garbage-collected:ResourceWarning")
+def test_lease_whose_release_failed_does_not_release_the_next_one(store: Store, backend: Counting) -> None:
+    lock = Lock(store)
+    failed = lock.acquire()
+    backend.down = True
+    with pytest.raises(Unavailable):
+        failed.release()
+    backend.down = False
+    lease = lock.acquire()
+    failed.end()  # as its finalizer and the interpreter's exit do
+    lease.check()
+    assert lock.locked()
+    lease.release()
+    assert not lock.locked()
+
+
 def test_successor_first_finishes_the_decided_publish(store: Store) -> None:
     """The holder passed the commit point and died before it applied the publish."""
     dead = client(store)

@@ -73,7 +73,6 @@ class AuditLog:
 
     def _begin(self) -> None:
         """Begin without records, as a new or copied audit, or a forked process."""
-        self._pid = os.getpid()
         self._guard = threading.Lock()
         self._idle = Signal()  # set while no record is unwritten
         self._idle.set()
@@ -82,6 +81,7 @@ class AuditLog:
         self._pages: deque[_Page] = deque(maxlen=_PAGES)
         self._wanted: bool | None = None
         self._asked_s = 0.0
+        self._pid = os.getpid()  # last: then another thread takes the new guard
 
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"

@@ -7,6 +7,7 @@ Other kinds of store, and Amazon's S3, document the behaviour and are not tested
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from fsspec_cas.answer import Applied, Missing, NoAnswer, WriteAnswer
@@ -103,11 +104,11 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
 
     try:
         version_made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
-        keeps_condition = not await remove(Version(version_made.backend, _NEVER))
-        if keeps_condition and await remove(version_made):
-            return DeleteBehavior(success_is_proof=not await remove(version_made))
-    except NotSupported:
-        keeps_condition = True  # the object is still in place
+        keeps_condition = True
+        with contextlib.suppress(NotSupported):  # the object is still in place then
+            keeps_condition = not await remove(Version(version_made.backend, _NEVER))
+            if keeps_condition and await remove(version_made):
+                return DeleteBehavior(success_is_proof=not await remove(version_made))
     except (OutcomeUnknown, Unavailable) as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
     if keeps_condition:

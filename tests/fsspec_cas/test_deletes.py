@@ -9,6 +9,7 @@ import pytest
 
 import lockprovider
 from fsspec_cas import (
+    ABSENT,
     AccessDenied,
     AsyncStore,
     Lost,
@@ -17,6 +18,7 @@ from fsspec_cas import (
     Store,
     Unavailable,
     Unknown,
+    Version,
     Won,
     require_safe_for_locks,
 )
@@ -152,6 +154,22 @@ def test_check_for_conditional_deletes_without_permission_is_access_denied():
     with pytest.raises(AccessDenied):
         store.delete_if_match("a", version)
     assert store.read("a").data == b"1"
+
+
+class RefusesCreates(Undocumented):
+    async def put(self, write, data, *, timeout_s):
+        if write.condition == ABSENT:
+            raise NotSupported("501 NotImplemented: If-None-Match")
+        return await super().put(write, data, timeout_s=timeout_s)
+
+
+def test_store_without_creates_is_not_said_to_ignore_the_condition_of_a_delete():
+    backend = RefusesCreates()
+    store = store_of(backend)
+    for _ in range(2):
+        with pytest.raises(NotSupported, match="If-None-Match"):
+            store.delete_if_match("a", Version(backend.name, '"1"'))
+    assert not [path for verb, path in backend.asked if verb == "delete"]
 
 
 def test_silent_store_is_checked_again_at_the_next_delete():

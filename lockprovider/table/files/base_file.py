@@ -141,11 +141,16 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; a store's errors pass unchanged."""
+    """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; a store's errors pass unchanged.
+
+    `UnsupportedTable` if pyarrow lacks what the file needs.
+    """
     try:
         yield
     except FileNotFoundError as error:
         raise HistoryGone.with_file(path) from error
+    except pa.ArrowNotImplementedError as error:  # such as nested columns of more than 2 GiB
+        raise UnsupportedTable(f"{path!r} cannot be read by pyarrow: {error}; read it with JVM Hudi") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
         if isinstance(error, pa.ArrowMemoryError) or (isinstance(error, OSError) and not _is_of_arrow(error)):
             raise

@@ -123,7 +123,8 @@ def position_of(literal: Any, kind: pa.DataType) -> Position:
     family, find = _family(kind)
     position = find(literal, kind)
     if position is None:
-        raise LiteralMisfit(f"{shown(literal)} is no {family}")
+        given = "a time" if isinstance(literal, TimeLiteral) else shown(literal)
+        raise LiteralMisfit(f"{given} is no {family}")
     return position
 
 

@@ -19,7 +19,7 @@ from table.key_texts import path_for, record_key
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert import read_as
-from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
+from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema, UnsupportedTable
 from lockprovider.table.files import base_file, write_base_file
 from lockprovider.table.files import merge as merging
 from lockprovider.table.files.write_base_file import java_order
@@ -133,6 +133,15 @@ def test_empty_file_group_can_be_written() -> None:
 def test_torn_file_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="'in memory' cannot be read: .*backup"):
         read_base_file(write(ROWS)[:100])
+
+
+def test_file_that_pyarrow_cannot_read_is_not_called_damaged() -> None:
+    unread = pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+    with (
+        pytest.raises(UnsupportedTable, match="'a/b' cannot be read by pyarrow: Nested data"),
+        base_file.reading("a/b"),
+    ):
+        raise unread
 
 
 # --- keys and partitions --------------------------------------------------------------------------------------------

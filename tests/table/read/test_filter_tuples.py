@@ -92,6 +92,7 @@ def test_filter_of_tuples_keeps_exactly_the_rows_it_names(given: Any, ids: list[
         ([("id", "in", ["1"])], "'1' is no number"),
         ([("id", "in", "12")], r"'id': in='12' must be a list of values: give \['12'\]"),
         ([("id", "=", True)], "True is no number"),
+        ([("id", "=", date(2026, 1, 1))], ": a time is no number"),
         ([("id", "=", None)], r"never true; to find nulls use \('id', 'in', \[None\]\)"),
         ([("x", "=", float("nan"))], "NaN does not equal any number"),
         ([("st", "=", 1)], "cannot be compared"),

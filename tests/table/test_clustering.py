@@ -185,6 +185,15 @@ def test_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest.Mon
     assert content(table) == by_hudi_rs(table) == seen
 
 
+def test_texts_of_more_than_2_gib_are_sorted() -> None:
+    """They do not fit into one array."""
+    part = pa.array([f"{number}{'x' * (1 << 24)}" for number in range(5)])
+    texts = pa.chunked_array([part] * 27)
+    numbers = pa.array([*range(len(texts))][::-1])
+    outputs = rewrite_slices._output_of(pa.table({"n": numbers, "text": texts}), len(texts), 3)
+    assert outputs.tolist() == [2] * 45 + [1] * 45 + [0] * 45
+
+
 def test_one_call_makes_as_many_clustering_plans_as_needed(tmp_path: Path) -> None:
     table = made(tmp_path / "t", "copy on write")
     for turn in range(2):

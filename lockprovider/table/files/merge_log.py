@@ -164,8 +164,11 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
     return ranks
 
 
-def order_of(columns: Iterable[pa.Array]) -> pa.Array:
-    """Return the rows' positions in ascending order of these columns; null is lowest, NaN highest, and ties stay."""
+def order_of(columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """Return the rows' positions in ascending order of these columns; null is lowest, NaN highest, and ties stay.
+
+    Chunks stay apart: the texts of a column may need more than one array.
+    """
     parts = [part for column in map(comparable, columns) for part in (pc.is_valid(column), column)]
     names = [str(number) for number in range(len(parts))]
     return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])
@@ -178,7 +181,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
     return mask_of(equal)
 
 
-def comparable(values: pa.Array) -> pa.Array:
+def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Convert floats to integers in Java's order: -0.0 below 0.0, NaN above all. Nulls and other types stay."""
     if not types.is_floating(values.type):
         return values

@@ -66,7 +66,7 @@ def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], ru
 
 def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
     size = max(1, -(-count // files))
-    order = order_of(map(array_of, rows.columns)) if rows.num_columns else np.arange(count)
+    order = order_of(rows.columns) if rows.num_columns else np.arange(count)
     outputs = np.empty(count, np.int64)
     outputs[order] = np.arange(count) // size
     return outputs
@@ -97,7 +97,7 @@ def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -
 
 
 def _ordered(rows: pa.Table, sort_by: Sequence[str]) -> pa.Table:
-    return rows.take(order_of(array_of(rows.column(name)) for name in sort_by)) if sort_by else rows
+    return rows.take(order_of(rows.select(list(sort_by)).columns)) if sort_by else rows
 
 
 def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) -> WriteStat:

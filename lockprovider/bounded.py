@@ -26,6 +26,8 @@ DEEPEST_VALUE = 64
 """Most levels of lists and objects in a value from a caller."""
 DEEPEST = 72
 """Most levels of lists and objects in a stored object: a value and its envelope."""
+DEEPEST_SCHEMA = 512
+"""Most levels of lists and objects in a schema: a nested record takes four."""
 MOST_ITEMS = 2_000_000
 """Most commas and opening brackets in one stored object. Each may take a hundred bytes of memory."""
 _BRACKETS = bytes.maketrans(b"{}", b"[]")

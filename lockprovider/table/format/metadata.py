@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import fastavro
 
-from lockprovider.bounded import LARGEST_OBJECT, inflate, parse_json, plausible
+from lockprovider.bounded import DEEPEST_SCHEMA, LARGEST_OBJECT, inflate, parse_json, plausible
 from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.layout import FileGroup, join, names_by_partition, parse_log_file
 
@@ -350,7 +350,8 @@ def parsed_schema(text: bytes | str) -> Any:
 
 def checked_schema(text: bytes | str) -> Any:
     """Parse an Avro schema as JSON; raise `ValueError` if its values could exhaust memory."""
-    parsed = parse_json(text if isinstance(text, bytes) else text.encode(), most=LARGEST_OBJECT)
+    data = text if isinstance(text, bytes) else text.encode()
+    parsed = parse_json(data, most=LARGEST_OBJECT, deepest=DEEPEST_SCHEMA)
     _refuse_free(parsed)
     return parsed
 

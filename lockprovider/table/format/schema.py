@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from lockprovider.bounded import LARGEST_OBJECT, parse_object
+from lockprovider.bounded import DEEPEST_SCHEMA, LARGEST_OBJECT, parse_object
 from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.instant import after
@@ -178,7 +178,7 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 def from_avro(text: str) -> pa.Schema:
     """Convert a table's Avro schema (JSON) to Arrow; raise `Corrupt` or `UnsupportedSchema`."""
     with undamaged(f"the table schema is no Avro record: {text[:80]!r}"):
-        record, named = parse_object(text.encode(), most=LARGEST_OBJECT), dict[str, Any]()
+        record, named = _parsed(text.encode()), dict[str, Any]()
         if record["type"] != "record":
             raise ValueError(f"it is an Avro {record['type']}")
         return pa.schema(
@@ -269,13 +269,13 @@ def begin_of_schema_file(path: str) -> str:
 def parse_version(text: str, name: str) -> SchemaVersion:
     """Parse the schema-on-read JSON that a commit states; raise `Corrupt` with `name` if it is damaged."""
     with undamaged(f"the schema in {name} cannot be understood"):
-        return _version(parse_object(text.encode(), most=LARGEST_OBJECT))
+        return _version(_parsed(text.encode()))
 
 
 def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
     """Parse the schemas of a `schema_file`, oldest first; raise `Corrupt` if it is damaged."""
     with undamaged(f"the history of schemas {name} cannot be understood"):
-        versions = map(_version, parse_object(data, most=LARGEST_OBJECT)["schemas"])
+        versions = map(_version, _parsed(data)["schemas"])
         return tuple(sorted(versions, key=lambda version: version.version))
 
 
@@ -304,6 +304,10 @@ def _difference(then: Mapping[str, int], now: Mapping[str, int]) -> str:
         if path not in then and number in names:
             return f"{path!r} is called {names[number]!r} there"
     return ""
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    return parse_object(data, most=LARGEST_OBJECT, deepest=DEEPEST_SCHEMA)
 
 
 def _version(parsed: Any) -> SchemaVersion:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 
+from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert.columns import new_table_schema
 from lockprovider.table.errors import Corrupt, UnsupportedSchema
 from lockprovider.table.format import schema
@@ -101,6 +104,20 @@ def test_decimals_have_the_least_size_that_holds_them(digits: int, size: int) ->
 def test_invalid_schema_text_is_corrupt(text: str) -> None:
     with pytest.raises(Corrupt, match="the table schema is"):
         schema.from_avro(text)
+
+
+@pytest.mark.parametrize("table_type", ["copy_on_write", "merge_on_read"])
+def test_rows_of_deep_structs_are_stored(tmp_path: Path, table_type: str) -> None:
+    """Each struct takes four levels of the schema's JSON."""
+    kind: Any = pa.int64()
+    value: Any = 7
+    for _ in range(60):
+        kind, value = pa.struct([("a", kind)]), {"a": value}
+    rows = pa.table({"id": [1], "deep": [value]}, pa.schema([("id", pa.int64()), ("deep", kind)]))
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", rows.schema, "id", table_type=table_type))
+    table.append(rows)
+    table.upsert(rows)
+    assert Table.open(table.url).to_arrow().equals(rows)
 
 
 def test_avro_types_out_of_reach_are_refused_by_name() -> None:

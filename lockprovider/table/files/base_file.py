@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -158,7 +159,11 @@ def reading(path: str) -> Iterator[None]:
 
 
 def _is_of_arrow(error: OSError) -> bool:
-    return type(error) is OSError and error.errno is None  # A file system or store gives a number or a subclass.
+    """Return whether pyarrow raised this itself; a file system gives a number, a subclass, or raises in Python code."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return (
+        type(error) is OSError and error.errno is None and str(frame.f_globals.get("__name__")).startswith("pyarrow.")
+    )
 
 
 class ParquetFile(pq.ParquetFile):  # type: ignore[misc]

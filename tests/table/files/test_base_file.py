@@ -126,6 +126,24 @@ def test_parts_of_a_file_are_read() -> None:
     assert read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
 
 
+def test_error_of_a_file_system_is_no_damage() -> None:
+    """That of GCS raises OSError without a number when it may not read."""
+
+    class Refusing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if refuses:
+                raise OSError("Forbidden: no permission")
+            return super().read(size)
+
+    refuses = False
+    opened = base_file.open_base_file(Refusing(write(ROWS)))
+    refuses = True
+    with pytest.raises(OSError, match="Forbidden"):
+        base_file.read_columns(opened)
+    with pytest.raises(OSError, match="Forbidden"):
+        base_file.open_base_file(Refusing(write(ROWS)))
+
+
 def test_empty_file_group_can_be_written() -> None:
     assert base_file.keys_of(base_file.open_base_file(write(ROWS[:0]))).to_pylist() == []
 

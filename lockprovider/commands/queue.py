@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -219,19 +220,22 @@ def _work(arguments: Any) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command for one message, on its stdin; code 75 gives the message back, uncounted.
+    """Run the command for one message, on its stdin, a temporary file; code 75 gives the message back, uncounted.
 
     RuntimeError: it failed. ClaimLost: it was ended.
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
     body = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()
-    child = subprocess.Popen(  # noqa: S603 - its purpose
-        words, stdin=subprocess.PIPE, env={**os.environ, **more}, start_new_session=True
-    )
+    with tempfile.TemporaryFile() as stdin:  # a pipe is too small for a command that reads late
+        stdin.write(body)
+        stdin.seek(0)
+        child = subprocess.Popen(  # noqa: S603 - its purpose
+            words, stdin=stdin, env={**os.environ, **more}, start_new_session=True
+        )
     while child.returncode is None:
         try:
-            child.communicate(body, _LOOK_S)
+            child.wait(_LOOK_S)
         except subprocess.TimeoutExpired:
             try:
                 job.check()

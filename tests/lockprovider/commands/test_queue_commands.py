@@ -76,6 +76,15 @@ def test_exit_codes_give_back_bury_and_redrive_messages(url) -> None:
     assert "no command" in queue("work", url, code=2).stderr
 
 
+def test_slow_command_gets_the_whole_message(url, tmp_path) -> None:
+    body = "long " * 40_000
+    queue("create", url)
+    queue("put", url, stdin=body)
+    script = f"sleep 1; cat > {tmp_path}/got; sleep 1"
+    assert "acked: 1; failed: 0" in queue("work", url, "--until-empty", "--", "sh", "-c", script).stdout
+    assert (tmp_path / "got").read_text() == body
+
+
 def test_stopped_worker_finishes_its_claimed_message(url, tmp_path) -> None:
     opened = Queue.create(url)
     opened.put("a")
@@ -90,7 +99,7 @@ def test_stopped_worker_finishes_its_claimed_message(url, tmp_path) -> None:
         (tmp_path / "go").touch()
         said, _ = working.communicate(timeout=240)
         assert working.returncode == 0
-        assert "acked: " in said
+        assert "failed: 0" in said
     finally:
         working.kill()
         working.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines.changes import _bucket_rewrites, changes_by_partition
+from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.timeline.conflict import by_file_group, by_partition
 from lockprovider.table.transaction.retry import transact
@@ -313,3 +316,19 @@ def test_transact_without_retries_runs_once_after_a_change_of_properties(table: 
     assert calls == [1]
     handle.transact(append, pinned=False)
     assert {key for key, _, _ in content(table)} == {1, 2}
+
+
+def test_rows_in_many_chunks_are_split_into_buckets_as_fast_as_in_one(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), buckets=400), settings=SETTINGS)
+    writer = GroupWriter(table.place, "", table.config(), table.schema())
+    numbers = pa.array(range(200_000))
+    whole = pa.table({"id": numbers, "part": pa.repeat("x" * 200, 200_000), "value": numbers})
+
+    def seconds(changed: pa.Table) -> float:
+        (changes,) = changes_by_partition(writer, changed, None).values()
+        began_s = time.process_time()
+        assert len([*_bucket_rewrites(writer, (), "", changes, "0-0-0")]) == 400
+        return time.process_time() - began_s
+
+    chunks = pa.concat_tables([whole.slice(start, 500) for start in range(0, whole.num_rows, 500)])
+    assert seconds(chunks) < 5 * seconds(whole) + 0.5

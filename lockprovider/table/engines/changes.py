@@ -81,6 +81,7 @@ def changes_by_partition(
     paths = sorted({*upsert_rows, *delete_rows})
     if len(paths) == 1:
         return {paths[0]: PartitionChanges(rows, keys, deleted_keys, values)}
+    rows = rows.combine_chunks()  # each `take` copies all chunks of several
     by_partition: dict[str, PartitionChanges] = {}
     for partition in paths:
         upserted, deleted = upsert_rows.get(partition, _NO_ROWS), delete_rows.get(partition, _NO_ROWS)
@@ -296,7 +297,7 @@ def _bucket_rewrites(
 
     A bucket without a file group has no job for deletes alone. Raises Corrupt as `bucket_groups`.
     """
-    rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
+    rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_rows, delete_rows = (rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))
     for bucket in sorted({*upsert_rows, *delete_rows}):

@@ -175,7 +175,7 @@ class _Merging:
         batches: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0
         for number, staged in enumerate(self.files):
-            table, path = self._read(staged), self.folder / f"sorted-{number}.arrow"
+            table, path = self._read(staged).combine_chunks(), self.folder / f"sorted-{number}.arrow"
             selected = slice(*np.searchsorted(rows, [start, start + table.num_rows]))
             numbers, its_groups = rows[selected], groups[selected]
             codes = homes[numbers] << 32 | its_groups & 0xFFFFFFFF  # equal new groups of two partitions are two

@@ -10,6 +10,7 @@ promised: that changes which differ each time they are computed survive the loss
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -237,7 +238,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results; reports each finished one as progress."""
+    """Run tasks and return their results; reports each finished one as progress, in a cluster's task only the step."""
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -247,17 +248,24 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
 
     report(done=next(done))
     client = getattr(_DASK.base.get_scheduler(), "__self__", None)  # of a cluster, which calls no `Callback`
-    if client is None:
+    distributed: Any = None if client is None else import_module("dask.distributed")  # there with every cluster
+    if client is None or _is_task(distributed):  # `compute` leaves a task's thread to other tasks meanwhile
         counting: Any = Callback  # dask.callbacks has no types
         with counting(posttask=ended):
             return cast("Sequence[Any]", _DASK.compute(*tasks))
-    as_completed: Any = import_module("dask.distributed").as_completed  # there with every cluster
     futures = client.compute([*tasks])
-    for future in as_completed(futures):
+    for future in distributed.as_completed(futures):
         if future.status == "error":
             break
         ended(future.key)
     return cast("Sequence[Any]", client.gather(futures))
+
+
+def _is_task(distributed: Any) -> bool:
+    """Return whether this thread runs a task of a cluster."""
+    with suppress(ValueError):
+        return distributed.get_worker() is not None
+    return False
 
 
 def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:

@@ -75,6 +75,17 @@ def test_cluster_reports_each_finished_task_and_raises_a_tasks_error(tmp_path: P
     assert {row[2] for row in content(table)} == {1}
 
 
+def test_task_of_a_full_cluster_writes_by_tasks(tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as made,
+        Client(made) as client,
+    ):
+        assert client.submit(lambda: engine.append(Table.open(table.url), frame(1)).inserted).result(60) == ROWS
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("verb", ["append", "upsert"])
 def test_worker_that_is_killed_loses_and_doubles_no_row(tmp_path: Path, cluster: Any, verb: str) -> None:

@@ -393,14 +393,16 @@ def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResu
             held = lock.acquire(operation=words[0], info=arguments.reason, timeout=arguments.timeout)
         except StateLocked as refusal:
             return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
-        CommandOrder(words, signals).run({"LOCKPROVIDER_LOCK_ID": held.id}, result)
-        signals.stop()
         try:
-            existed = lock.unlock(held)
-        except (*EXPECTED, KeyboardInterrupt) as error:
-            existed = not isinstance(error, StateConflict)
-            check = f"check with `lockprovider state who {arguments.url} --style {_STYLE}`"
-            complain("lockprovider", f"the unlock failed: {str(error) or 'interrupted'}; {check}")
+            CommandOrder(words, signals).run({"LOCKPROVIDER_LOCK_ID": held.id}, result)
+        finally:  # the file has no lease
+            signals.stop()
+            try:
+                existed = lock.unlock(held)
+            except (*EXPECTED, KeyboardInterrupt) as error:
+                existed = not isinstance(error, StateConflict)
+                check = f"check with `lockprovider state who {arguments.url} --style {_STYLE}`"
+                complain("lockprovider", f"the unlock failed: {str(error) or 'interrupted'}; {check}")
     if not existed:
         result.why = f"another process unlocked the state; the command ended with exit code {result.code}"
         result.outcome, result.code = "lost", LOST

@@ -14,7 +14,9 @@ from patience import PATIENCE_S, until
 from typed import typed
 
 from lockprovider import LeaseLost
-from lockprovider.state import Fenced, State
+from lockprovider.cli import main
+from lockprovider.commands.running import CommandOrder
+from lockprovider.state import Fenced, State, TfLock
 
 COMMAND = str(Path(sys.executable).with_name("lockprovider"))
 
@@ -195,6 +197,15 @@ def test_command_keeps_its_exit_code_when_the_unlock_fails(url, tmp_path) -> Non
     done = state("lock", url, "--style", "tflock", "--", "sh", "-c", script, code=7)
     assert b"the unlock failed" in done.stderr
     assert b"state who" in done.stderr
+
+
+def test_lock_is_removed_when_the_command_cannot_be_watched(url, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(CommandOrder, "run", full)
+    assert main(["state", "lock", url, "--style", "tflock", "--", "true"]) == 125
+    assert TfLock.open(url).shown() is None
 
 
 def test_deeply_nested_state_is_bad_input(url) -> None:

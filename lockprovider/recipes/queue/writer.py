@@ -25,7 +25,7 @@ from fsspec_cas.waiting import Signal
 from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
-from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup
+from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
 from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoQueue, QueueFull
 from lockprovider.recipes.queue.contents import (
     Contents,
@@ -39,6 +39,7 @@ from lockprovider.recipes.queue.contents import (
 )
 from lockprovider.recipes.queue.operations import (
     Beat,
+    End,
     Put,
     QueueOperation,
     Take,
@@ -98,13 +99,14 @@ class _Progress:
     """Progress of one batch.
 
     `tries` has the results of each write, by its id; `touched` the segments made or promoted. The last try was to
-    replace version `base`.
+    replace version `base`. `full`: why the batch's messages are not added.
     """
 
     handover: Handover[QueueOperation]
     tries: dict[str, list[Any]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
     base: Version | None = None
+    full: QueueFull | None = None
 
     @property
     def sent(self) -> tuple[bool, ...]:
@@ -234,7 +236,11 @@ class QueueWriter:
                 raise self._unknown(str(error)) from error
             if not isinstance(error, QueueFull):
                 raise
-            return [error] * len(operations), None  # the object as a whole is too large for its readers
+            # the object as a whole is too large for its readers
+            if progress.full is not None or {*map(_adds_messages, operations)} != {True, False}:
+                return [error] * len(operations), None
+            progress.full = error
+            return [], None
         if outcome is not None:
             tries[batch], progress.base = results, version
         if isinstance(outcome, Won):
@@ -266,6 +272,8 @@ class QueueWriter:
         to_carry_out = progress.handover.to_carry_out(
             progress.sent, Beat(()), lambda operation: _adds_forgettable(operation, contents)
         )
+        refused = [progress.full is not None and _adds_messages(other) for other in operations]
+        to_carry_out = [Beat(()) if no else other for other, no in zip(to_carry_out, refused, strict=True)]
         late = (isinstance(other, Foreign) and isinstance(other.operation, Take) for other in operations)
         # the process of a foreign claim may have claimed elsewhere since
         sent = (*(False for _ in lapsed), *map(operator.or_, progress.sent, late))
@@ -279,7 +287,9 @@ class QueueWriter:
             else:
                 if draft.changed and (offers := self._broker.offers(draft.more.get(_BROKER))) is not None:
                     draft.more = {**draft.more, _BROKER: offers}
-                return draft, progress.handover.with_left_out(results[len(lapsed) :]), batch
+                answers = zip(results[len(lapsed) :], refused, strict=True)
+                results = [progress.full if no else result for result, no in answers]
+                return draft, progress.handover.with_left_out(results), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Write new segments, then the object, which must only name existing ones; return the object's outcome."""
@@ -362,6 +372,11 @@ class QueueWriter:
     def _unknown(self, why: str) -> OutcomeUnknown:
         message = f"the operation may have been applied to the queue {self.path!r}: {why}"
         return OutcomeUnknown(message, path=self.path)
+
+
+def _adds_messages(operation: Given) -> bool:
+    other = without_bundle(operation)
+    return isinstance(other, Put) or (isinstance(other, End) and bool(other.then))
 
 
 def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:

@@ -51,6 +51,7 @@ from lockprovider.queue import (
 )
 from lockprovider.recipes.queue import job as job_module
 from lockprovider.recipes.queue.contents import Contents, decode_queue
+from lockprovider.recipes.queue.job import new_message
 from lockprovider.recipes.queue.operations import End, Lapse, New, NothingReady, Put, Take, carry_out_all
 
 FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
@@ -886,6 +887,18 @@ def test_queue_that_readers_would_refuse_is_not_written(store) -> None:
     assert other.stat().ready == 15
     other.claim().ack()
     queue.put(dense, key="k")
+
+
+def test_message_without_room_fails_no_other_operation_of_its_batch(store) -> None:
+    queue, dense = made(store), [1] * 130_000
+    queue.put_many([dense] * 15, key=lambda _: "k")
+    job = queue.claim()
+    new = new_message(queue.world, dense, "k")
+    puts = [Put(new, "p", number, "c") for number in (1, 2)]
+    first, acked, second = queue._writer.commit([puts[0], End(job.n, job.token, "ack"), puts[1]])
+    assert ([type(first), type(second)], acked) == ([QueueFull, QueueFull], None)
+    assert (queue.stat().ready, queue.stat().claimed) == (14, 0)
+    assert queue._writer.commit(puts[:1]) == [16]
 
 
 def test_unknown_end_of_a_claim_is_a_malformed_queue(store) -> None:

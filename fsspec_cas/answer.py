@@ -100,8 +100,8 @@ class Content:
 class Info:
     """The metadata of an object. A field is None if the store does not report it.
 
-    `modified_ms` and `answered_ms` are the store's clock at write and answer, in epoch ms (over HTTP whole seconds).
-    `metadata` leaves out the write's identity.
+    `path` includes the store's root. `modified_ms` and `answered_ms` are the store's clock at write and answer, in
+    epoch ms (over HTTP whole seconds). `metadata` leaves out the write's identity.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()

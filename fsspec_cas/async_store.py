@@ -107,7 +107,7 @@ class AsyncStore:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms, from its last answer to a `head` or read; None before one.
+        """The store's clock now, in epoch ms; None until an answer to a `head` or read shows it.
 
         Over HTTP it has whole seconds. A monotonic clock adds the time since.
 

@@ -30,7 +30,7 @@ class _Caller:
 class _Shared:
     """Cached state of one object, shared by all callers of this process.
 
-    Call `_must_wait` and `_leave` under the guard.
+    Threads call `_must_wait` and `_leave` under the guard; tasks of one loop need none.
     """
 
     _new_signal: Callable[[], Any]
@@ -64,7 +64,7 @@ class _Shared:
     def _leave(self, caller: object, number: int) -> None:
         """End a call: drop its unfinished read, if any, and wake waiting callers then.
 
-        Counts the call out unless `number` is 0.
+        Takes the call out of the number of waiting ones; `number` 0: it was never counted.
         """
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
@@ -130,7 +130,7 @@ class _Writing:
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """Return `fn`, wrapped to record each result as the bytes to write; other values are returned unchanged."""
+        """Wrap `fn` to record each result as the bytes to write; return a value that is not callable unchanged."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def record_outcome(self, outcome: Outcome) -> Outcome:
@@ -313,7 +313,7 @@ class Cached(_Shared):
 
     @property
     def _async(self) -> Any:
-        """The writes of `AsyncCached` need only what `_Shared` has."""
+        """This object: the writes derived from `AsyncCached` need only what `_Shared` has."""
         return self
 
     def _read_store(self, read: SharedRead[Content]) -> Content | None:

@@ -1,4 +1,4 @@
-"""Time, randomness and ids; the only module that gets them from the machine."""
+"""The machine's time, randomness and ids; elsewhere only waits (`waiting`, event loops) read its clock."""
 
 from __future__ import annotations
 

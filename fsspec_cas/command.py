@@ -59,7 +59,7 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Set the log handlers of `fsspec_cas` and `lockprovider`: warnings go to stderr.
+    """Replace the log handlers of `fsspec_cas` and `lockprovider`: warnings go to stderr.
 
     With `verbose`, set up a handler of the root logger instead, and log both at INFO (1) or DEBUG (2 or more).
     """
@@ -130,7 +130,8 @@ def _value(key: str, text: str) -> Any:
 def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
     """Set up logging, run one command, print its error to stderr; return the exit code.
 
-    `--debug` re-raises. `code_of` returns a program's own code, or None.
+    `--debug` re-raises. A broken pipe closes stderr and returns `DONE`. `code_of` returns a program's own code, or
+    None.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:

@@ -1,7 +1,7 @@
-"""Test of whether a store keeps the condition of a delete, once per bucket and process.
+"""Test of whether a store obeys the condition of a delete, once per bucket and process.
 
-MinIO and Ceph delete any version with a 204. Versity Gateway, like S3 directory buckets, answers 204 without an object.
-Other kinds of store, and Amazon's S3, document the behaviour and are not tested.
+MinIO and Ceph delete any version with a 204. Versity Gateway, like S3 directory buckets, answers 204 for a missing
+object. Only S3 stores are tested, except Amazon's and directory buckets; all others document the behaviour.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> 
 async def delete_behavior_of(
     backend: Backend, sibling: str, sender: Sender, new_id: str, timeout: float
 ) -> DeleteBehavior:
-    """Return how the store treats the condition of a delete; test it once if undocumented.
+    """Return how the store treats the condition of a delete; test it once if undocumented, and cache the result.
 
     The test may create an object in `sibling`'s folder.
     """

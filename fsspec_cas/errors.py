@@ -77,8 +77,8 @@ class OutcomeUnknown(CasError):
     def resolve(self) -> Version:
         """Read again, re-send the write while its condition holds, and return its version.
 
-        Without a resolver, which only the `cas` filesystem sets, it raises itself and sends nothing: then use
-        `Store.resolve(error.outcome)`.
+        Without a resolver, which only some calls of the `cas` filesystem set, it raises itself and sends nothing: then
+        use `Store.resolve(error.outcome)`.
 
         Raises:
             Refused: the write was never applied, and no copy of it can still be applied.

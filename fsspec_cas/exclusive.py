@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class AsyncExclusive:
     """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
 
-    If the uploaded parts do not settle the outcome, it is unknown, as a stream cannot be re-sent.
+    After parts were sent, `Store.resolve` can only read an unknown outcome's object, not write it again.
 
     Leaving `async with` closes the writer and raises unless the write was won; leaving it by an exception aborts.
     """
@@ -201,7 +201,7 @@ class AsyncExclusive:
 class Exclusive:
     """`AsyncExclusive` for sync callers, one thread at a time.
 
-    Leaving `with` closes and raises unless won; an exception aborts. Collecting an unclosed writer aborts.
+    Leaving `with` closes and raises unless won; an exception aborts. Garbage collection aborts an unclosed writer.
     """
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:

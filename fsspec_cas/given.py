@@ -52,7 +52,7 @@ def function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
 
 
 def several(value: Any, name: str, items: str) -> Iterator[Any]:
-    """Iterate over the value; raise InvalidInput at once for a single text or bytes, a dict, or what has no items."""
+    """Return an iterator of the value's items; raise InvalidInput at once for text, bytes, a dict, or no iterable."""
     if not isinstance(value, (str, bytes, bytearray, dict)):
         try:
             return iter(value)

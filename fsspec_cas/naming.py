@@ -2,7 +2,8 @@
 
 One slash separates a path's steps, none of which is `.` or `..`. A name has no blanks at its ends, no NUL, no lone
 surrogate. A root is normalized as by JVM Hudi's `StoragePath`, except that `..` is refused. An object's path must be
-normalized: stores disagree on whether `a//b` is `a/b`. fsspec takes unknown text, as `s3:/bucket/x`, for a local path.
+normalized: stores disagree on whether `a//b` is `a/b`. `check_url` refuses `s3:/bucket/x`, which fsspec takes for a
+local path.
 """
 
 from __future__ import annotations
@@ -191,7 +192,10 @@ def _normalized(path: str) -> str:
 
 
 def _normalized_url(url: str) -> str:
-    """Normalize a URL's path; its bucket and the dot of `.` and `./a:b` stay."""
+    """Return a URL or local path without needless slashes and `.` steps.
+
+    The bucket and the dot of `.` and `./a:b` stay; a URL without a bucket is returned unchanged.
+    """
     protocol, separator, rest = url.partition("://")
     if not separator:
         return (

@@ -109,7 +109,7 @@ class Write:
         create_once: no writer ever overwrites or deletes this path; another's object there proves that this write was
             never applied, even after a lost answer.
         removes: this is a delete.
-        attributes: the object's content besides its bytes.
+        attributes: content type, metadata, and parameters by the store's API names.
         success_is_proof: the store's success answer proves that this delete removed the object.
     """
 
@@ -205,8 +205,9 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    `store.resolve(unknown)` settles it later, even in another process. `data` is None for a delete, and for a consumed
-    stream, which cannot be re-sent. A delete after which the object is gone can never be attributed to one client.
+    `store.resolve(unknown)` can settle it later, even in another process. `data` is None for a delete, and for a
+    consumed stream, which cannot be re-sent. A delete after which the object is gone can never be attributed to one
+    client.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

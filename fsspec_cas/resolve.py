@@ -1,12 +1,11 @@
 """Decision table of a conditional write: what a refusal or a missing answer means, given what a HEAD then reads.
 
-All sends carry the same condition and identity. `doubt` is true once an answer was lost: a copy may have been applied,
-or may still arrive.
+All sends carry the same condition and identity. `doubt` is true once a copy may have been applied, or may still arrive.
 
     after               answer                     next
     ------------------  -------------------------  --------------------------------------------------
     send                applied, with a version    won
-    send                applied, without one       HEAD
+    send                applied, without one       doubt; HEAD
     send                condition false            HEAD: a proxy may have sent this write twice
     send                certainly not applied      HEAD, after a pause: a rival may have written
     send                none                       doubt; HEAD
@@ -14,8 +13,8 @@ or may still arrive.
     HEAD                this write's identity      won
     HEAD, refused       still as expected          adapt the dialect, send; after several the store is at
                                                    fault, or in doubt unknown: a copy may have been refused
-    HEAD, refused       anything else              lost
     HEAD, not refused   still as expected          send again: the condition lets one copy apply
+    HEAD, no doubt      anything else              lost
     HEAD, doubt         another's, create-once     lost
     HEAD, doubt         anything else              unknown: perhaps applied and replaced
     HEAD, spent         still as expected          unknown: nothing is left to send
@@ -54,7 +53,7 @@ class WriteProgress:
     """Progress of one logical write.
 
     Attributes:
-        doubt: an answer was lost, so a copy may have been applied or may still arrive.
+        doubt: a copy may have been applied, or may still arrive: an answer was lost, or carried no version.
         refused: the newest send was answered "condition false".
         failures: sends and HEADs in a row without a result; they set the pace.
         spent: the write cannot be re-sent.

@@ -184,7 +184,7 @@ class Sender:
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
         """Repeat `ask`, with pauses, until answered; return the answer. Only for requests safe to repeat.
 
-        Raises Unavailable at `timeout`, or if strangers answer.
+        Raises Unavailable at `timeout`, or after five answers of a server that never proved to be a store.
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
@@ -354,7 +354,7 @@ _FLOOR_S = 0.5
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's Retry-After is a lower bound, raised by up to a quarter to spread clients. It counts up to 0.5 s after one
+    A store's Retry-After is a lower bound, raised by up to a quarter to spread clients. It is capped at 0.5 s after one
     failure, doubling up to 5 s, as MinIO asks for 60 s and answers a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))

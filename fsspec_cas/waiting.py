@@ -1,4 +1,4 @@
-"""Thread waits that no interrupt can break, and that a call's owner can end."""
+"""Thread waits and starts that no interrupt leaves stuck; the owner of a call can end its waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """The task that made this call no longer waits for it. Not an `Exception`, like KeyboardInterrupt."""
+    """Raised by a wait in a call whose task no longer waits for it; like KeyboardInterrupt, not an `Exception`."""
 
 
 class Signal:
@@ -185,7 +185,7 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def ends_with(stop: Signal) -> Iterator[None]:
-    """Make this thread's waits in the block raise `WaitStopped` once `stop` is set."""
+    """Make this thread's `Signal.wait` and `pause` in the block raise `WaitStopped` once `stop` is set."""
     before = getattr(_HERE, "stop", None)
     _HERE.stop = stop
     try:

@@ -55,7 +55,7 @@ _EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command (default: of `sys.argv`) and return its exit status.
 
-    Usage errors raise SystemExit, those of commands that run another program return 125.
+    Usage errors raise SystemExit, or return 125 if the exit code would be that of another program.
     """
     all_words = list(sys.argv[1:] if arguments is None else arguments)
     options = list(takewhile(lambda word: word.startswith("-"), all_words))

@@ -1,6 +1,7 @@
 """Tables of Hudi's keys: honoured, without effect, or refused.
 
-Keys outside `OWNED` are accepted, unless they look like a misspelt honoured key. Others are in a table, or refused.
+Keys outside `OWNED` are accepted, unless they look like a misspelt honoured key, or `_VALUES` refuses their value.
+Others are in a table, or refused.
 
 Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
 `HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys.

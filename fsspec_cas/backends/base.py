@@ -135,7 +135,7 @@ class AttributeRules:
         keeps: content type and metadata are kept.
         own: other API parameters for one write.
         same: the API's names for content type and metadata.
-        instead: API parameters that replace one of ours.
+        instead: API parameters that include content type or metadata.
         refused: API parameters that cannot apply to a single write, with the reason.
         hyphens: metadata names may have hyphens.
         reserved: the metadata name of a write's identity.

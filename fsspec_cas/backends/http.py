@@ -42,7 +42,8 @@ _CLOCK = Machine()
 class HttpBackend(Backend):
     """Backend over HTTP; a subclass implements `_exchange`, which sends one request once.
 
-    `gives_request_ids`: None if unknown; `proven`: the endpoint has answered as a store.
+    `gives_request_ids`: whether the store's replies carry a request id, None if unknown; `proven`: the endpoint has
+    answered as a store.
     """
 
     name: ClassVar[str]
@@ -67,6 +68,7 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
+        """Return the form in which the condition is sent, for `adapt`; empty if there is only one."""
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:

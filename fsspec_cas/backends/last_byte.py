@@ -1,7 +1,7 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-A server that checks a condition first and writes later is then sure to be caught. A client that does not call
-`hold_last_byte` only starts the requests together. Bodies are unsigned, as a server could verify a whole body first.
+A server that checks a condition first and writes later is then sure to be caught. Only the S3 clients hold bytes back;
+others just start the requests together. Bodies are unsigned, as a server could verify a whole body first.
 """
 
 from __future__ import annotations

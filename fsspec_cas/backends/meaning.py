@@ -56,7 +56,10 @@ def _denied(request: StoreRequest, _: StoreStatement) -> ConditionFailed:
 
 
 def _each(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return Applied, or `NoAnswer` if only temporary refusals came; raise AccessDenied or StoreError for others."""
+    """Return the answer to a delete of many objects: Applied, or `NoAnswer` if all refusals are temporary.
+
+    Raises AccessDenied or StoreError for other refusals.
+    """
     refused = statement.document.codes if isinstance(statement.document, Refusals) else {}
     refusals = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not refusals:

@@ -98,7 +98,7 @@ class MemoryBackend(Backend):
             return Page(tuple(Entry(n, f.size, _modified_ms(f), self._version(n)) for n, f in files))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Begin an upload."""
+        """Begin an upload, whose parts this backend keeps in memory."""
         self._parts[write.write_id] = []
         return Upload(write, write.write_id)
 

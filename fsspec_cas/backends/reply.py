@@ -146,13 +146,14 @@ class StoreStatement:
     """What a store's reply proves about one request; only a dialect builds it.
 
     Attributes:
-        code: the store's own code, or its status.
+        code: the store's error code, or the HTTP status.
         why: for messages; begins with the HTTP status.
         document: the reply's content.
         version: version of the object written.
         not_applied: the request was certainly not applied.
         has_request_id: the reply carried the store's request id.
         shows_request_ids: the reply shows whether this store gives request ids.
+        date: the reply's `Date` header.
         advice: how the user can resolve a refusal.
     """
 
@@ -186,7 +187,7 @@ class Unproven:
 @final
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """A reply that proves nothing alone; the request `by` decides.
+    """A reply that proves nothing alone; the request that `by` names decides.
 
     `sign` is a list that shows whether this store gives request ids.
     """
@@ -239,7 +240,7 @@ class Dialect:
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        """Interpret a reply with plausible headers; `statement` says "done", with what all replies have."""
+        """Interpret a reply with plausible headers; `statement` is a success, with the fields that every reply has."""
         raise NotImplementedError
 
 

@@ -33,9 +33,9 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 
 
 class Trip:
-    """One request; the transport calls `leave` when it sends. A failure before that means it was not applied.
+    """State of one request: `left` once the transport sends it, then its `reply`.
 
-    `patience_s` is how long the reply may be silent.
+    A request that fails before it has `left` was not applied. `patience_s` is how long the reply may be silent.
     """
 
     __slots__ = ("left", "patience_s", "reply")
@@ -56,7 +56,7 @@ class Trip:
 
     @classmethod
     def leave(cls) -> Trip:
-        """Mark this task's trip as sent, and return it."""
+        """Mark this task's trip as sent and without a reply, and return it; return a new one if none began."""
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
@@ -148,7 +148,7 @@ class Refusing:
 
 
 class PerLoop(Generic[C]):
-    """One connection per event loop and process, closed with this object."""
+    """One connection per event loop and process; garbage collection of this object starts to close them."""
 
     def __init__(self) -> None:
         # the finalizer closes it with this object

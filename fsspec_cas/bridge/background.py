@@ -1,4 +1,7 @@
-"""Threads of this library that run any number of calls at once, and those calls' futures."""
+"""Threads of this library that run any number of calls at once, and those calls' futures.
+
+The import registers an exit function that waits for these calls.
+"""
 
 from __future__ import annotations
 

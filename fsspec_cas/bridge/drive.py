@@ -167,6 +167,7 @@ class _WorksAtExit(ThreadPoolExecutor):
 
 
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:
+    """Return fsspec's event loop, after starting its thread and giving it an executor, each if needed."""
     from fsspec.asyn import get_loop  # noqa: PLC0415 - already imported with any filesystem
 
     return _with_executor(get_loop())

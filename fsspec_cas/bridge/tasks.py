@@ -25,7 +25,7 @@ _NO_RESULT: Any = object()
 
 
 class Leaves(Protocol):
-    """A context manager's exit."""
+    """Type of objects with `__exit__`, for `EnteredByTasks`."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -90,7 +90,7 @@ class _Call(Generic[T]):
             self._undo_result(result)
 
     def abandon(self, *, runs_to_end: bool) -> None:
-        """Stop the call of a cancelled task, or undo its result; runs on the loop."""
+        """Stop a cancelled task's call, unless `runs_to_end`; undo a result that already came. Runs on the loop."""
         if not runs_to_end:
             self._stop.set()
             if self._undo is not None:
@@ -116,14 +116,14 @@ class _Call(Generic[T]):
 
 
 class ForTasks(Generic[S]):
-    """Base of a class for tasks over a class for threads."""
+    """Base of an async class, whose methods call those of the sync object `_sync`."""
 
     def __init__(self, sync: S) -> None:
         self._sync = sync
 
     @classmethod
     def _over(cls: type[Made], sync: Any) -> Made:
-        """Return the form for tasks of `sync`, without calling `__init__`."""
+        """Return the async form of `sync`, without calling `__init__`."""
         task_form = cls.__new__(cls)
         task_form._sync = sync  # noqa: SLF001 - same class
         return task_form
@@ -147,7 +147,7 @@ class EnteredByTasks(ForTasks[Entered]):
 def threaded(
     method: Callable[Concatenate[S, P], T], *, runs_to_end: bool = False
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the form for tasks of a blocking method (see `on_thread`)."""
+    """Derive the async form of a blocking method (see `on_thread`)."""
     return converted(method, lambda result: result, runs_to_end=runs_to_end)
 
 
@@ -158,7 +158,7 @@ def converted(
     undo: Callable[[T], object] | None = None,
     runs_to_end: bool = False,
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
-    """Derive the form for tasks of a blocking method; `into` converts its result."""
+    """Derive the async form of a blocking method; `into` converts its result."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
@@ -171,7 +171,7 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the form for tasks of `method` without a thread; a cancellation cancels the future of `begin`."""
+    """Derive the async form of `method`: await the future of `begin`, without a thread; a cancellation cancels it."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -184,7 +184,7 @@ def awaited(
 def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[ForTasks[S], P], AsyncIterator[T]]:
-    """Derive the form for tasks (`async for`) of a method that returns an iterator; each step runs on a thread."""
+    """Derive the async form (`async for`) of a method that returns an iterator; each step runs on a thread."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:

@@ -1,4 +1,4 @@
-"""Methods that the `cas` filesystem adds to its target; `_name` is the coroutine of `name`."""
+"""Methods that the `cas` filesystem adds, or extends by conditions and versions; `_name` is the coroutine of `name`."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     ) -> ExclusiveFile:
         """Return an exclusive file, after a head shows an empty path; else raise AlreadyExists.
 
-        Unless `autocommit`, it joins the running transaction.
+        It joins a running transaction, unless `autocommit` is true.
         """
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)

@@ -71,10 +71,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """The store under test, rooted at a fresh folder, with calls that write and read there.
-
-    `timeout` (seconds) is for each call.
-    """
+    """The store under test, with calls that write and read below its root. `timeout` (seconds) is for each call."""
 
     store: AsyncStore
     racers: int
@@ -327,7 +324,7 @@ async def _match_absent(bench: Bench) -> CheckResult:
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
-    """Read bodies of one repeated byte during replacements, to detect mixtures."""
+    """Read an object during replacements; return "no" if any read's bytes and version do not belong together."""
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     contents: list[Content] = []
     done = asyncio.Event()

@@ -155,6 +155,8 @@ class DeliverLate:
 class Interrupt:
     """A Ctrl-C or the task's cancellation, after the request was performed (or before, if not `done`).
 
+    `with_error` is the exception raised.
+
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [Interrupt()]})
     >>> try:
@@ -236,7 +238,10 @@ class Faulty(Relay):
             await late_request.ask()
 
     async def relay(self, name: str, ask: Ask[Any]) -> Any:
-        """Send the request with the next planned fault; an abort has none."""
+        """Deliver the late requests that are due, record the call, and send it with its planned fault.
+
+        An abort is only passed on.
+        """
         if name == "abort":
             return await ask()
         operation: Operation = name  # type: ignore[assignment] # no other names exist

@@ -165,8 +165,10 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule unchanged, so that signatures stay valid, and closes each connection after one
-    answer, as a kept one would hide cases. `choose` returns a rule for a request that none of `rules` takes.
+    It forwards requests without a rule with all headers but `Expect` and `Transfer-Encoding`, so that signatures stay
+    valid, and closes each connection after one answer, as a kept one would hide cases. `choose` returns a rule for a
+    request that none of `rules` takes; `requests` records method and target of each, except the portal's. `with` serves
+    them on a thread.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
@@ -254,7 +256,10 @@ class _Peer(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def handle(self) -> None:
-        """Read one request, and send its answer."""
+        """Read one request, send its answer, shut down the sending side, and wait until the client closes.
+
+        Connection and parse errors are ignored.
+        """
         with contextlib.suppress(OSError, ValueError, HTTPException):
             self.raw_requestline = self.rfile.readline()
             if self.raw_requestline and self.parse_request():

@@ -1,1 +1,1 @@
-"""Commands of `lockprovider`, one file each. Every file offers `add(commands)`."""
+"""Commands of `lockprovider`, registered by the `add` or `add_<command>` functions of their files. Other files help."""

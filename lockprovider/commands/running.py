@@ -1,4 +1,4 @@
-"""Runs a command only while a lease or term is held.
+"""Runs a command, and ends it if the given lease or term is lost.
 
 The command leads its own process group, so that signals reach its children. On a terminal it stays in the terminal's
 group, to read from it, and gets signals alone. A guard shell ends the command if this process is killed (-9), not while
@@ -195,7 +195,7 @@ class Signals:
         self.asked_to_end = 0  # the last signal that asked for the end
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle any of the signals."""
+        """Note a signal that asks for the end; pass the signal on, keep it, or raise `Stopped`, as last set."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number

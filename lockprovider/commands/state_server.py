@@ -49,10 +49,10 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1, bound at creation; calls `on_rejected` for each rejected request.
+    """The backend on a port of 127.0.0.1, bound at creation.
 
-    It gives a sentence, and not for wrong passwords. Raises InvalidInput if aiohttp is not installed, or the port is
-    taken.
+    It calls `on_rejected` with a sentence for each rejected request, except for a wrong password. Raises InvalidInput
+    if aiohttp is not installed, or the port is taken.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Commands that make and query tables, e.g. `lockprovider table create` and `read`."""
+"""Commands that make, query and check tables, e.g. `lockprovider table create` and `read`."""
 
 from __future__ import annotations
 

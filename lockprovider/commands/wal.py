@@ -126,6 +126,7 @@ def _start(arguments: Any) -> Any:
 
 
 def _reader(log: Wal, arguments: Any) -> LogReader | None:
+    """Open the reader `--reader`, which fences its earlier client; None without that option."""
     return None if arguments.reader is None else log.reader(arguments.reader, start=_start(arguments))
 
 

@@ -1,4 +1,4 @@
-"""Waiting operations of a `Batcher`, the start of its next write, and numbers held up by a failed one. Pure.
+"""Waiting operations of a `Batcher`, the start of its next write, and numbers held up by a failed one. No requests.
 
 Callers that were just answered usually come again. So the next write waits for as many operations as the last carried,
 at most `PATIENCE` of that write's time: otherwise callers split into two groups that take turns. The pace counts from

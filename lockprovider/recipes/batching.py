@@ -80,7 +80,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return self._writer is threading.current_thread()
 
     def submit(self, operation: Op, *, uncancellable: bool = False) -> Later[T]:
-        """Add an operation to the next write, and return its future.
+        """Add an operation to the next write, start the writing thread unless it runs, and return the future.
 
         Raises Overloaded, or CoordinationError once closed. `uncancellable`: its number must not be skipped.
         """

@@ -1,6 +1,6 @@
 """Broker of a queue or a log: one process that writes for several others.
 
-Brokers only add speed: no promise depends on them.
+The broker listens on a socket, and has a thread for each of them. Brokers only add speed: no promise depends on them.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class ProcessQueue:
         return holds() if holds is not None else None
 
     def note_request(self) -> None:
-        """Note the time from the last release to this request."""
+        """Note the time from the last release to this request, unless a client of this process is acquiring."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 

@@ -190,7 +190,10 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 
 
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
-    """Yield overlaps of tenures; one without an end overlaps none, as its holder died or lost it before."""
+    """Yield the overlaps of each tenure with later ones.
+
+    A tenure without a recorded end has none, as its holder died or lost it before.
+    """
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
             if later.start_ms >= earlier.end_ms:

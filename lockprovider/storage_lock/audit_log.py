@@ -1,4 +1,4 @@
-"""Writer and reader of Hudi's audit records, which never slow or fail the lock."""
+"""Writer (on a background thread) and reader of Hudi's audit records, which never slow or fail the lock."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class Client:
     def take_from(self, record: LockRecord, version: Version) -> bool:
         """Take the lock from its holder, apply or set aside what was decided, and release; False if the record changed.
 
-        After a `CasError` the next holder applies what is pending.
+        Sets `publisher.breaks`. After a `CasError` the next holder applies what is pending.
         """
         driver, publisher = self._driver, self.publisher
         publisher.breaks = True
@@ -241,7 +241,7 @@ class Client:
         self._driver.state = Idle()
 
     def end(self, turn: FifoTurn | None) -> None:
-        """Forget the lease of this turn, and wake this client's next thread by leaving it; None: done before."""
+        """Forget the lease of this turn, and leave the turn as `leave` does; None: done before."""
         if turn is not None:
             if self.turn.first() is turn:
                 self.lease = None

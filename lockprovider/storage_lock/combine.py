@@ -157,7 +157,8 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    Not after a lapse: the holder may still work. Not without a log: earlier publishes would be unknown.
+    Not after a lapse: the holder may still work. Not without a log: earlier publishes would be unknown. Not if a
+    pending publish is shared, or the log lacks its bytes.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -300,7 +301,7 @@ class Waiting:
 
     `posted`: whether all its undecided intents are posted. `refused`: lost writes in a row. `age_s`: seconds since it
     first read this version. `waits_s`: seconds waited. `name`: among the waiters, empty if its process wants to hold
-    the lock. `writes`: of the record, until it can know more.
+    the lock. `writes`: how many writes of the record until it shows more.
     """
 
     posted: bool = False
@@ -378,9 +379,10 @@ class Situation:
     """Knowledge of a group commit client besides the record.
 
     `all_pending`: the record's publishes that may not be applied yet. `waiting`: None for the leader, and without
-    requests. `undecided`: the log does not decide all its requests. `fails`: its last run of applying ended early.
-    `is_stuck`: a publish can never be applied. `others_apply`: another client applies all its requests.
-    `is_waited_for`: a waiter wants to hold the lock. `wrote`: the current record is its own.
+    requests. `undecided`: the log does not decide all its requests. `leads`: it leads the batch. `applies`: it is
+    applying publishes. `fails`: its last run of that ended early. `is_stuck`: a publish can never be applied.
+    `others_apply`: another client applies all its requests. `is_waited_for`: a waiter wants to hold the lock. `wrote`:
+    the current record is its own.
     """
 
     all_pending: tuple[Pending, ...] = ()

@@ -33,7 +33,7 @@ class Committer:
     """One client of group commit, with a thread while there are requests. Thread-safe.
 
     `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store ever throttled
-    a write of the record.
+    a request for the record.
     """
 
     def __init__(

@@ -148,9 +148,9 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Wait for this thread's turn, check the store, acquire the lock, start the lease.
+        """Wait for this thread's turn, check the store, let own commits end, acquire the lock, start the lease.
 
-        An inner call counts the held one. Errors free the turn.
+        An inner call counts the held one. Errors free the turn; an interrupt first releases the lock.
         """
         client = self._of_this_process()
         held = client.lease
@@ -294,7 +294,8 @@ class Lock:
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without holding the lock; waits until that is decided and applied.
 
-        Returns `Decided` then; after `Void` or `Hold` ask again, see `Committer.commit`.
+        A thread sends the requests, and begins with the record of the last `look`. Returns `Decided` then; after `Void`
+        or `Hold` ask again, see `Committer.commit`.
 
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.

@@ -143,7 +143,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Event: read the record again to find its owner."""
+    """Event: read the record again, to settle an unanswered write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """State: not the holder. `released`: its last record, until another write is known."""
+    """State: not the holder. `released`: the record of its release, until another write is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
@@ -604,7 +604,7 @@ PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path"
 
 
 def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool) -> PublishStep:
-    """Choose the next step of a publish with an unknown outcome.
+    """Choose the next step of a publish that is not known to be done.
 
     Args:
         state: of the machine under whose lease the publish is made.

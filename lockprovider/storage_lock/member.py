@@ -75,7 +75,7 @@ class Member:
     def turn(self) -> float | None:
         """Do one step; return the pause in seconds, None if nothing is left.
 
-        Store errors are retried until deadlines, others end all requests.
+        Store and lock errors are retried until deadlines, others end all requests.
         """
         try:
             return self._step()
@@ -228,9 +228,10 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `outcome`; instead of an error with `Void` if its log ended.
+        """Withdraw a request and end it with `outcome`.
 
-        With `PublishUnknown` if it may be decided.
+        An error becomes `Void` if an ended log may have decided it; any outcome becomes `PublishUnknown` if the request
+        may be decided.
         """
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):

@@ -1,6 +1,7 @@
 """Metrics of a lock, under Hudi's names, for `lockprovider.lock(url, on_metric=Counters())`.
 
-Counter values are to be added; timers and the gauge are milliseconds. Inner acquisitions are not counted.
+Counter values are to be added; timers and the gauge are milliseconds. A group commit counts as an acquisition, an inner
+acquisition does not.
 
     lock.acquire.attempts                begun acquisitions (Hudi: those that succeeded)
     lock.acquire.success, .failure       their results

@@ -49,7 +49,10 @@ _ENDED_BEFORE = Ended("it had already ended", LossReason.LAPSED)
 
 
 class Publisher:
-    """Publishes under its client's lease. The publishing thread holds `publish_guard` throughout."""
+    """Publishes under its client's lease. The publishing thread holds `publish_guard` throughout.
+
+    `breaks`: also set aside publishes whose bytes are gone. `set_aside`: by path, the object with a publish's details.
+    """
 
     def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
         self.publish_guard = threading.RLock()  # renewals do not wait for it
@@ -185,7 +188,7 @@ class Publisher:
         raise Unappliable(message, occupied=True)
 
     def tried(self, pending: Pending) -> bool:
-        """Return whether this lease ever sent the commit of `pending`."""
+        """Return whether this lease has sent the commit of `pending`, and not applied it yet."""
         return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> Verdict:

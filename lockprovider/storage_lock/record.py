@@ -1,7 +1,7 @@
 """The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider.
 
 JVM Hudi knows `owner`, `validUntil` and `expired`; it ignores other fields when it reads, and drops them when it
-writes.
+writes. The file also has the rules of the waiters: turns and yield windows.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -52,13 +52,13 @@ class LockRecord:
     """One state of the lock. Times are epoch ms UTC; 0 means none, unknown or long past.
 
     Attributes:
-        owner: UUID of the client that wrote the record.
+        owner: UUID of the last holder, or of the last writer of a group commit.
         valid_until_ms: when the lease lapses.
         expired: the holder released the lock.
         epoch: the fencing token. It rises strictly, except over a JVM writer, which drops it (0). The next epoch is
             above all that its client has seen, and not below its clock. So it falls only if another client's clock was
             ahead by more than the time in between.
-        nonce: unique name of the write.
+        nonce: unique name of the write; a client that joins the waiters keeps it.
         pending: a decided publish that the next holder must apply first.
         pending_before: earlier ones, in order.
         holder: the holding process, for people.

@@ -19,8 +19,8 @@ from lockprovider.storage_lock.record import LockRecord
 class Applying:
     """Applies decided publishes on background threads, so that the next decision need not wait.
 
-    In the log's order, or concurrently with unordered visibility. It calls `notify` after each publish. Not promised:
-    that all is applied; the rest stays pending in the record.
+    It applies in the log's order, or concurrently with unordered visibility; for a local store, on the caller's thread.
+    It calls `notify` after each publish. Not promised: that all is applied; the rest stays pending in the record.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
@@ -193,7 +193,7 @@ class RecordWriter:
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record with `batch` over the known version, and start applying.
+        """Write the record with `batch` over the known version, start applying, and audit a batch.
 
         Returns False if refused or unknown (then `stale`). After a `CasError` nothing is written.
         """

@@ -103,7 +103,8 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     Any object at an `unshared` path counts as applied, unless `data` is given, by the publisher.
 
     Raises:
-        Unappliable: another object is at the path, or neither the object nor the staged copy exists.
+        Unappliable: another object is at the path, the object and the staged copy are gone, or the bytes have another
+            digest.
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still names the publish.
     """

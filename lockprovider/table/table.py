@@ -438,7 +438,7 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times; with `retries` above 0 also again after each change of the table's properties
+        `fn` may run `retries` + 1 times. With `retries` above 0 it also runs again if the table's properties changed
         before its first write, or, with `pinned=False`, if other writers interfere as that write begins. It must read
         only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`. `pinned`: see `transaction`.
 

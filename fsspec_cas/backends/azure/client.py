@@ -108,6 +108,7 @@ class AzureBackend(AioBackend):
         self._unfinished: set[str] = set()  # paths whose create was refused without a blob
 
     def _form(self, path: str, condition: Condition) -> str:
+        """Return a create's path, which `adapt` marks; empty for other conditions."""
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
@@ -167,7 +168,7 @@ class AzureBackend(AioBackend):
         raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
     async def _send(self, client: BlobServiceClient, request: StoreRequest) -> None:
-        """Send the request through the SDK; the transport stores the reply and raises Answered.
+        """Send the request through the SDK, whose transport stores the reply and raises Answered, which passes.
 
         A bad name raises InvalidInput.
         """

@@ -82,6 +82,10 @@ class GcsDialect(Dialect):
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
+        """Return what a reply of GCS proves, from its status and verb; send nothing.
+
+        It is a statement, a request that must confirm it, or a refusal.
+        """
         status, verb, has_request_id = reply._status, request.verb, statement.has_request_id
         if verb is Verb.GET and status == 200:
             return _media(reply, statement)

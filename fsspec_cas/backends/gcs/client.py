@@ -96,7 +96,10 @@ class GcsBackend(AioBackend):
         raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
-        """Send the request once, and store its reply in the trip; errors of the session are raised."""
+        """Get headers, call `Trip.leave`, send the request once without redirects within the trip's patience.
+
+        Stores the reply in the trip. Errors and timeouts pass.
+        """
         http_request = _request(request)
         headers = await self._headers(http_request)
         query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001 - adds userProject

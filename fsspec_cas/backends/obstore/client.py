@@ -96,7 +96,7 @@ class LeanS3Backend(S3Api):
         return (LeanS3Backend, (self._given,))
 
     async def endpoint(self) -> str:
-        """Return the URL of requests, from settings and environment; sends nothing."""
+        """Return the URL of requests, from settings and environment; reads them as `_opened` does, sends nothing."""
         return self._opened("bucket").endpoint
 
     async def close(self) -> None:
@@ -128,7 +128,7 @@ class LeanS3Backend(S3Api):
     def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
         """Sign and send the request once; return its reply, or `NotApplied` or `NoAnswer` after a failure.
 
-        A CasError is raised.
+        Raises as `_Site.signed`, and Unavailable for a wrong address or certificate.
         """
         try:
             signed = site.signed(

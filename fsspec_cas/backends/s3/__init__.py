@@ -57,7 +57,7 @@ class S3Api(HttpBackend):
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObject, with If-Match if a condition is given.
 
-        A store without request ids gets DeleteObjects, whose document proves its sender.
+        Without a condition, a store without request ids gets DeleteObjects if it can, whose document proves its sender.
         """
         if condition is None and self.gives_request_ids is False and self._batches:
             try:

@@ -193,7 +193,7 @@ class S3Backend(S3Api, AioBackend):
         self._settings = Settings({**fs.s3_additional_kwargs, **fs.req_kw})
 
     async def endpoint(self) -> str:
-        """Return the URL of requests, from settings, environment and profile; sends nothing."""
+        """Return the URL of requests; opens the running loop's client if needed, and sends the store nothing."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Any:

@@ -54,7 +54,7 @@ class ElectionRecord:
 
     @property
     def protected_s(self) -> float:
-        """Seconds after its write in which at most a resigned leader's heir may stand."""
+        """Seconds after its write in which no candidate may stand, except a resigned leader's heir."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0

@@ -484,7 +484,10 @@ class _Call:
                 _raise_in(self._thread.ident, Deposed)
 
     def _live(self) -> None:
-        """Run the call, keep its result or error, and set `done`."""
+        """Run the call, keep its result or error, call `_leave`, and set `done`.
+
+        A late Deposed becomes the error if the call has none.
+        """
         try:
             try:
                 self.result = self._main(self._term)

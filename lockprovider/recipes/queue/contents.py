@@ -445,9 +445,9 @@ def next_segment(contents: Contents, now_ms: int) -> Segment | None:
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """Remove messages from the end of `loose`, and return them as a segment; at least one stays.
+    """Move 1 to 1000 messages, all delayed or all due, from the end of `loose` into a new segment.
 
-    Ends at 1000 messages, at `most_bytes` (a first message may have more), or between delayed and due messages.
+    `loose` has two or more, and keeps one. The segment stays within `most_bytes`, except with one message.
     """
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []

@@ -213,7 +213,7 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
-        """Give the message back at once, as if it had not been claimed. If that fails, the claim lapses.
+        """Give the message back at once, as if it had not been claimed. If that fails, the claim lapses. Sets `lost`.
 
         >>> job.leave()
         >>> queue.claim().attempt

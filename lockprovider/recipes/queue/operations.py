@@ -1,4 +1,4 @@
-"""Operations on a queue and their outcomes. Pure.
+"""Operations on a queue, lapsed claims, and the codec for brokers. Pure, except that operations change `Contents`.
 
 Each operation recognizes its own repeat, so it can be sent again after a lost answer:
 
@@ -173,9 +173,10 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Apply a batch to `contents`; return each result or error. A change spills segments, adds `batch`.
+    """Apply a batch to `contents`; return each result or error.
 
-    `sent` marks possible repeats. SegmentWanted: use a new copy.
+    A change also spills segments, raises `rev`, adds `batch` to `recent`, and drops old entries of `settled`. `sent`
+    marks possible repeats. SegmentWanted: use a new copy.
     """
     results: list[Any] = []
     numbers = FailedNumbers()

@@ -406,7 +406,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return removed
 
     def clean(self) -> int:
-        """Remove segments left by dead writers, by a write and a listing; return how many.
+        """Remove segments left by dead writers, by a listing, a write, a read and deletes; return how many.
 
         After a StoreError, some may be removed.
 

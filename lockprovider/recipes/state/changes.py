@@ -202,8 +202,8 @@ class StateWrite:
     3. After a refusal the writer reads the state, since a proxy may have sent the write twice. It searches its write's
        id at the path, or in the history if the state has moved on: a writer that overwrote it has archived it first.
 
-    With `doubt` a copy may be on its way, or written. The verdict `untold`: the deciding revision was trimmed or
-    removed.
+    With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor ever will be), or
+    `untold`: the deciding revision was trimmed or removed.
     """
 
     base: Document | None

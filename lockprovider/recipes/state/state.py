@@ -288,7 +288,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
-        """Return the differences of two revisions, as they are stored. Raises what `at` raises.
+        """Return the differences of two revisions, as the codec encodes them. Raises what `at` raises.
 
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]

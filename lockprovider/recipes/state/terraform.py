@@ -67,7 +67,10 @@ class Reply:
 
 @dataclass(slots=True)
 class TerraformBackend:
-    """Answers requests of the `http` backend. Thread-safe: writes and locks wait for each other."""
+    """Answers requests of the `http` backend, and holds the lock of edits from LOCK to UNLOCK.
+
+    Thread-safe: writes and locks wait for each other.
+    """
 
     state: State[bytes]
     _held: _Held | None = None

@@ -181,6 +181,7 @@ class StateWriter:
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
         """Carry out changes, again after each lost race; return for each its document (None: no state) or error.
 
+        If an edit blocks updates, this acquires and releases the lock of edits, to find out whether its client lives.
         Raises OutcomeUnknown, StoreError, NotSupported or MalformedObject for all.
         """
         failures, world = 0, self.world

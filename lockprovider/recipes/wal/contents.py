@@ -32,7 +32,7 @@ NOT_YET = -1  # the slot before the first
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a log: the slot and the offset of a record. As text: `slot:offset`.
+    """Position of a record: its slot, and its number in the log (`offset`). As text: `slot:offset`.
 
     >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
     '0:0'

@@ -1,4 +1,4 @@
-"""Conversion of rows to a table's columns; a plan stores each value unchanged, or raises with its field's path.
+"""Conversion of rows to a table's columns: a write stores each value unchanged, or raises with its field's path.
 
 May import: errors, format.
 """

@@ -1,4 +1,4 @@
-"""Kernels: functions that convert an array to a column's type, without changing a value.
+"""Kernels: functions that convert an array to a column's type. Only those of the rule `ROUNDED` change values.
 
 A kernel is pyarrow's cast, except where that rounds, truncates, parses, or is one bit off. It may raise `WouldChange`
 or `TooLong`.

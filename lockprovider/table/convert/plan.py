@@ -280,7 +280,10 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert one array of structs."""
+        """Convert one struct array to the planned fields: a field without source is null, and null structs stay null.
+
+        Raises a field's conversion error.
+        """
         parts, some = values.flatten(), values.null_count > 0
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.struct(list(fields)))

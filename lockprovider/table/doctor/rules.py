@@ -160,7 +160,10 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Yield findings of R4: properties or a version that do not suit all writers."""
+    """Yield findings of R4: hoodie.properties is missing, unreadable or has a backup.
+
+    If it is readable, also of properties or a version that do not suit all engines.
+    """
     if facts.lone_backup:
         what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
         yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
@@ -400,7 +403,10 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return a plan's finding, with its age; it is wrong after a day."""
+    """Return a pending plan's level, text and remedy.
+
+    It is a note if an executor runs it; otherwise it has its age, and is wrong after a day.
+    """
     if begin not in facts.dead:
         return _NOTE, f"{what}; an executor runs it", "wait until it completes"
     age_ms = max(0, facts.now_ms - to_ms(begin))
@@ -430,7 +436,7 @@ def _archive(facts: Facts) -> _Found:
 
 
 def _lock(facts: Facts) -> _Found:
-    """Check the lock record, and that all commits were made under the lock."""
+    """Yield findings about the lock record, and about commits made without the lock."""
     if facts.lock_fault:
         yield _WRONG, facts.lock_fault, f"remove {LOCK} once no writer runs"
     if facts.lock_note:
@@ -440,7 +446,7 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
-    """Note heartbeats and markers that finished instants left."""
+    """Yield notes about heartbeats and markers that finished instants left."""
     pending = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     pending -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in pending]

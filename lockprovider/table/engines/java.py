@@ -95,7 +95,11 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
 
 
 def _settings(cores: int, java_options: str) -> dict[str, Any]:
-    """Return the session's settings: loopback only, UTC, Arrow, and no speculative tasks."""
+    """Return a session's Spark settings without master.
+
+    Loopback only, no UI, UTC, Arrow, `cores` as parallelism and shuffle partitions, driver `java_options`, no
+    speculative tasks.
+    """
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -157,7 +157,10 @@ def plan_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """Return the table and the snapshot to read; `as_of` for a transaction raises InvalidInput."""
+    """Return the table and the snapshot to read; lists files unless cached.
+
+    `as_of` for a transaction raises InvalidInput.
+    """
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:

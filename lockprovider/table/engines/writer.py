@@ -34,12 +34,12 @@ class WritePlan(Generic[Changes]):
 
 
 def planner_for(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """Make a writer without an instant, which only computes the keys and partitions of rows."""
+    """Make a `GroupWriter` without an instant, which only computes the keys and partitions of rows."""
     return GroupWriter(txn.table.place, "", txn.config, schema)
 
 
 def planner_of(txn: Transaction) -> GroupWriter:
-    """Make the planner for the transaction's table columns; see `planner_for`."""
+    """Make the planner for the transaction's table columns, which it reads unless cached; see `planner_for`."""
     return planner_for(txn, txn.table.schema(txn.timeline))
 
 
@@ -64,9 +64,10 @@ def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) ->
 def start_here(
     txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
 ) -> tuple[GroupWriter, Changes]:
-    """Start `txn`; return a writer for this process only, and the changes, split again if the table's columns are new.
+    """Start `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: the partitions of a write that may be blind; it becomes blind here. May raise UnsupportedTable.
+    `blindly`: the partitions of a write that may be blind; it becomes blind here, once missing anchors are written. May
+    raise UnsupportedTable.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -82,7 +83,9 @@ def _writer(txn: Transaction, schema: pa.Schema, here: WritesHere | None = None)
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """Start `txn` by the plan's columns; return a writer for tasks in other processes. `blindly`: see `start_here`.
+    """Start `txn` by the plan's columns; return a `GroupWriter` for tasks in other processes.
+
+    `blindly`, and UnsupportedTable: see `start_here`.
 
     Raises:
         WriteConflict: another writer has added columns since the plan.

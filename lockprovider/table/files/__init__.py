@@ -1,4 +1,5 @@
 """Data files of a table: readers, writers and merges of base and log files.
 
-May import: timeline, format and below. It also runs on executors and workers, so it uses no lock and no transaction.
+May import: convert, timeline, format and below. It also runs on executors and workers, so it uses no lock and no
+transaction.
 """

@@ -240,7 +240,8 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
-        Returns True if `merge` is due; a failed write returns False.
+        Then lists the folder; returns True if `merge` is due. A failed write returns False, a failed listing raises
+        `CasError`.
         """
         notes = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
         if len(notes) <= FEW or not isinstance(_create(store, time, notes), Won):
@@ -249,9 +250,9 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Join more than two objects of the lock folder in one; delete all sources but the last two.
+        """Read the lock folder; join more than two objects in one, and delete all sources but the last two.
 
-        Leaves out files without `is_kept`. If another merge won, deletes nothing.
+        Leaves out files that `is_kept` rejects. If another merge won, deletes nothing.
         """
         notes_by_object = read_notes(store, ())
         names = sorted(notes_by_object)

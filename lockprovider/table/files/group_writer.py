@@ -220,9 +220,9 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes.
+        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win.
 
-        Merge-on-read writes a log. Deletes win.
+        Merge-on-read writes a log as `log`; copy-on-write reads the base file, and writes the next one as `merge`.
         """
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
@@ -266,8 +266,8 @@ class GroupWriter:
     ) -> WriteStat | None:
         """Create a marker and a log file of rows with unique keys and of deletes; None, writing nothing, if empty.
 
-        A key in both is deleted. Without `delete_values`, keys that the slice lacks are not deleted. Raises `Aborted`
-        as `put_slice` does.
+        A key in both is deleted. Without `delete_values` it reads the slice, and deletes only keys that the slice has.
+        Raises `Aborted` as `put_slice` does.
         """
         is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)

@@ -34,10 +34,10 @@ _POOL = pa.system_memory_pool()
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Plan of what happens to each row of a base file.
+    """Plan of what happens to each row of a base file; `keys` are those of the next base file.
 
-    `fates` has for each row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are indexes
-    of upserts: those with keys of the file, and those to append.
+    `fates` has for each old row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are
+    indexes of upserts: those with keys of the file, and those to append.
     """
 
     keys: pa.Array
@@ -115,7 +115,7 @@ def merge_plan(
 def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """Read the old file, and yield the next base file's rows by the plan, in at least one part.
 
-    For `write_base_file` with `plan.keys`. Raises `Corrupt`.
+    For `write_base_file` with `plan.keys`. Raises as `base_file.reading`.
     """
     own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
     target = pa.schema([*own, *upserts.schema])
@@ -172,7 +172,8 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    Null is lowest, NaN highest. If keys repeat, raises `InvalidRecords` without that column.
+    Null is lowest, NaN highest. If keys repeat, a missing ordering column raises `InvalidRecords`, a nested one
+    `UnsupportedSchema`.
     """
     if are_unique(keys):
         return rows, keys

@@ -57,9 +57,10 @@ class TablePlace:
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
-        """Return file and filesystem for pyarrow; without `size`, or if small, bytes, read now, and None.
+        """Return pyarrow's source: path and filesystem, or bytes, read now, and None.
 
-        May raise `FileNotFoundError`, now or at the read.
+        Outside local folders, files that are small, in memory or without `size` are read to bytes. May raise
+        `FileNotFoundError`, now or at the read.
         """
         store = self.store
         if self.is_local:

@@ -1,6 +1,6 @@
 """Rows of a file slice: read its log files, and merge them with its base file in batches.
 
-Large logs are processed in parts by hash of the key, to bound memory.
+Large logs are processed in parts by hash of the key, to bound memory; each part reads the whole slice again.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """

@@ -212,7 +212,11 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
-    """Return the footer entries of a base file; hash the keys unless `key_filter` is given."""
+    """Return a base file's footer entries.
+
+    Without `key_filter`, hashes `keys` into the filter of the older file `known`; takes the key bounds from `keys` and
+    `known`.
+    """
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
     return {

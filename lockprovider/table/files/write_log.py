@@ -43,10 +43,11 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Encode a log file from rows, their unique keys, and deletes of `rows_of_keys`; return its statistics and bytes.
+    """Encode a log file and return its statistics and bytes.
 
-    A delete carries its row's ordering value, lest a late row restore the base row. Raises `InvalidRecords` as
-    `refuse_unordered`, or for a name that the JVM does not take for a log file's.
+    `changes`: rows, their unique keys, and deletes in the form that `rows_of_keys` returns. A delete carries its row's
+    ordering value, lest a late row restore the base row. Raises `InvalidRecords` as `refuse_unordered`, or for a file
+    name that the JVM does not accept.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -82,7 +83,10 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the deletes' ordering values; raise `InvalidRecords` for null or an int 0, which count as none."""
+    """Return the deletes' ordering values; raise `InvalidRecords` for null or an int 0, which count as none.
+
+    The table must have an ordering field.
+    """
     refuse_unordered(config, deletes)
     values = array_of(deletes.column(config.ordering_field))
     if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():

@@ -1,4 +1,4 @@
-"""Gate of all decoders of stored bytes: damaged bytes raise one typed error."""
+"""Guard for decoders of stored bytes: damaged bytes raise `Corrupt`."""
 
 from __future__ import annotations
 

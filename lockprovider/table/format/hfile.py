@@ -4,10 +4,11 @@
               | int32 16384 | int32 33 + size on disk without checksums | payload | checksums
     DATABLK*  entries: int32 key length + 12 | int32 value length | int16 key length | key | 10 bytes | value | 00
     METABLKc  a Bloom filter of the keys, in base files
+    IDXROOT2  int64 offset | int32 size | vint length | key; one index of data blocks, one of METABLKc
     FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
     trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | minor version (1) | 00 00 03
 
-All numbers are big-endian. A file is read as a whole, so no index is used.
+All numbers are big-endian. A file is read as a whole, so reads ignore the indexes.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
@@ -215,8 +216,8 @@ def _number(value: int) -> bytes:
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
     """Encode entries in one data block like JVM Hudi's writer; equal arguments give equal bytes.
 
-    With `bloom`, a filter of the keys, the file has the form of a base file. Raises `ValueError` without entries, or
-    for a key above 32,767 bytes.
+    `made_ms`: the creation time to state, in epoch ms. With `bloom`, a filter of the keys, the file has the form of a
+    base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:

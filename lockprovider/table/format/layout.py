@@ -1,4 +1,4 @@
-"""Paths of a table's files: build and parse names of data files, markers, partitions and record keys.
+"""Names in a table: build and parse paths of data files, markers and partitions, and composite record keys.
 
 All paths are relative to the table and use `/`.
 
@@ -49,7 +49,7 @@ _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
 
 
 class MarkerKind(str, Enum):
-    """Kind of a marked file: a group's first, a new slice, or (old tables) a log."""
+    """Kind of a marked file: a group's first file or a log, the next base file, or (old tables) a log."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"

@@ -216,7 +216,7 @@ _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
 
 def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
-    """Encode rows as an Avro block's content; columns must have the schema's order."""
+    """Encode rows as an Avro block's content; columns must have the names of the schema's fields."""
     parsed, out = _parsed(schema_json), [_TWO.pack(_CONTENT_VERSION, rows.num_rows)]
     columns = [_plain(column) for column in rows.columns]
     names = rows.column_names

@@ -248,7 +248,7 @@ _SUFFIX = ".schemacommit"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """Column ids by path, nested ones included, of files from `version` on."""
+    """Column ids by path, nested ones included, of files that began at `version`, a time as a number, or later."""
 
     version: int
     ids: Mapping[str, int]

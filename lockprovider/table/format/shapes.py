@@ -113,7 +113,7 @@ def check_readable(config: TableConfig) -> None:
 
 
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
-    """Raise `UnsupportedTable`, with the next step, for a table that a write would damage or read wrongly.
+    """Raise `UnsupportedTable`, with the next step, if a write would damage the table, or would misread its rows.
 
     With an empty time zone, every JVM writer has to run with `-Duser.timezone=UTC`.
     """
@@ -191,7 +191,10 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield the reasons that follow from one property alone."""
+    """Yield a reason for each property whose value prevents reading or writing.
+
+    So it does for each nonempty unknown `_OURS` property. Judges each property alone.
+    """
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:

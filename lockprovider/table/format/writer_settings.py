@@ -40,7 +40,7 @@ SHARED: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """Property that `share` or `unshare` changes. `found` is None if it is new, `wanted` is empty if it goes."""
+    """Property that `share` or `unshare` changes: the value `found`, None if new, and `wanted`, empty to remove it."""
 
     key: str
     found: str | None
@@ -133,7 +133,7 @@ def visibility(config: TableConfig) -> str:
 
 
 def is_unordered(config: TableConfig) -> bool:
-    """Return whether the commits of one decision become visible together; by default they do not.
+    """Return whether the commits of one decision are stored at once, in any order; by default one after the other.
 
     JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY then MISS COMMITS.
     """

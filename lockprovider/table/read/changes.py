@@ -130,7 +130,10 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        """Plan the changes once; raise `Stale` if files may have been removed since the listing."""
+        """List the timeline anew, and plan the changes.
+
+        Raises `Stale` if files may have been removed since the listing, or an error of `check_since`.
+        """
         # A listing of several pages shows objects created during it on later pages only. The next listing has all
         # instants that completed before the last commit of this one.
         latest = latest_checkpoint(table.timeline(), order)
@@ -166,7 +169,7 @@ def _changes(
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
 ) -> Changes:
-    """Plan a window's changes by partition; unless `continues`, every row is an insert.
+    """Plan a window's changes by partition, listing the files; unless `continues`, every row is an insert.
 
     Cleaned files raise `HistoryGone`, unknown columns `InvalidInput`.
     """

@@ -89,7 +89,7 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment (None: now, cached if still valid); repeats while files disappear.
+    """Return the snapshot of a moment (None: now, which is cached while valid); lists again while files disappear.
 
     Raises `HistoryGone` after ten reads, or if that moment cannot be read any more.
     """

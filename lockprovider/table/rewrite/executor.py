@@ -152,7 +152,7 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become the only executor of a plan, with a heartbeat; stop it at the end of the block.
+    """Become a plan's only executor: store its inflight state, and start a heartbeat that ends with the block.
 
     `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
     are removed. `owned` is the own plan's heartbeat, already started. Raises `Aborted` if another executor runs the
@@ -193,7 +193,7 @@ def complete(
     check: Callable[[Lease, Timeline], None] = lambda *_: None,
     ended: Iterable[FileGroup] = (),
 ) -> str:
-    """Complete the executor's files under the lock, so that readers see them; return the completion time.
+    """Complete a plan under the lock, so that readers see its files; return the completion time.
 
     `check` raises under the lock if a write overtook the plan. `ended` are file groups that it replaces. Caches
     footers, removes markers. Raises `Aborted` if this executor counted as dead.

@@ -1,7 +1,7 @@
-"""Inline services: archival, compaction and clustering after a writer's commits, by its settings.
+"""Inline services after a writer's commits: archival, clustering, compaction of the table and of its metadata table.
 
-Services are due by the number of commits since the last plan of any process. The watcher is notified of a failed
-service; the commit stands.
+Compaction and clustering are due by the number of commits since the last plan of any process. The watcher is notified
+of a failed service; the commit stands.
 
 Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
 `ScheduleCompactionActionExecutor.needCompact`.
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run archival, compaction and clustering, each if due and possible; report failures to the watcher."""
+    """Run archival, compaction and clustering, each if set, due and possible; report failures to the watcher.
+
+    Also compacts the metadata table if due, whatever the settings.
+    """
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
         with _reporting_errors(table, "archival"):

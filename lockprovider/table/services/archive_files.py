@@ -1,4 +1,6 @@
-"""Files of the archive: add instants, merge and remove files; all under the table lock.
+"""Files of the archive: add instants, merge and remove files, finish a dead archival; all under the table lock.
+
+Archivals, restores and savepoints call it.
 
 Source: Hudi `LSMTimelineWriter`.
 """

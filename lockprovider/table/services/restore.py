@@ -54,9 +54,9 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Finish dead restores, then undo pending writes and all commits after `version`, under the lock.
+    """Finish a dead archival and all pending restores, then undo pending writes and all commits after `version`.
 
-    Returns an empty `instant` if none exist. See `Table.restore`.
+    Holds the lock throughout. Returns an empty `instant` if nothing is to be undone. See `Table.restore`.
     """
     refuse_none(version)
     writable_config(table)
@@ -182,7 +182,7 @@ def create_savepoint(
 ) -> tuple[str, Savepoint]:
     """Store a savepoint under the lock, or return the existing one unchanged; see `Table.savepoint`.
 
-    It lists all files that readers of the commit need.
+    First finishes a dead archival. The savepoint lists all files that readers of the commit need.
     """
     writable_config(table)
     with table.lock.acquire() as lease:

@@ -105,7 +105,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
-    """Return whether `before` has, completed, all writes archived between it and `timeline`; reads archive files.
+    """Read archive files; return whether `before` has all writes archived between it and `timeline` as completed.
 
     False also if the archive is corrupt, or lacks a write that has left the timeline since.
     """

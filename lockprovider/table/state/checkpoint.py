@@ -1,6 +1,6 @@
 """Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
 
-A checkpoint is valid while the log in the lock record reaches back to its position; whatever ends the log ends it.
+A checkpoint is valid while the log in the lock record reaches back to its position. `services.checkpoint` writes them.
 """
 
 from __future__ import annotations

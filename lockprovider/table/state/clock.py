@@ -25,7 +25,7 @@ class TimelineClock:
     def now_ms(self) -> int:
         """Return this machine's epoch ms, or the store's if its clock is more than `_DIFFERS_MS` behind.
 
-        While the clocks differ, it asks the store at most once a minute.
+        While the clocks differ, it logs that once, and asks the store again a minute after its last answer.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer

@@ -71,7 +71,7 @@ class CurrentState:
         """Ask the store for the properties, without a body if unchanged, and cache them for `config_since`.
 
         Reads the backup if the file is missing or unreadable, as while a JVM writer replaces it. Raises `TableNotFound`
-        if both are missing, `Corrupt` if one is unreadable and no other is.
+        if both are missing, `Corrupt` if none is readable and one exists.
         """
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
@@ -399,7 +399,7 @@ class CurrentState:
         return self._knowledge.snapshot(timeline) or self._knowledge.cache_files(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
-        """Return the snapshot for readers, if the lock's log is enough; None: list the files.
+        """Read the lock record, and return the snapshot for readers if its log is enough; None: list the files.
 
         None also if a decided commit is not stored yet, or after a commit made without the lock. It looks for such
         commits at the end of the timeline, and once a minute among the last `_RECENT`.

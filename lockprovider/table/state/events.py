@@ -1,4 +1,4 @@
-"""Events of a table for its watcher: progress, pictures and metrics."""
+"""Events of a table, which its watcher gets, and `ShowProgress`, a watcher for terminals and logs."""
 
 from __future__ import annotations
 

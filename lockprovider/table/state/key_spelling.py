@@ -1,4 +1,4 @@
-"""Detect how a table's files spell record keys: Hudi writers differ, and do not record it.
+"""Detect, for each transaction, how a table's files spell record keys: Hudi writers differ, and do not record it.
 
 - One key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later ones
   with `hoodie.write.complex.keygen.new.encoding` in tables of version 8. Both are written here.

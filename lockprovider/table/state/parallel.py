@@ -55,7 +55,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
-    """List the files in a folder, by path relative to it, with one after `after` and before `until`.
+    """List the files in a folder that sort after `after` and before `until`, by path relative to the folder.
 
     `until=":"` leaves the timeline's archive out.
     """

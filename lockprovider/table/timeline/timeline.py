@@ -116,7 +116,7 @@ class Timeline:
 
     @cached_property
     def services(self) -> tuple[Instant, ...]:
-        """All instants that are no commit, in no order."""
+        """All instants whose action is not `commit`, so deltacommits and replacecommits, too; in no order."""
         return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
 
     @cached_property

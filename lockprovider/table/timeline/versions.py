@@ -118,7 +118,7 @@ def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached
 
 
 def is_instant(version: object) -> bool:
-    """Return whether this is a time of 17 digits, as on the timeline; other digits raise `InvalidInput`."""
+    """Return whether this is a time of 17 digits, as on the timeline; digits that are no time raise `InvalidInput`."""
     return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 

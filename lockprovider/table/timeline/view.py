@@ -1,7 +1,7 @@
 """The file-system view: the files of a snapshot, as the latest completed slice of each file group.
 
-A log file belongs to the last slice whose base file began before the log completed. An instant before the oldest active
-one counts as completed: clean failed writes before archival.
+A log file belongs to the last slice whose base file began before the log completed. A write before the oldest active
+one counts as completed, so failed writes must be removed before an archival.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -105,7 +105,7 @@ class SliceLog:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileSlice:
-    """One version of one file group. `path` is relative to the table, `begin` its instant, `size` in bytes.
+    """One version of one file group; `path` (relative to the table), `begin` and `size` in bytes are its base file's.
 
     `logs` are merged with it, in their order. A slice without a base file has an empty `path`, and its first log's
     `begin`.

@@ -1,7 +1,12 @@
 """The commit of a proposal, decided once or never by a write of the lock record.
 
-The writer holds the lock if the log is not enough, or for a metadata table: a JVM writer removes its pending states at
-its start. After a lost lease, an unknown answer or an ended log, the next try finds the outcome.
+The writer holds the lock
+
+- if the log does not cover the table, or other writers cannot judge the commit
+- if its bytes are too large for the record, or it carries keys of an earlier commit
+- if there is a metadata table, whose pending states a JVM writer removes at its start
+
+After a lost lease, an unknown answer or an ended log, the next try finds the outcome.
 
 Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -141,8 +146,8 @@ class Committing:
     def _try_group(self) -> str | _Undecided:
         """Judge the commit and have it decided without the lock; if so, finish and return its completion time.
 
-        Raises as `validate` does. Undecided: the log does not cover the table, a restore is pending, the lock returned
-        no decision, or the outcome is unknown.
+        If one is due, it stores a checkpoint in the background. Raises as `validate` does. Undecided: the log does not
+        cover the table, a restore is pending, the lock returned no decision, or the outcome is unknown.
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.

@@ -1,8 +1,12 @@
 """The decision whether a commit may follow the table's state, and its file name in a group commit.
 
-All commits pass `decide`. It learns the commits since from the timeline (`validate`, the commit's own writer; others
-wait, so it reads only what it needs) or from the lock's log (`TableDecider`, any writer; it judges by the intent and
-the log alone, or raises `JudgeAnew`: then the commit's own writer judges). NOT judged: whether it is decided already.
+All commits pass `decide`. It learns the commits since the write's snapshot in one of two ways:
+
+- The commit's own writer reads them (`validate`). Others wait, so it reads only what it needs.
+- Any writer has them in the lock's log (`TableDecider`). If intent and log are not enough, it raises `JudgeAnew`, and
+  the commit's own writer judges.
+
+NOT judged: whether it is decided already.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -81,7 +85,7 @@ def commits_to_read(proposal: Proposal, basis: Basis, timeline: Timeline) -> tup
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not follow the table's state `view`; reads commits.
+    """Raise if the commit may not follow the table's state `view`; reads commits, plans, archive and keys as needed.
 
     Reports conflicts in file groups or keys to the watcher. Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`,
     `WrongCheckpoint`, `Fenced` or `WriteConflict`.
@@ -325,7 +329,7 @@ class KeyCheck:
     def refuse_known(self, snapshot: Snapshot) -> None:
         """Read the new files, and compare keys with the snapshot's files of their partitions.
 
-        Raises `InvalidRecords` if one has a key of this insert, or the insert has one twice in a partition.
+        Raises `InvalidRecords` if the table has a key of this insert, or the insert has one twice in a partition.
         """
         for partition, files in self._new.items():
             keys = pa.concat_arrays([file.keys for file in files])
@@ -406,7 +410,7 @@ def _batch_id(fields: Sequence[Any] | None) -> BatchId | None:
 
 
 def sample_of(proposal: Proposal) -> bytes:
-    """Return the encoded header that most writers propose now, without parts of one commit."""
+    """Return the header that most intents have now, by which their bodies are compressed into object names."""
     rule = next(iter(RULES))
     template = replace(
         proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b""

@@ -1,4 +1,4 @@
-"""Run a function in transactions until one commits or the retries are used up; create tables.
+"""Run a function in transactions until one commits or the retries are used up; create tables, and add columns.
 
 Each attempt has a fresh snapshot, so the function must read through its transaction.
 """
@@ -41,9 +41,9 @@ def transact(
 ) -> CommitResult:
     """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a conflict.
 
-    A removed file counts as a conflict. Up to `retries` of them are rolled back, reported and repeated after a pause.
-    Properties changed before the begin repeat it up to `_RESTARTS` times more; with `face` and no retries they raise.
-    Other errors roll back and pass. `face` wraps the transaction that `fn` gets.
+    A removed file counts as a conflict. After each conflict it rolls back; up to `retries` times it reports, pauses and
+    repeats. If the properties changed before the begin, it repeats up to `_RESTARTS` times more, but with `face` and no
+    retries it raises. Other errors roll back and are raised. `face` wraps the transaction that `fn` gets.
     """
     _check_call(table, fn, extra)
     retries, conflicts, restarts = whole(retries, "retries"), 0, 0

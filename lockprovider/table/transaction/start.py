@@ -87,7 +87,7 @@ class Started:
             raise
 
     def end(self, table: TableContext, leftovers: Iterable[str]) -> None:
-        """Stop the heartbeat after the commit, and delete leftovers in the background.
+        """Stop the heartbeat after the commit; delete leftovers and the heartbeat file in the background.
 
         If JVM writers were seen, the heartbeat file stays (see `rollback.remove_ended_beats`).
         """

@@ -90,9 +90,9 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Take up another process's instant of this writer, and beat for it; raises `Aborted` if it is not pending.
+        """Resume a pending instant of this writer on the current snapshot, and start its heartbeat.
 
-        The snapshot is of now: only for writes that add file groups, or replace all files of now.
+        A replacecommit replaces all files of the snapshot; others only add. Raises `Aborted` unless it is pending.
         """
         txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
@@ -122,7 +122,10 @@ class Transaction:
 
     @property
     def timeline(self) -> Timeline:
-        """The commits completed at the begin, or at the start if nothing was read before; the first access reads."""
+        """The timeline that its writes build on: of its construction if pinned, else of its first read or its begin.
+
+        An access before these reads the table.
+        """
         if self._timeline is None:
             self._timeline = self.table.now().timeline
         return self._timeline
@@ -204,7 +207,7 @@ class Transaction:
     def write_blindly(self, partitions: Collection[str]) -> None:
         """Make this a blind write into these partitions, writing missing anchors, if `may_be_blind` and not begun.
 
-        A blind write forgets the timeline that it has read. Else nothing is done.
+        A blind write forgets the timeline that it has read. Otherwise it does nothing.
         """
         if self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
@@ -312,9 +315,9 @@ class Transaction:
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Delete stray data files and commit, so that the write is visible for good; then run inline services.
 
-        A second call returns the first result. Raises `WriteConflict`, `Aborted`, `AlreadyCommitted`,
-        `WrongCheckpoint`, `Fenced` or `InvalidRecords`: nothing becomes visible, call `rollback`. After
-        `PublishUnknown` it may be visible.
+        Checks new keys if set, and caches footer notes, which go to the lock folder in the background. A second call
+        returns the first result. Raises `WriteConflict`, `Aborted`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or
+        `InvalidRecords`: nothing becomes visible, call `rollback`. After `PublishUnknown` it may be visible.
         """
         if self.result is not None:
             return self.result
@@ -341,7 +344,7 @@ class Transaction:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
-        """End the transaction, remove everything it wrote, and stop its heartbeat; nothing is done once it is over.
+        """End the transaction, remove everything it wrote, and stop its heartbeat; once it is over, do nothing.
 
         Swallows store errors: a later writer removes what is left. Nothing was visible; but a commit that was decided
         after `PublishUnknown` stays.

@@ -54,7 +54,7 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """The data source; Spark makes one in a separate process for each question."""
+    """The data source. Spark makes one for each read or write, and pickles it into the process of the next call."""
 
     _pinned: str | None = None  # completion time that a loaded DataFrame shows
 

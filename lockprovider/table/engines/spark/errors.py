@@ -1,4 +1,4 @@
-"""Errors of Spark's Python workers, restored with the types they were raised with."""
+"""Errors of tables and logs in Spark's Python workers, restored with the types they were raised with."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def typed_errors() -> Iterator[None]:
 
 
 def translated(text: str) -> Exception | None:
-    """Restore this package's error from Spark's text; None for errors of Spark."""
+    """Restore an error of a table or log from Spark's text; None for other errors.
+
+    A `WriteConflict` lacks its file groups and keys.
+    """
     if matches := _RAISED.findall(text):
         kind, sentence = matches[-1]
         return _does_not_fit(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)

@@ -11,7 +11,7 @@ Or as parts of one transaction, which reads what it changes:
     table.transact(fix, retries=5)
 
 Calls with `retries` raise WriteConflict if all `retries` + 1 tries lost to other writers; `extra` goes into the
-commit's metadata. Errors of tasks keep their own types. Several threads may call at once, each with its own
+commit's metadata. Table errors of tasks keep their own types. Several threads may call at once, each with its own
 transaction. A file group must fit into an executor's memory. Not promised: that changes which differ each time they are
 computed survive the loss of an executor.
 

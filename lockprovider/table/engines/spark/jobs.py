@@ -168,7 +168,7 @@ def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one write, at most `of`, reported to the observer and in Spark's UI."""
+    """The steps of one write, at most `of`, reported to the table's watcher and in Spark's UI."""
 
     txn: Transaction
     verb: str
@@ -191,7 +191,7 @@ def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
 
 
 def pushable_filter(where: str, schema: pa.Schema) -> Any:
-    """Parse Spark SQL as an Arrow expression, or return None unless both surely mean the same."""
+    """Parse Spark SQL as a `Filter`, or return None unless both surely mean the same."""
     if any(mark in where for mark in ("\\", "''", '"')):
         return None  # Spark's settings decide what these mean; it uses double quotes for texts
     try:

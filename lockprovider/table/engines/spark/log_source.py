@@ -149,7 +149,7 @@ def _rows(batch: LogBatch) -> pa.RecordBatch:
 
 
 class LogSource(DataSource):
-    """The data source; Spark makes one in a separate process for each question."""
+    """The data source. Spark makes one for each read, and pickles it into the process of the next call."""
 
     @classmethod
     def name(cls) -> str:

@@ -117,7 +117,10 @@ def changed(
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """Return the named columns, or all but Hudi's own; may raise InvalidRecords."""
+    """Return the schema of the named columns in their order, Hudi's columns included.
+
+    None: `schema`, which must lack Hudi's columns, as it is. Raises InvalidRecords for an unknown name.
+    """
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)

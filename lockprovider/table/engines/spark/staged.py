@@ -170,7 +170,7 @@ class _Merging:
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
         """Copy each file on this disk with one batch per file group; return each group's paths and batch numbers.
 
-        `rows` are row numbers, ascending, and `groups` their groups.
+        `homes` has every row's partition number; `rows` are row numbers, ascending, and `groups` their groups.
         """
         batches: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0

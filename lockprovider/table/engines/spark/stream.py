@@ -83,9 +83,9 @@ class _Batches:
     retries: int
 
     def __call__(self, rows: DataFrame, batch: int) -> CommitResult | None:
-        """Commit one batch in a transaction; return the result. A committed or empty batch is reported as `left_out`.
+        """Commit one batch in a transaction; return the result, or None for a committed or empty batch.
 
-        It returns None then. With Spark Connect, a committed first batch raises WrongCheckpoint.
+        Such a batch is reported as `left_out`. With Spark Connect, a committed first batch raises WrongCheckpoint.
         """
         with _numbered(self.table, rows, batch, self.stream_id) as batch_id:
 

@@ -157,9 +157,9 @@ def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], *, is_delet
 
 
 def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
-    """Make a function that turns rows with a MERGE clause's number (`CLAUSE`) into changes.
+    """Return a function that yields each row's change for its clause number (`CLAUSE`), and writes nothing.
 
-    `values` names each clause's column of values; None is a delete.
+    `values[number]` names the column of new values; None deletes.
     """
 
     def run(batches: Batches) -> Batches:
@@ -231,7 +231,7 @@ class Numbered:
 
     @property
     def tasks(self) -> int:
-        """The number of writing tasks: two per group, as groups may share a hash."""
+        """The number of writing tasks: two per group, as groups may share a hash; at most `MOST_TASKS`."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
     def by_bucket(self, partitions: pa.DictionaryArray, row_buckets: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

@@ -32,7 +32,10 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """Replace the session's view by a table's latest or a transaction's own snapshot; lists files, reads no row."""
+        """Replace the session's view by a table's latest or a transaction's own snapshot; reads no row.
+
+        Lists files; with native reads, may request their footers.
+        """
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 

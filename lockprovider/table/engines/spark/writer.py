@@ -210,9 +210,9 @@ class WriteJob:
         inline.run_due(table)
 
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
-        """Commit the files of all tasks, or the gathered rows; None for an empty batch of a stream.
+        """Commit the files of all tasks, or the gathered rows; return None for an empty batch of a stream.
 
-        That and an error roll the instant back. Staged files are removed by `remove_staged` even then.
+        An empty batch or an error rolls the instant back. `remove_staged` removes staged files, also after an error.
         """
         if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]

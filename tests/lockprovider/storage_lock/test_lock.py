@@ -218,7 +218,7 @@ def test_publish_under_a_released_lease_stages_nothing(store: Store) -> None:
     assert store.list("") == before
 
 
-def test_publish_that_stages_during_the_release_is_not_made_under_the_next_lease(
+def test_publish_that_stages_during_a_release_ends_with_its_lease(
     store: Store, backend: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = client(store)

@@ -550,7 +550,7 @@ class Handover(Generic[T]):
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations to carry out, with `nothing` for those that this draft leaves out.
+        """Return the operations to carry out; `nothing` replaces each operation that this draft leaves out.
 
         Leaves out foreign operations of closed connections, or that would add a name to the table.
         """

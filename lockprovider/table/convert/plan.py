@@ -394,7 +394,7 @@ class Plan:
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
         """Convert one column, chunk by chunk.
 
-        A refused value raises DoesNotFit (with `READ` Corrupt), one that is too long InvalidRecords.
+        A refused value raises DoesNotFit (with `READ` Corrupt); a value that is too long raises InvalidRecords.
         """
         if step is _same:
             return column

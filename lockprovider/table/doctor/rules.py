@@ -477,7 +477,7 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Run every check on a table, even on one that cannot be opened; with `keys` read all record keys, too.
+    """Run every check, also on a table that cannot be opened; with `keys` read all record keys, too.
 
     Raises `TableNotFound`, or store errors.
     """

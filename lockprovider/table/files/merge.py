@@ -34,7 +34,7 @@ _POOL = pa.system_memory_pool()
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Plan of what happens to each row of a base file; `keys` are those of the next base file.
+    """Plan of a merge into a base file: the fate of each row; `keys` has the record keys of the next base file.
 
     `fates` has for each old row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are
     indexes of upserts: those with keys of the file, and those to append.

@@ -308,7 +308,7 @@ class _Gathered:
 
 
 def _rows(block: LogBlock, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
-    """Decode a block: all columns of Avro, those that `needed` selects of Parquet.
+    """Decode all columns of an Avro block, or the columns of a Parquet block that `needed` selects.
 
     Raises `UnsupportedTable` (such as for HFile or a Flink change log), `UnsupportedSchema` or `Corrupt`.
     """

@@ -34,7 +34,7 @@ def snapshot_of_version(table: TableContext, timeline: Timeline, version: TableV
 
 
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
-    """Return the files of a past moment, among those that exist now; `timeline`: of now. Lists files.
+    """List the files, and return the snapshot of a past moment; `timeline` is the current one.
 
     Raises `HistoryGone` if files were cleaned, the moment precedes the last archived write, or the table did not exist
     then.

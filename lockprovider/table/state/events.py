@@ -40,7 +40,7 @@ EventKind = Literal[
 ]
 
 
-# A watcher's error stops the work here; at all other events it is logged, as what they say is done.
+# A watcher's error stops the work at these events. At all others it is logged: that step is finished.
 MAY_STOP: frozenset[EventKind] = frozenset(
     {"begin", "written", "lock_wait", "lock_held", "progress", "conflict", "retry"}
 )
@@ -52,8 +52,8 @@ STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_
 class TableEvent:
     """An event of one instant.
 
-    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged at an
-    event of what is done, such as `committed`; at others it stops the work and is raised.
+    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged
+    at an event of a finished step, such as `committed`; at others it stops the work and is raised.
 
     >>> seen = []
     >>> rows = pa.table({"id": [1]})

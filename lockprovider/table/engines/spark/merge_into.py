@@ -120,7 +120,7 @@ def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
-    """Raise InvalidInput for what is no clause, InvalidRecords for one that sets a key, partition or unknown column."""
+    """Raise InvalidInput unless `clause` is a clause, InvalidRecords if it sets a key, partition or unknown column."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     values = {} if isinstance(clause, MatchedDelete) or clause.values is None else clause.values

@@ -53,7 +53,7 @@ class ReadsParts:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one part."""
-        # Without partitions, Spark makes one that has no value.
+        # Spark makes a partition without a value if there are none.
         return partition.batches() if isinstance(partition, Part) else iter(())
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import until
 from table.tables import content, rows, upsert
 
 from jvm.agreement import all_see, readers_of
@@ -66,7 +67,13 @@ def test_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: Seaweed
     txn.rollback()
     assert paths_of(table, txn.begin) == []
     assert opened().config().version == 8
-    upsert(table, (2, "b", 20))
+
+    def is_rolled_back() -> bool:
+        """Write until the JVM's rollback is old enough to be finished here: before, a JVM write would wait for it."""
+        upsert(table, (2, "b", 20))
+        return not table.timeline().pending_rollbacks and not table.timeline().pending_writes
+
+    until(is_rolled_back)
 
     # Between two commits of one handle, and between the snapshot of a transaction and its first file.
     early = Transaction(other)

@@ -26,7 +26,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction import decision
-from lockprovider.table.transaction.commit import Committing
+from lockprovider.table.transaction.commit import Committing, _Undecided
 from lockprovider.table.transaction.decision import TableDecider
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -134,6 +134,46 @@ def lost(table: Table, monkeypatch: pytest.MonkeyPatch, *, alive: bool = True) -
 
     monkeypatch.setattr(Lock, "commit", commit)
     return txn
+
+
+def tried(monkeypatch: pytest.MonkeyPatch, grouped: _Undecided) -> list[str]:
+    """The tries from now on, none of which decides a commit; `grouped`: what a try in a group comes to."""
+    tries: list[str] = []
+
+    def try_group(_: Committing) -> _Undecided:
+        tries.append("group")
+        return grouped
+
+    def try_held(_: Committing, unknown: PublishUnknown | None) -> _Undecided:
+        tries.append("hold" if unknown is None else "hold, in doubt")
+        return _Undecided()
+
+    monkeypatch.setattr(Committing, "_try_group", try_group)
+    monkeypatch.setattr(Committing, "_try_held", try_held)
+    return tries
+
+
+def test_commit_is_grouped_until_its_writer_has_to_hold_the_lock(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = tried(monkeypatch, _Undecided())
+    with pytest.raises(Aborted, match="lost its lease 8 times"):
+        upsert(table, (1, "a", 2))
+    assert tries == ["group"] * 4 + ["hold"] * 4
+
+
+def test_commit_that_cannot_be_grouped_is_held_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = tried(monkeypatch, _Undecided(hold=True))
+    with pytest.raises(Aborted, match="lost its lease 8 times"):
+        upsert(table, (1, "a", 2))
+    assert tries == ["group"] + ["hold"] * 7
+
+
+def test_commit_of_unknown_outcome_is_held_in_doubt_and_stays_unknown(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = tried(monkeypatch, _Undecided(hold=True, unknown=PublishUnknown("no answer")))
+    with pytest.raises(PublishUnknown, match="no answer"):
+        upsert(table, (1, "a", 2))
+    assert tries == ["group"] + ["hold, in doubt"] * 7
 
 
 def intents(table: Table) -> Intents:

@@ -383,15 +383,19 @@ class AsyncStore:
         by_bucket: dict[str, list[str]] = {}  # a request names one bucket
         for full in [self._full_path(path) for path in several(paths, "paths", "paths of objects")]:
             by_bucket.setdefault(full.partition("/")[0], []).append(full)
+        for in_bucket in by_bucket.values():
+            await self._delete_in_bucket(in_bucket, timeout)
+
+    async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
+        """Delete the objects, all of one bucket: several per request if the store can, else one; consumes `rest`."""
         delete_batch = getattr(self.backend, "delete_batch", None)
-        for rest in by_bucket.values():
-            if delete_batch is not None:
-                with contextlib.suppress(NotSupported):
-                    while len(rest) > 1:
-                        await self._sender.repeat(rest[0], partial(delete_batch, rest[:_BATCH]), timeout)
-                        del rest[:_BATCH]
-            for full in rest:
-                await self._delete(full, timeout)
+        if delete_batch is not None:
+            with contextlib.suppress(NotSupported):
+                while len(rest) > 1:
+                    await self._sender.repeat(rest[0], partial(delete_batch, rest[:_BATCH]), timeout)
+                    del rest[:_BATCH]
+        for full in rest:
+            await self._delete(full, timeout)
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S

@@ -112,7 +112,7 @@ def option(parser: Commands, name: str, kind: Any, text: str, default: Any = Non
     parser.add_argument(name, help=text, default=default, **more)
 
 
-def parse_json(text: str | bytes, what: str, hint: str) -> Any:
+def json_argument(text: str | bytes, what: str, hint: str) -> Any:
     """Parse JSON, or raise InvalidInput, which begins with `what` and ends with `hint`."""
     try:
         return json.loads(text)

@@ -9,7 +9,17 @@ from typing import Any
 
 from fsspec_cas import Unavailable
 from fsspec_cas.command import REFUSED, complain, storage_options
-from lockprovider.commands.arguments import RUNS, Commands, add_command, flag, option, parse_json, pause, say, seconds
+from lockprovider.commands.arguments import (
+    RUNS,
+    Commands,
+    add_command,
+    flag,
+    json_argument,
+    option,
+    pause,
+    say,
+    seconds,
+)
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
     SIGNALLED,
@@ -70,7 +80,7 @@ def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandRes
         arguments.url,
         storage_options=storage_options(arguments),
         name=arguments.name,
-        value=None if arguments.value is None else parse_json(arguments.value, "--value", _TEXT_HINT),
+        value=None if arguments.value is None else json_argument(arguments.value, "--value", _TEXT_HINT),
         validity=arguments.validity,
     )
     news = threading.Event()

@@ -26,8 +26,8 @@ from lockprovider.commands.arguments import (
     add_group,
     confirmed,
     flag,
+    json_argument,
     option,
-    parse_json,
     positive,
     say,
     seconds,
@@ -263,7 +263,7 @@ def _unlock(arguments: Any) -> int | None:
 
 
 def _parsed(data: bytes) -> Any:
-    return parse_json(data, "the new state", "; `lockprovider state put --bytes` stores any bytes unchanged")
+    return json_argument(data, "the new state", "; `lockprovider state put --bytes` stores any bytes unchanged")
 
 
 def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:

@@ -56,7 +56,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     "lockprovider.storage_lock": [
         ("commit_log", "heartbeat", "lanes"),
         ("record",),
-        ("audit", "status", "steps"),
+        ("audit", "status"),
         ("audit_log", "machine"),
         ("metrics",),
         ("combine", "driver", "otel", "polling"),

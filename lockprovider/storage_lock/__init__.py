@@ -3,7 +3,7 @@
 - `record`, `commit_log`: content of the lock object
 - `machine`, `driver`: lease protocol
 - `acquire`, `polling`: waiting for the lock
-- `steps`, `publisher`: fenced publish
+- `publisher`: fenced publish
 - `combine`, `committer`, `member`: group commit
 - `lock`, `lease`, `provider`: what users hold
 - `metrics`, `audit`, `status`: observers

@@ -29,9 +29,9 @@ from lockprovider.errors import (
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.heartbeat import Heartbeat
 from lockprovider.storage_lock.machine import Done, Ended, Verdict
+from lockprovider.storage_lock.publisher import must_match
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import add_details
-from lockprovider.storage_lock.steps import must_match
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.acquire import FifoTurn

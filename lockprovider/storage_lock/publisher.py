@@ -1,27 +1,37 @@
-"""Publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
+"""Fenced publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
 
-The life of a publish, in the order of the calls:
+The life of a publish, in the order of the calls; see "Fenced publish" in `lockprovider/SPECIFICATION.md`:
 
     Lease.publish         checks the bytes, and stages or encloses them (`stage`)
     commit                takes the steps of `publish_next`, until published or the lease has ended:
-        steps.prepare         checks that the path is free and the bytes exist
-        _advance              sends the commit, or settles an unanswered write
+        prepare               checks that the path is free and the bytes exist
+        _advance              sends the commit, or reads the record after an unanswered write
         apply_left            applies what an earlier write has decided
         _apply_own            applies what the commit has decided, and checks that this was in time
     settle                after the lease, if a commit was sent, reads the record and the path
     discard               removes the staged copy
+
+Not promised:
+- that a removed object stays away, if its write was delayed or its process stopped while sending;
+- that an unanswered publish can tell a removed object from one that never existed;
+- that data is applied which takes longer to write than a lease lives.
+
+Source: the fencing requirement of Hudi RFC-91, "Considerations".
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import threading
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from fsspec_cas import AlreadyExists, CasError, Store
+from fsspec_cas import AlreadyExists, CasError, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won, check_bytes
 from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishUnknown, Unappliable
-from lockprovider.storage_lock import steps
-from lockprovider.storage_lock.commit_log import Pending
+from lockprovider.storage_lock.commit_log import Pending, digest
 from lockprovider.storage_lock.driver import Answer, Driver
 from lockprovider.storage_lock.machine import (
     AppliedPending,
@@ -43,9 +53,14 @@ from lockprovider.storage_lock.machine import (
     publish_next,
     settle_commit,
 )
+from lockprovider.storage_lock.record import LARGEST_ENCLOSED, fields_of
 
 _LOG = logging.getLogger("lockprovider")
 _ENDED_BEFORE = Ended("it had already ended", LossReason.LAPSED)
+_REQUEST_S = 60.0
+_ENCLOSED = 6144  # bytes, deflated; each waiting client reads them
+
+Left = Callable[[], float]  # returns the seconds until the lease ends
 
 
 class Publisher:
@@ -72,8 +87,17 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`; see `steps.stage`."""
-        return steps.stage(self._store, self._folder, self._world.new_id(), path, data, unshared=unshared)
+        """Return the publish of `data`, enclosed if that fits into the record, else written to a new object in `staged`.
+
+        `InvalidInput` comes before the write. An error of the store, even an unknown outcome, passes.
+        """
+        data = check_bytes(path, data)
+        enclosed = Pending(path, "", digest(data), data, unshared)
+        if len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED:
+            return enclosed
+        staged = f"{self._folder}/staged/{self._world.new_id()}".removeprefix("/")
+        self._store.put_if_absent(staged, data, create_once=True).unwrap()
+        return replace(enclosed, staged=staged, data=None)
 
     def unstage(self, pending: Pending) -> None:
         """Read the record, and delete the staged copy.
@@ -95,7 +119,8 @@ class Publisher:
 
     def discard(self, pending: Pending) -> None:
         """Remove the publish's staged copy, if any."""
-        steps.discard(self._store, pending)
+        if pending.staged:
+            self._store.delete(pending.staged)
 
     def commit(
         self, pending: Pending, data: bytes | None, *, new: bool, over: Callable[[], Ended | None]
@@ -103,7 +128,7 @@ class Publisher:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
         Renewals go on. `over` returns how the lease has ended, before each commit. `new`: nothing is at the path.
-        Raises as `steps.prepare`, `steps.apply`, or `PublishUnknown`.
+        Raises as `prepare`, `apply`, or `PublishUnknown`.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -119,7 +144,7 @@ class Publisher:
                     case "send", Done("committed"):
                         return None
                     case "send", None:
-                        data, data_is_ready = steps.prepare(self._store, pending, data, self.left_s), True
+                        data, data_is_ready = prepare(self._store, pending, data, self.left_s), True
                     case "send", _:  # a copy may still be under way
                         ended = over()
                     case "look", _:
@@ -204,7 +229,7 @@ class Publisher:
                         seen = driver.read()
                 case "read_path":
                     record = None if seen is None else seen.record
-                    stored_digest = steps.digest_at(self._store, pending.path)
+                    stored_digest = digest_at(self._store, pending.path)
                     verdict = settle_commit(pending, self._me.owner, epoch, record, stored_digest)
                     # A JVM writer that drops `pending` does not stop a sent write.
                     return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
@@ -218,8 +243,8 @@ class Publisher:
         if isinstance(self._driver.state, Checking):
             self._driver.feed(Look())
 
-    def apply_left(self, left_s: steps.Left) -> None:
-        """Apply decided publishes that an earlier try could not, if any; errors of `steps.apply` pass.
+    def apply_left(self, left_s: Left) -> None:
+        """Apply decided publishes that an earlier try could not, if any; errors of `apply` pass.
 
         `left_s` bounds requests.
         """
@@ -227,7 +252,7 @@ class Publisher:
         if isinstance(state, Rolling) and state.held.record.pending is not None:
             self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
-    def _apply(self, decision: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
+    def _apply(self, decision: Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
         """Apply a publish and those before it, under the lease; then notify the machine."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
@@ -236,17 +261,20 @@ class Publisher:
         self._sent.discard(decision.pending)
         self._note_applied(decision.pending, set_aside=not all(are_applied))
 
-    def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
+    def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
         """Apply one publish; True if its object is there, False if the publish was set aside instead.
 
-        Other errors of `steps.apply` pass.
+        Other errors of `apply` pass.
         """
         try:
-            steps.apply(self._store, pending, data, left_s)
+            apply(self._store, pending, data, left_s)
         except Unappliable as error:
             if not (error.occupied or self.breaks):  # missing bytes may still exist
                 raise
-            details_path = steps.set_aside(self._store, self._folder, pending, error)
+            name = digest(repr((pending.path, pending.digest)).encode())
+            details_path = f"{self._folder}/set_aside/{name}.json".removeprefix("/")
+            details = {**fields_of(pending, enclosed=True), "why": str(error)}
+            self._store.put_if_absent(details_path, json.dumps(details).encode(), timeout=_REQUEST_S)
             self.set_aside[pending.path] = details_path
             _LOG.warning("%s; the publish was set aside in %r", error, details_path)
             return False
@@ -255,11 +283,11 @@ class Publisher:
     def roll_forward(self, decision: Apply) -> None:
         """Apply an earlier lease's decided publishes, unless a listing shows several unshared ones applied.
 
-        Then notify the machine. Errors of `steps.apply` pass.
+        Then notify the machine. Errors of `apply` pass.
         """
         all_pending = (*decision.earlier, decision.pending)
         many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
-        if many and steps.all_exist(self._store, [pending.path for pending in all_pending]):
+        if many and all_exist(self._store, [pending.path for pending in all_pending]):
             self._note_applied(decision.pending)
         else:
             self._apply(decision)
@@ -277,3 +305,146 @@ class Publisher:
         """Return the seconds until the lease ends."""
         held = self._driver.held()
         return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()
+
+
+# -- the steps of a publish ---------------------------------------------------------------------------------------------
+
+
+def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | None:
+    """Read the digest of the object at `path`; None if absent."""
+    content = store.read_or_none(path, timeout=timeout_s)
+    return None if content is None else digest(content.data)
+
+
+def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> bytes:
+    """Check before the commit point that the publish can be applied; returns its bytes.
+
+    Otherwise it would stop all later holders. This reads the path, and the staged copy unless `data` is given.
+
+    Raises:
+        AlreadyExists: another object is at the path.
+        LockError: the staged copy is gone or was changed.
+    """
+    stored_digest = digest_at(store, pending.path, _look_s(left_s))
+    if stored_digest not in (None, pending.digest):
+        raise AlreadyExists(
+            f"{pending.path!r} already exists with other bytes (digest {stored_digest}); nothing was published",
+            path=pending.path,
+        )
+    try:
+        path = pending.path if stored_digest else pending.staged
+        data = store.read(path, timeout=_look_s(left_s)).data if data is None else data
+    except ObjectNotFound:
+        raise LockError(f"no object is staged at {pending.staged!r} for {pending.path!r}: stage it again") from None
+    must_match(pending, data)
+    return data
+
+
+def must_match(pending: Pending, data: bytes) -> bytes:
+    """Return the bytes if they have the publish's digest, else raise `LockError`."""
+    checked = check_bytes(pending.path, data)
+    if digest(checked) != pending.digest:
+        where = f"staged at {pending.staged!r}" if pending.staged else "given"
+        message = f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}"
+        raise LockError(f"{message}: stage them again")
+    return checked
+
+
+def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
+    """Create the pending object, after its `first`, from `data`, enclosed bytes or the staged copy. May be repeated.
+
+    Any object at an `unshared` path counts as applied, unless `data` is given, by the publisher.
+
+    Raises:
+        Unappliable: another object is at the path, the object and the staged copy are gone, or the bytes have another
+            digest.
+        Unavailable: the lease ended first; nothing was written after that.
+        OutcomeUnknown, StoreError: try again; the record still names the publish.
+    """
+    trusts = data is None and pending.unshared
+    if trusts:
+        with contextlib.suppress(ObjectNotFound):
+            store.head(pending.path, timeout=_timeout_s(pending.path, left_s))
+            return  # most likely applied by the client that released it
+    is_new = data is not None
+    data = _bytes_of(store, pending, left_s) if data is None else data
+    if data is None:
+        _must_be(pending, digest_at(store, pending.path, _look_s(left_s)))
+        return
+    if pending.first is not None:
+        apply(store, pending.first, pending.first.data if is_new else None, left_s)
+    timeout_s = _timeout_s(pending.path, left_s)
+    outcome = store.put_if_absent(pending.path, data, create_once=True, timeout=timeout_s)
+    match outcome:
+        case Won():
+            return
+        case Lost() if trusts:
+            return
+        case Lost():
+            _must_be(pending, digest_at(store, pending.path, _look_s(left_s)))
+        case Unknown() if digest_at(store, pending.path, _look_s(left_s)) != pending.digest:
+            outcome.unwrap()
+        case Unknown():
+            return  # an identical copy counts
+
+
+def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
+    """Return the enclosed or staged bytes, None if the copy is gone.
+
+    Raises `Unappliable` for another digest, `Unavailable` after the lease.
+    """
+    data = pending.data
+    if data is None:
+        content = store.read_or_none(pending.staged, timeout=_timeout_s(pending.path, left_s))
+        if content is None:
+            return None
+        data = content.data
+    if digest(data) != pending.digest:
+        where = f"staged at {pending.staged!r}" if pending.staged else "enclosed"
+        raise Unappliable(f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}; {_CURE}")
+    return data
+
+
+def _look_s(left_s: Left) -> float:
+    """Return a read's timeout, within the lease; after it a read does no harm."""
+    seconds = left_s()
+    return min(_REQUEST_S, seconds) if seconds > 0 else _REQUEST_S
+
+
+def _timeout_s(path: str, left_s: Left) -> float:
+    seconds = left_s()
+    if seconds <= 0:
+        raise Unavailable(f"{path!r} was not written: the lease has ended", path=path)
+    return min(_REQUEST_S, seconds)
+
+
+def all_exist(store: Store, paths: Sequence[str]) -> bool:
+    """Return whether all paths have objects, by one listing of each folder."""
+    folders: dict[str, set[str]] = {}
+    for path in paths:
+        folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)
+    return all(
+        expected
+        <= {entry.path for entry in store.list(folder, start_after=min(expected)[:-1], stop_at=f"{max(expected)}~")}
+        for folder, expected in folders.items()
+    )
+
+
+def _must_be(pending: Pending, stored_digest: str | None) -> None:
+    """Raise `Unappliable` unless the object has the publish's digest, or is absent and `unshared`.
+
+    The latter was applied, and removed by a later holder.
+    """
+    if stored_digest == pending.digest:
+        return
+    if stored_digest is None and pending.unshared:
+        return  # applied, and removed by a later holder
+    reason = "its bytes are gone" if stored_digest is None else f"its path holds an object with digest {stored_digest}"
+    raise Unappliable(
+        f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {reason}; "
+        f"a program changed it outside the lock; {_CURE}",
+        occupied=stored_digest is not None,
+    )
+
+
+_CURE = "`lockprovider break` sets it aside"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from fsspec_cas import Store, Unavailable, Won, World
 from lockprovider.errors import Unappliable
-from lockprovider.storage_lock import combine, steps
+from lockprovider.storage_lock import combine, publisher
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import SMOOTHING
@@ -69,9 +69,9 @@ class Applying:
         Without `before` it compares bytes, else only lists names.
         """
         applied = (
-            steps.all_exist(self._store, [pending.path for pending in (*before, pending)])
+            publisher.all_exist(self._store, [pending.path for pending in (*before, pending)])
             if before
-            else steps.digest_at(self._store, pending.path) == pending.digest
+            else publisher.digest_at(self._store, pending.path) == pending.digest
         )
         if applied:
             with self._guard:
@@ -98,7 +98,7 @@ class Applying:
 
         Raises `Unavailable` if the time ended before the answer.
         """
-        steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
+        publisher.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # the process was stopped while sending
             # A JVM writer may have had the lock: read the record.
             raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)

@@ -15,8 +15,7 @@ from fsspec_cas import CasError, Store
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import LoseAnswer
 from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, NotAcquired, PublishUnknown
-from lockprovider.storage_lock import steps
-from lockprovider.storage_lock.publisher import Publisher
+from lockprovider.storage_lock.publisher import Publisher, apply
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
 LARGE = random.Random(1).randbytes(20_000)  # does not fit into the record, so it is staged
@@ -211,7 +210,7 @@ def test_nothing_is_written_after_the_lease_has_ended(town: Town, left_s: float)
     store = Store(client.way, town.store.root, world=client.clock)
     for data in (None, b"data"):
         with pytest.raises(CasError, match="the lease has ended"):
-            steps.apply(store, pending, data, lambda: left_s)
+            apply(store, pending, data, lambda: left_s)
     assert "put" not in asked
 
 

@@ -13,8 +13,10 @@ from fsspec_cas import AlreadyExists, ObjectNotFound, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
-from lockprovider import LockError, Pending
-from lockprovider.storage_lock import steps
+from lockprovider import Lock, LockError, Pending
+from lockprovider.storage_lock import publisher
+from lockprovider.storage_lock.commit_log import digest
+from lockprovider.storage_lock.publisher import apply, prepare
 from lockprovider.storage_lock.record import LockRecord
 
 
@@ -34,30 +36,38 @@ def store(backend: Faulty, clock: ManualClock, request: pytest.FixtureRequest) -
 
 
 def staged(store: Store, data: bytes = b"data") -> Pending:
-    with mock.patch.object(steps, "_ENCLOSED", 0):
-        return steps.stage(store, "locks", "id-1", "state/7", data)
+    with mock.patch.object(publisher, "_ENCLOSED", 0):
+        return enclosed(store, data)
 
 
 def enclosed(store: Store, data: bytes = b"data") -> Pending:
-    return steps.stage(store, "locks", "id-1", "state/7", data)
+    return Lock(store, "locks/table.json", world=ManualClock()).stage("state/7", data)
+
+
+def discard(store: Store, pending: Pending) -> None:
+    Lock(store).unstage(pending)
+
+
+def ample() -> float:
+    return 60.0
 
 
 def test_staging_writes_next_to_the_lock_and_not_at_the_path(store: Store) -> None:
     pending = staged(store)
     assert store.read(pending.staged).data == b"data"
-    assert pending.staged == "locks/staged/id-1"
+    assert pending.staged.startswith("locks/staged/00000000-")
     with pytest.raises(ObjectNotFound):
         store.read("state/7")
 
 
 def test_applying_again_changes_nothing(store: Store) -> None:
     pending = staged(store)
-    steps.apply(store, pending, None, steps.ample)
+    apply(store, pending, None, ample)
     version = store.head("state/7").version
-    steps.apply(store, pending, None, steps.ample)
-    steps.apply(store, pending, b"data", steps.ample)
-    steps.discard(store, pending)
-    steps.apply(store, pending, None, steps.ample)
+    apply(store, pending, None, ample)
+    apply(store, pending, b"data", ample)
+    discard(store, pending)
+    apply(store, pending, None, ample)
     assert store.head("state/7").version == version
     assert store.read("state/7").data == b"data"
 
@@ -68,7 +78,7 @@ def test_applying_through_a_bad_network_ends_with_the_object_there_once(
 ) -> None:
     pending = staged(store)
     faulty = Faulty(backend.inner, {"put": [fault]}, world=clock)
-    steps.apply(Store(faulty, store.root, world=clock), pending, None, steps.ample)
+    apply(Store(faulty, store.root, world=clock), pending, None, ample)
     assert faulty.fired == [("put", fault)]
     assert store.read("state/7").data == b"data"
 
@@ -77,33 +87,33 @@ def test_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: St
     pending = staged(store)
     store.put_if_absent("state/7", b"foreign").unwrap()
     with pytest.raises(LockError, match="its path holds an object with digest .*; a program changed it"):
-        steps.apply(store, pending, None, steps.ample)
+        apply(store, pending, None, ample)
     with pytest.raises(AlreadyExists, match="state/7"):
-        steps.prepare(store, pending)
+        prepare(store, pending, None, ample)
     assert store.read("state/7").data == b"foreign"
 
 
 def test_apply_without_staged_copy_and_object_is_an_error(store: Store) -> None:
     pending = staged(store)
-    steps.discard(store, pending)
+    discard(store, pending)
     with pytest.raises(LockError, match="its bytes are gone"):
-        steps.apply(store, pending, None, steps.ample)
+        apply(store, pending, None, ample)
     with pytest.raises(LockError, match="no object is staged at .*: stage it again"):
-        steps.prepare(store, pending)
+        prepare(store, pending, None, ample)
 
 
 def test_prepare_returns_the_bytes_also_when_the_object_exists(store: Store) -> None:
     pending = staged(store)
-    assert steps.prepare(store, pending) == b"data"
-    steps.apply(store, pending, None, steps.ample)
-    steps.discard(store, pending)
-    assert steps.prepare(store, pending) == b"data"
+    assert prepare(store, pending, None, ample) == b"data"
+    apply(store, pending, None, ample)
+    discard(store, pending)
+    assert prepare(store, pending, None, ample) == b"data"
 
 
 def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -> None:
-    pending = replace(staged(store), digest=steps.digest(b"other"))
+    pending = replace(staged(store), digest=digest(b"other"))
     with pytest.raises(LockError, match="do not have the digest"):
-        steps.prepare(store, pending)
+        prepare(store, pending, None, ample)
 
 
 def test_small_bytes_are_enclosed_in_the_record(store: Store) -> None:
@@ -112,11 +122,11 @@ def test_small_bytes_are_enclosed_in_the_record(store: Store) -> None:
     read = LockRecord.decode(record.encode())
     assert read == record
     assert read.pending is not None
-    steps.apply(store, read.pending, None, steps.ample)
-    steps.discard(store, read.pending)
+    apply(store, read.pending, None, ample)
+    discard(store, read.pending)
     assert store.read("state/7").data == b"data" * 1000
     assert [entry.path for entry in store.list("")] == ["state/7"]
-    assert steps.prepare(store, read.pending) == b"data" * 1000
+    assert prepare(store, read.pending, None, ample) == b"data" * 1000
 
 
 def test_large_bytes_are_not_enclosed_in_the_record(store: Store) -> None:
@@ -126,7 +136,7 @@ def test_large_bytes_are_not_enclosed_in_the_record(store: Store) -> None:
 def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store) -> None:
     pending = enclosed(store)
     with pytest.raises(LockError, match="enclosed for 'state/7' do not have the digest"):
-        steps.apply(store, replace(pending, data=b"other"), None, steps.ample)
+        apply(store, replace(pending, data=b"other"), None, ample)
     assert store.list("") == []
 
 
@@ -145,9 +155,9 @@ def test_first_part_of_a_publish_is_written_first_by_any_client(
         return await put(write, *args, **more)  # type: ignore[arg-type]
 
     backend.inner.put = watched  # type: ignore[method-assign,assignment]
-    steps.apply(store, pair(), data, steps.ample)
+    apply(store, pair(), data, ample)
     assert seen == ["listing/7", "state/7"]
-    steps.apply(store, pair(), None, steps.ample)
+    apply(store, pair(), None, ample)
     assert seen == ["listing/7", "state/7"], "what is there is there as a whole"
     assert store.read("listing/7").data == b"listing"
 
@@ -155,6 +165,6 @@ def test_first_part_of_a_publish_is_written_first_by_any_client(
 def test_failed_first_part_of_a_publish_blocks_the_rest(store: Store) -> None:
     store.put_if_absent("listing/7", b"foreign").unwrap()
     with pytest.raises(LockError, match="its path holds an object with digest"):
-        steps.apply(store, pair(), b"data", steps.ample)
+        apply(store, pair(), b"data", ample)
     with pytest.raises(ObjectNotFound):
         store.read("state/7")

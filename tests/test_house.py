@@ -54,7 +54,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("__main__",),
     ],
     "lockprovider.storage_lock": [
-        ("commit_log", "heartbeat", "lanes"),
+        ("commit_log", "lanes"),
         ("record",),
         ("audit", "status"),
         ("audit_log", "machine"),

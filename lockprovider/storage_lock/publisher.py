@@ -87,7 +87,7 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`, enclosed if that fits into the record, else written to a new object in `staged`.
+        """Return the publish of `data`, enclosed if that fits into the record, else written to a new `staged` object.
 
         `InvalidInput` comes before the write. An error of the store, even an unknown outcome, passes.
         """
@@ -307,7 +307,7 @@ class Publisher:
         return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()
 
 
-# -- the steps of a publish ---------------------------------------------------------------------------------------------
+# -- the steps of a publish --------------------------------------------------------------------------------------------
 
 
 def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | None:

@@ -30,7 +30,7 @@ from fsspec_cas.outcome import Version, Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired
 from lockprovider.storage_lock import polling
-from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.lease import Heartbeat
 from lockprovider.storage_lock.polling import Pause
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from lockprovider import (
     NotAcquired,
     PublishUnknown,
 )
-from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.lease import Heartbeat
 from lockprovider.words import iso
 from simulate.town import FOR_LONG, SETTINGS, SOON_S, Town
 

@@ -44,7 +44,7 @@ from lockprovider.recipes.election.decide import (
 from lockprovider.recipes.errors import Fenced, TermLost
 from lockprovider.recipes.values import check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.lease import Heartbeat
 
 _REQUEST_S = 20.0  # for one write, with all its tries
 _SENDS = 4  # tries of one renewal or resignation

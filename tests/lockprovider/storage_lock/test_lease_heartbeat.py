@@ -9,7 +9,7 @@ import pytest
 
 from fsspec_cas import Unavailable
 from fsspec_cas.waiting import Worker
-from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.lease import Heartbeat
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
 
@@ -138,7 +138,7 @@ def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypat
             raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lockprovider.storage_lock.heartbeat.Worker", Full)
+        patch.setattr("lockprovider.storage_lock.lease.Worker", Full)
         with pytest.raises(RuntimeError, match="can't start"):
             Heartbeat(lease, 0.001).start()
     heartbeat = Heartbeat(lease, 0.001)

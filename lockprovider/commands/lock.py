@@ -48,17 +48,19 @@ from lockprovider.commands.running import (
 )
 from lockprovider.storage_lock.audit import Audit, How, Overlap, analyse, places
 from lockprovider.storage_lock.audit_log import AuditLog, is_enabled, read_files, set_enabled
-from lockprovider.storage_lock.inspect import Broken, break_lock, look
 from lockprovider.storage_lock.lanes import RED, Box, Lane, draw_lanes
 from lockprovider.storage_lock.provider import LockPlace, locate
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import (
+    Broken,
     Change,
     LockStatus,
     RecordState,
+    break_lock,
     changes_between,
     describe,
     lines,
+    look,
     record_fields,
     state_at,
     status_fields,

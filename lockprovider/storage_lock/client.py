@@ -8,13 +8,13 @@ import pwd
 import socket
 import sys
 import weakref
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
-from lockprovider.errors import LockError
+from lockprovider.errors import LockError, held_by
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
@@ -36,8 +36,7 @@ from lockprovider.storage_lock.machine import (
 )
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
-from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.status import detailed_errors
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.words import storable
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ class Client:
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
         self._audit = audit
-        self._driver = Driver(self.me, self._file, self.metrics, audit)
-        self.publisher = Publisher(store, path, self.me, self._driver)
+        self.driver = Driver(self.me, self._file, self.metrics, audit)
+        self.publisher = Publisher(store, path, self.me, self.driver)
         threads = self.queue.fifo  # the queue itself must be collected with its clients
         self.committer = Committer(
             store,
@@ -140,14 +139,16 @@ class Client:
         """Record as this client last read or wrote it."""
         return self._file.known
 
-    def detailed_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose errors name the lock, its holder, and the next step."""
-
-        def record() -> LockRecord | None:
-            known = self.known  # read once: other threads change it
-            return None if known is None else known.record
-
-        return detailed_errors(self.where, record, self.world.now_ms)
+    @contextlib.contextmanager
+    def detailed_errors(self) -> Iterator[None]:
+        """Add the lock, its holder and the next step to a `LockError` of this block; sends no request."""
+        try:
+            yield
+        except LockError as error:
+            if not error.url:
+                known = self.known  # read once: other threads change it
+                add_details(error, self.where, None if known is None else known.record, self.world.now_ms())
+            raise
 
     # -- acquiring the lock (`acquire`)
 
@@ -157,11 +158,11 @@ class Client:
         Forgets an own released record that was overwritten.
         """
         self._file.known = known or self._file.known
-        state = self._driver.state
+        state = self.driver.state
         if idle.released is not None:
-            self._driver.state = idle
+            self.driver.state = idle
         elif isinstance(state, Idle) and state.released is not None and known is not None:
-            self._driver.state = state if known.version == state.released[1] else Idle()
+            self.driver.state = state if known.version == state.released[1] else Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
         """Write `record`, which names this process as a waiter, over `version`.
@@ -178,7 +179,7 @@ class Client:
 
         A record that this process released is returned once without a request.
         """
-        driver = self._driver
+        driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             # An earlier failure may have left another state.
             state, driver.state = driver.state, Idle()
@@ -192,7 +193,7 @@ class Client:
 
         Errors pass, after the take is released or forgotten.
         """
-        driver = self._driver
+        driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             at = driver.moment()
             seen_record = (
@@ -207,25 +208,6 @@ class Client:
                 raise
         return not isinstance(answer, Busy)
 
-    def take_from(self, record: LockRecord, version: Version) -> bool:
-        """Take the lock from its holder, apply or set aside what was decided, and release; False if the record changed.
-
-        Sets `publisher.breaks`. After a `CasError` the next holder applies what is pending.
-        """
-        driver, publisher = self._driver, self.publisher
-        publisher.breaks = True
-        with driver.step_guard:
-            lapsed = record if record.is_free else replace(record, valid_until_ms=0)
-            answer = driver.feed(TakeLock(RecordSeen(lapsed, version, driver.moment()), record.waiters))
-        if isinstance(answer, Busy):
-            return False
-        try:
-            if isinstance(answer, Apply):
-                publisher.roll_forward(answer)
-        finally:
-            self.give_back()
-        return True
-
     def begin_lease(self) -> None:
         """Note the time of the successful take, and forget the earlier lease's commits."""
         self.publisher.begin_lease()
@@ -236,9 +218,9 @@ class Client:
 
         If its pending publishes could not be applied, it first releases the lock, ignoring errors.
         """
-        if isinstance(self._driver.state, Rolling):
+        if isinstance(self.driver.state, Rolling):
             self.release_quietly()  # others need not wait for a lapse
-        self._driver.state = Idle()
+        self.driver.state = Idle()
 
     def end(self, turn: FifoTurn | None) -> None:
         """Forget the lease of this turn, and leave the turn as `leave` does; None: done before."""
@@ -272,21 +254,21 @@ class Client:
 
         It gets what this client released and read.
         """
-        state = self._driver.state
+        state = self.driver.state
         self.queue.note_freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- calls of a lease and its heartbeat (`lease`)
 
     def held(self) -> Held | None:
         """Return this client's lease, as far as it knows, without waiting."""
-        return self._driver.held()
+        return self.driver.held()
 
     def tick(self) -> Ended | None:
         """Return how the lease has lapsed by now, or None; sends no request.
 
         Marks the machine `Lost` unless a step or write is under way.
         """
-        return self._driver.tick()
+        return self.driver.tick()
 
     def note_end(self, *, held: bool) -> None:
         """Write to the audit, if any, that the lock was released (`held`) or lost."""
@@ -298,7 +280,7 @@ class Client:
 
         Then applies left publishes, unless another thread publishes. Errors pass.
         """
-        driver = self._driver
+        driver = self.driver
         with driver.step_guard:
             answer: Answer = None
             if isinstance(driver.state, Checking):
@@ -320,7 +302,7 @@ class Client:
 
         Does nothing if this client holds a lease of another epoch. After a `CasError` the lease lapses.
         """
-        driver = self._driver
+        driver = self.driver
         at_ms = self.world.now_ms()
         with self.publisher.publish_guard, driver.step_guard:
             held = driver.held()
@@ -351,3 +333,27 @@ class Client:
         if held is not None and held.record.pending_until_ms:
             late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release preceded the take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))
+
+
+def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
+    """Change the error: set URL and holder attributes where missing, and extend its message.
+
+    It gets URL, holder and next step, unless it has them.
+    """
+    message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
+    error.url = url
+    if record is not None and not record.is_free:
+        error.holder = error.holder or record.holder
+        error.owner, error.valid_until_ms = error.owner or record.owner, error.valid_until_ms or record.valid_until_ms
+        more += [] if "held by" in message else [held_by(record.owner, record.holder, record.valid_until_ms, now_ms)]
+    step = error.next_step.format(url=_place(url))
+    ends = [", ".join(more)] if more else []
+    ends += [step] if step and step not in message else []
+    error.args = ("; ".join([message, *ends]), *error.args[1:])
+
+
+def _place(url: str) -> str:
+    if url.endswith(f"/{HUDI_LOCK_PATH}"):
+        return url.removesuffix(f"/{HUDI_LOCK_PATH}")
+    folder, _, name = url.rpartition("/")
+    return f"{folder} --on {name}" if folder else url

@@ -26,15 +26,14 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
+from lockprovider.storage_lock.client import Client, add_details
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.machine import Done, Ended, Verdict
 from lockprovider.storage_lock.publisher import must_match
 from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.status import add_details
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.acquire import FifoTurn
-    from lockprovider.storage_lock.client import Client
 
 
 OnLost = Callable[[LeaseLost], None]

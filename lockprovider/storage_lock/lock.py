@@ -13,16 +13,15 @@ from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPick
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.client import Client
+from lockprovider.storage_lock.client import Client, add_details
 from lockprovider.storage_lock.combine import Decider, Intent
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import CommitAnswer
 from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile, newest
-from lockprovider.storage_lock.inspect import look
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.storage_lock.status import LockStatus, detailed_errors
+from lockprovider.storage_lock.status import LockStatus, look
 
 _FREED_S = 0.25  # wait for this client's own commit
 
@@ -256,8 +255,11 @@ class Lock:
         >>> status.state, status.record.owner == lock.owner, status.record.epoch == lease.epoch
         ('held', True, True)
         """
-        with detailed_errors(self._client.where, lambda: None, self._world.now_ms):
+        try:
             return look(self._store, self.path, self._world)
+        except LockError as error:
+            add_details(error, self._client.where, None, self._world.now_ms())
+            raise
 
     def require_safe_store(self, timeout: float | None = None) -> None:
         """Check once, as the first acquisition does, that the store obeys conditions; later calls send nothing.

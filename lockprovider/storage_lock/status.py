@@ -1,15 +1,16 @@
-"""Status of a lock for people: its record, changes, and complete errors."""
+"""A lock from outside, for operators: read its status, describe it and its changes, and break it."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsspec_cas import Version
-from lockprovider.errors import LockError, held_by
-from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from fsspec_cas import ABSENT, Lost, ObjectNotFound, Outcome, Store, Version, Won, World
+from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.client import Client
+from lockprovider.storage_lock.machine import Apply, Busy, RecordSeen, TakeLock
+from lockprovider.storage_lock.record import LockRecord
 from lockprovider.words import count, distance, moment, span
 
 RecordState = Literal["absent", "released", "held", "lapsed"]
@@ -18,6 +19,9 @@ ChangeKind = Literal[
 ]
 
 _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
+_REQUEST_S = 30.0
+_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # of a break that applies publishes
+_TRIES = 20  # each new waiter may cost one
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,22 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
     if record.is_free:
         return "released"
     return "lapsed" if record.lapsed_at(now_ms) else "held"
+
+
+def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
+    """Read the record and, by a second request, the store's time (else this machine's).
+
+    An absent record gives a status without one. May raise `MalformedRecord`.
+    """
+    try:
+        content = store.read(path, timeout=timeout_s)
+        store_ms = store.head(path, timeout=timeout_s).answered_ms
+    except ObjectNotFound:
+        return LockStatus(None, None, world.now_ms(), by_store=False, own_ms=world.now_ms())
+    own_ms = world.now_ms()
+    now_ms = own_ms if store_ms is None else store_ms
+    record = LockRecord.decode(content.data, path)
+    return LockStatus(record, content.version, now_ms, by_store=store_ms is not None, own_ms=own_ms)
 
 
 def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
@@ -206,36 +226,77 @@ def describe(change: Change) -> str:
     return f"{change.what} {words}"
 
 
-@contextlib.contextmanager
-def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[[], int]) -> Iterator[None]:
-    """Add the lock's details to this block's `LockError`; `record` must send no request."""
-    try:
-        yield
-    except LockError as error:
-        if not error.url:
-            add_details(error, url, record(), now_ms())
-        raise
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Result of a break.
 
-
-def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Change the error: set URL and holder attributes where missing, and extend its message.
-
-    It gets URL, holder and next step, unless it has them.
+    Attributes:
+        outcome: Won: the lock is free. Lost: the record had changed, and nothing was written. Unknown: read it again.
+        finished: paths of publishes that are applied now.
+        set_aside: paths of unappliable publishes, and the objects with their details.
     """
-    message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
-    error.url = url
-    if record is not None and not record.is_free:
-        error.holder = error.holder or record.holder
-        error.owner, error.valid_until_ms = error.owner or record.owner, error.valid_until_ms or record.valid_until_ms
-        more += [] if "held by" in message else [held_by(record.owner, record.holder, record.valid_until_ms, now_ms)]
-    step = error.next_step.format(url=_place(url))
-    ends = [", ".join(more)] if more else []
-    ends += [step] if step and step not in message else []
-    error.args = ("; ".join([message, *ends]), *error.args[1:])
+
+    outcome: Outcome
+    finished: tuple[str, ...] = ()
+    set_aside: Mapping[str, str] = field(default_factory=dict)
 
 
-def _place(url: str) -> str:
-    if url.endswith(f"/{HUDI_LOCK_PATH}"):
-        return url.removesuffix(f"/{HUDI_LOCK_PATH}")
-    folder, _, name = url.rpartition("/")
-    return f"{folder} --on {name}" if folder else url
+def break_lock(store: Store, path: str, status: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
+    """Release the lock in `status`, if its record is unchanged except for its waiters.
+
+    The holder works on until its next renewal, but its publishes are refused from now on. If the lock was released with
+    pending publishes since `status`, they are applied all the same. Decided publishes are applied first, under the
+    lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside; not promised then:
+    that it never appears, as a live publisher may have its bytes.
+
+    Raises:
+        ValueError: `status` has no record.
+        CasError: the store failed; decided publishes are still pending.
+    """
+    if status.record is None or status.version is None:
+        raise ValueError(f"no lock record exists at {path!r}, so there is no lock to break")
+    record, version, nonce = status.record, status.version, world.new_id()
+    for _ in range(_TRIES):
+        if record.all_pending:
+            result = _finished(store, path, record, version, world)
+        else:
+            freed_ms = status.own_ms if record.waiters else 0
+            broken = replace(record, expired=True, nonce=nonce, freed_ms=freed_ms)
+            result = Broken(store.put_if_match(path, broken.encode(), version, timeout=timeout_s))
+        content = store.read_or_none(path, timeout=timeout_s) if isinstance(result.outcome, Lost) else None
+        if content is None:
+            break
+        current = LockRecord.decode(content.data, path)
+        if current.nonce == nonce:  # a proxy sent it twice, and answered for the refused copy
+            return Broken(Won(content.version))
+        # Released since `status`: apply pending publishes all the same.
+        handed_over = current.is_free and current.all_pending
+        if current.without_waiters() != record.without_waiters() and not handed_over:
+            break
+        record, version = current, content.version
+    return result
+
+
+def _finished(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
+    """Take the lock from its holder, apply or set aside what is pending, and release it.
+
+    The outcome is `Lost` if the record had changed. After a `CasError` the next holder applies what is pending.
+    """
+    client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
+    driver, publisher = client.driver, client.publisher
+    publisher.breaks = True
+    with driver.step_guard:
+        lapsed = record if record.is_free else replace(record, valid_until_ms=0)
+        answer = driver.feed(TakeLock(RecordSeen(lapsed, version, driver.moment()), record.waiters))
+    changed = Broken(Lost(path, version, ABSENT))
+    if isinstance(answer, Busy):
+        return changed
+    try:
+        if isinstance(answer, Apply):
+            publisher.roll_forward(answer)
+    finally:
+        client.give_back()
+    if client.known is None:  # removed meanwhile
+        return changed
+    finished = tuple(pending.path for pending in record.all_pending if pending.path not in publisher.set_aside)
+    return Broken(Won(client.known.version), finished, publisher.set_aside)

@@ -20,9 +20,8 @@ from lockprovider.recipes.state.writer import StateWriter
 from lockprovider.recipes.values import check_storable, epoch_of
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.async_lock import AsyncLease, AsyncLock
-from lockprovider.storage_lock.inspect import break_lock, look
 from lockprovider.storage_lock.lease import Lease
-from lockprovider.storage_lock.status import LockStatus
+from lockprovider.storage_lock.status import LockStatus, break_lock, look
 
 V = TypeVar("V")
 

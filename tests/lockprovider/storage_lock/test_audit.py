@@ -37,7 +37,7 @@ from lockprovider.storage_lock.audit import (
     places,
 )
 from lockprovider.storage_lock.audit_log import AuditLog, read_files, set_enabled
-from lockprovider.storage_lock.inspect import break_lock, look
+from lockprovider.storage_lock.status import break_lock, look
 from lockprovider.table import Table, TableSpec
 
 FOLDER, SWITCH = ".hoodie/.locks/audit", ".hoodie/.locks/audit_enabled.json"

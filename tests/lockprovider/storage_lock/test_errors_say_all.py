@@ -27,7 +27,7 @@ from lockprovider import (
 )
 from lockprovider.errors import PublishUnknown, Unappliable
 from lockprovider.storage_lock import client
-from lockprovider.storage_lock.status import add_details
+from lockprovider.storage_lock.client import add_details
 
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 ME = pwd.getpwuid(os.geteuid()).pw_name

@@ -22,8 +22,16 @@ from lockprovider import (
     MalformedRecord,
     Pending,
 )
-from lockprovider.storage_lock.inspect import break_lock, look
-from lockprovider.storage_lock.status import LockStatus, changes_between, describe, lines, state_at, status_fields
+from lockprovider.storage_lock.status import (
+    LockStatus,
+    break_lock,
+    changes_between,
+    describe,
+    lines,
+    look,
+    state_at,
+    status_fields,
+)
 from lockprovider.words import count, moment, span
 
 SHORT = LockSettings(validity=10, renew=1, timeout=0.3, poll=0.05)

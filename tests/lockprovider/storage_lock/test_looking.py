@@ -32,7 +32,7 @@ lock.acquire().release()
 inside, go_on = threading.Event(), threading.Event()
 
 def in_a_request():
-    with lock._client._driver.step_guard, lock._looking, lock._client.queue._guard:
+    with lock._client.driver.step_guard, lock._looking, lock._client.queue._guard:
         inside.set()
         go_on.wait()
 
@@ -63,8 +63,8 @@ def test_read_is_not_older_than_its_request_during_a_wait_of_another_thread(tmp_
     lock.acquire().release()
     other = Lock(Store(Elsewhere(), str(tmp_path)), settings=SETTINGS)
     other.acquire().release()
-    with lock._client._driver.step_guard:
-        lock._client._driver.read()  # as the waiting thread does when it looks in vain
+    with lock._client.driver.step_guard:
+        lock._client.driver.read()  # as the waiting thread does when it looks in vain
     asked = lock._client.records.read_if_changed
 
     def read_if_changed(*args: Any, **kwargs: Any) -> Content | None:

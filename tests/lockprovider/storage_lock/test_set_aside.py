@@ -14,7 +14,7 @@ from fsspec_cas import AlreadyExists, Lost, Machine, Store, Won
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
-from lockprovider.storage_lock.inspect import Broken, break_lock, look
+from lockprovider.storage_lock.status import Broken, break_lock, look
 
 LARGE = bytes(range(256)) * 4096
 FOREIGN = b"foreign"

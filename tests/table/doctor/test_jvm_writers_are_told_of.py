@@ -10,8 +10,7 @@ import pytest
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, LockRecord
-from lockprovider.storage_lock.inspect import look
-from lockprovider.storage_lock.status import JVM_HOLDS, JVM_STARVES, lines
+from lockprovider.storage_lock.status import JVM_HOLDS, JVM_STARVES, lines, look
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.doctor.rules import diagnose
 

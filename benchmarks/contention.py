@@ -53,8 +53,9 @@ from lockprovider.storage_lock.polling import (
     join_failed,
     next_action,
     next_poll,
+    with_waiter,
 )
-from lockprovider.storage_lock.record import LockRecord, with_waiter
+from lockprovider.storage_lock.record import LockRecord
 
 Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()

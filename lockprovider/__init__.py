@@ -31,13 +31,12 @@ from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.async_lock import Acquiring, AsyncLease, AsyncLock
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, JudgeAnew, Void
-from lockprovider.storage_lock.commit_log import Entry as LogEntry
-from lockprovider.storage_lock.commit_log import Log, Pending
 from lockprovider.storage_lock.lease import Lease, OnLost, until_signal
 from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import Counters, Measure, OnMetric
 from lockprovider.storage_lock.provider import LockProvider, locate
-from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Log, Pending
+from lockprovider.storage_lock.record import Entry as LogEntry
 from lockprovider.storage_lock.status import JVM_HOLDS, JVM_STARVES, LockStatus
 
 if TYPE_CHECKING:

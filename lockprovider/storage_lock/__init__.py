@@ -1,6 +1,6 @@
 """Hudi's storage lock (RFC-91), publishes fenced by it, and group commit.
 
-- `record`, `commit_log`: content of the lock object
+- `record`: content of the lock object, and the log in it
 - `machine`, `driver`: lease protocol
 - `acquire`, `polling`: waiting for the lock
 - `publisher`: fenced publish

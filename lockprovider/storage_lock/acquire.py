@@ -26,8 +26,8 @@ from lockprovider.storage_lock.polling import (
     join_failed,
     next_action,
     next_poll,
+    with_waiter,
 )
-from lockprovider.storage_lock.record import with_waiter
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client

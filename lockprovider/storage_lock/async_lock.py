@@ -18,11 +18,10 @@ from lockprovider.settings import LockSettings, check_functions, wait_s
 from lockprovider.storage_lock.acquire import ProcessQueue
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import add_details
-from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import OnMetric
-from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 
 
 # Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client.

@@ -15,11 +15,9 @@ from urllib.parse import quote, unquote
 
 from fsspec_cas.given import LARGEST_NUMBER
 from lockprovider.bounded import inflate
-from lockprovider.storage_lock.commit_log import LARGEST, Entry, Log, Pending, fits_log
 from lockprovider.storage_lock.machine import Me, Moment, hand_over_s, pending_after, pending_until_ms
-from lockprovider.storage_lock.record import (
+from lockprovider.storage_lock.polling import (
     LONGEST_S,
-    LockRecord,
     foreign_seen_ms,
     free_for_s,
     last_yield_until_ms,
@@ -27,6 +25,7 @@ from lockprovider.storage_lock.record import (
     waiters_first_s,
     yield_left_s,
 )
+from lockprovider.storage_lock.record import LARGEST_ENTRY, Entry, LockRecord, Log, Pending, fits_log
 
 _LONGEST = 255  # bytes of a name: MinIO's limit
 _SUM = 4  # bytes
@@ -88,7 +87,12 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
     if not (
-        slash and dot and stem and position.isdecimal() and int(position) <= LARGEST_NUMBER and len(body) <= LARGEST
+        slash
+        and dot
+        and stem
+        and position.isdecimal()
+        and int(position) <= LARGEST_NUMBER
+        and len(body) <= LARGEST_ENTRY
     ):
         return None
     return Intent(unquote(log), int(position), unquote(stem), body, packed_body)
@@ -109,7 +113,7 @@ def _packed(body: bytes, like: bytes) -> str:
 def _unpacked(packed_body: str, like: bytes) -> bytes:
     try:
         packed = urlsafe_b64decode(packed_body + "=" * (-len(packed_body) % 4))
-        body = inflate(packed[_SUM:], most=LARGEST, wbits=-zlib.MAX_WBITS, like=like)
+        body = inflate(packed[_SUM:], most=LARGEST_ENTRY, wbits=-zlib.MAX_WBITS, like=like)
     except (ValueError, zlib.error):
         return b""
     return body if zlib.crc32(body).to_bytes(_SUM, "big") == packed[:_SUM] else b""

@@ -10,7 +10,7 @@ from fsspec_cas import Store, Unknown, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void
-from lockprovider.storage_lock.commit_log import LARGEST, Log
+from lockprovider.storage_lock.record import LARGEST_ENTRY, Log
 
 FOLDER = "intents"
 _MOST_READ = 16  # bodies of a listing: no write decides more
@@ -46,7 +46,7 @@ class Intents:
         for entry in self._store.list(self._below + combine.intents_folder(log.name)):
             name = entry.path.removeprefix(self._below)
             intent = self._known.get(name) or combine.parse_intent(name, b"")
-            if intent is None or not 0 < entry.size <= LARGEST or combine.is_over(intent, log):
+            if intent is None or not 0 < entry.size <= LARGEST_ENTRY or combine.is_over(intent, log):
                 continue  # withdrawn, too large, or a dead writer's
             intent = intent if intent.body else intent.read(log, sample)
             if intent.body:

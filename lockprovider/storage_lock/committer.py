@@ -17,11 +17,11 @@ from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import PublishUnknown
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.combine import Decider, Hold, Intent, is_over
-from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import CommitAnswer, CommitRequest, CommitRequests, Intents
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
 from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.member import Member
+from lockprovider.storage_lock.record import Pending, fits_log
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 
 _IDLE_S = 1.0

@@ -27,10 +27,9 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.storage_lock.client import Client, add_details
-from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.machine import Done, Ended, Verdict
 from lockprovider.storage_lock.publisher import must_match
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Pending
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.acquire import FifoTurn

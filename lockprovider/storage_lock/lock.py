@@ -15,12 +15,11 @@ from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client, add_details
 from lockprovider.storage_lock.combine import Decider, Intent
-from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import CommitAnswer
 from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile, newest
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.storage_lock.status import LockStatus, look
 
 _FREED_S = 0.25  # wait for this client's own commit
@@ -131,7 +130,7 @@ class Lock:
 
         An unanswered request gets at most 10 s more. Within the lease, the client first applies pending publishes.
 
-        `keeps_log` is your promise: only this lease's publishes change what the lock protects; see `commit_log`.
+        `keeps_log` is your promise: only this lease's publishes change what the lock protects; see `Log`.
 
         Raises:
             NotAcquired: another client held the lock until the timeout; the message names it.

@@ -12,15 +12,8 @@ from typing import Literal
 from fsspec_cas import ABSENT, Condition, Version
 from lockprovider.errors import Holder, LossReason
 from lockprovider.settings import HAND_OVER_S, LockSettings
-from lockprovider.storage_lock.commit_log import Log, Pending
-from lockprovider.storage_lock.record import (
-    LONG_PAST_MS,
-    LockRecord,
-    due_yield_until_ms,
-    foreign_seen_ms,
-    turn_ms,
-    with_waiter,
-)
+from lockprovider.storage_lock.polling import LONG_PAST_MS, due_yield_until_ms, foreign_seen_ms, turn_ms, with_waiter
+from lockprovider.storage_lock.record import LockRecord, Log, Pending, may_take
 
 Purpose = Literal["take", "renew", "commit", "release"]
 What = Literal["acquired", "renewed", "committed", "released", "not_written"]
@@ -344,11 +337,6 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
 
 def _misplaced(state: State, event: Event) -> ValueError:
     return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
-
-
-def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
-    """Return whether `owner` may take the lock: free, lapsed, or its own late write."""
-    return record.is_free or record.lapsed_at(now_ms) or record.owner == owner
 
 
 def _take(me: Me, take: TakeLock) -> Step:

@@ -11,11 +11,11 @@ from fsspec_cas import CasError, InvalidInput, Store, World
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void
-from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
 from lockprovider.storage_lock.driver import KnownRecord
 from lockprovider.storage_lock.machine import Me
-from lockprovider.storage_lock.record import LockRecord, due_yield_until_ms, others_wait
+from lockprovider.storage_lock.polling import due_yield_until_ms, others_wait
+from lockprovider.storage_lock.record import LockRecord, Pending, fits_log
 from lockprovider.storage_lock.record_writer import RecordWriter
 
 _RETRY_S = 0.2

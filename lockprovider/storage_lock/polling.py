@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.storage_lock.machine import may_take
-from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, free_for_s, without_waiter, yield_left_s
+from lockprovider.storage_lock.record import LockRecord, may_take
 
+# Longest expected turn; a free lock is left to its waiters for that long.
+LONGEST_S = 4.5
 FIRST_S = 0.15  # first pause outside the waiters; a waiter's allowed delay
 
 _SHARE = 0.5  # next pause's share of the time waited in vain
@@ -226,3 +227,103 @@ def _lasts_s(observation: Observation) -> float:
 def _patience_s(waiter: Waiter, observation: Observation) -> float:
     """Return the seconds that the first waiter has to take a free lock."""
     return FIRST_S + _turn_s(observation) / _POLLS + _LATENCIES * waiter.latency_s
+
+
+# -- the waiters in the record: their order, the length of a turn, and the yield window --------------------------------
+#
+# A foreign client (a JVM writer) would hardly find the lock free, so the waiters regularly yield a released one to it.
+
+_WAITERS_FIRST_S = 0.25
+
+
+def ahead_of(name: str, waiters: tuple[str, ...]) -> int:
+    """Count the waiters ahead of `name`; all, if it is not one."""
+    return waiters.index(name) if name in waiters else len(waiters)
+
+
+def without_waiter(waiters: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Return the waiters without that name."""
+    return tuple(other for other in waiters if other != name)
+
+
+def with_waiter(record: LockRecord, name: str) -> LockRecord:
+    """Return the record with this name among the waiters."""
+    return record if name in record.waiters else replace(record, waiters=(*record.waiters, name))
+
+
+def free_for_s(record: LockRecord, now_ms: int) -> float:
+    """Return how many seconds a free lock has been available; clocks may differ."""
+    return (now_ms - max(record.yield_until_ms, record.freed_ms or record.valid_until_ms)) / 1000
+
+
+def others_wait(record: LockRecord, name: str) -> bool:
+    """Return whether a waiter other than `name` is in the record."""
+    return any(other != name for other in record.waiters)
+
+
+def waiters_first_s(record: LockRecord) -> float:
+    """Return for how many seconds a client that only publishes leaves a free lock to the waiters."""
+    return min(LONGEST_S, max(_WAITERS_FIRST_S, 2 * record.turn_ms / 1000))
+
+
+def yield_left_s(record: LockRecord, now_ms: int) -> float:
+    """Return the seconds left of the yield window for foreign clients."""
+    left_ms = record.yield_until_ms - now_ms if record.expired else 0
+    return left_ms / 1000 if 0 < left_ms <= _YIELD_MS else 0.0
+
+
+def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
+    """Return the end of the yield window of a lock released now; 0 if none is due.
+
+    A foreign client may wait unseen: windows never stop.
+    """
+    every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
+    return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
+
+
+def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
+    """Return the end of the last yield window for a write of now.
+
+    `lies_free`: the lock stays free, which counts as a window.
+    """
+    return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
+
+
+_YIELD_EVERY_MS = 15_000
+_YIELD_UNSEEN_MS = 50_000  # a JVM writer tries for a minute
+_YIELD_MS = 1200  # JVM Hudi tries once in a second
+
+
+def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
+    """Return when a foreign client last wrote the record; 0 if long past."""
+    if not record.nonce:
+        return now_ms
+    return record.foreign_seen_ms if now_ms <= record.foreign_seen_ms + LONG_PAST_MS else 0
+
+
+def turn_ms(record: LockRecord, now_ms: int) -> int:
+    """Return the mean length of turns with waiters, without outliers, after the turn that ends at `now_ms`.
+
+    0 without waiters. A hint.
+    """
+    if not record.waiters or record.holder is None:
+        return 0
+    last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms
+    if not mean_ms:
+        return last_ms
+    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # long turns while waiters gathered
+        return (mean_ms + last_ms) // 2
+    return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
+
+
+def _last_turn_ms(record: LockRecord, since_ms: int, now_ms: int) -> int:
+    """Return the last turn's length; free time counts up to the held time."""
+    if not record.freed_ms:
+        return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
+    held_ms = min(record.freed_ms - since_ms, _LONGEST_TURN_MS)
+    return max(1, held_ms + min(now_ms - record.freed_ms, max(held_ms, _HANDOVER_MS)))
+
+
+_LONGEST_TURN_MS = round(LONGEST_S * 1000)
+_HANDOVER_MS = 100
+LONG_PAST_MS = 3_600_000

@@ -31,7 +31,6 @@ from dataclasses import replace
 
 from fsspec_cas import AlreadyExists, CasError, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won, check_bytes
 from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishUnknown, Unappliable
-from lockprovider.storage_lock.commit_log import Pending, digest
 from lockprovider.storage_lock.driver import Answer, Driver
 from lockprovider.storage_lock.machine import (
     AppliedPending,
@@ -53,7 +52,7 @@ from lockprovider.storage_lock.machine import (
     publish_next,
     settle_commit,
 )
-from lockprovider.storage_lock.record import LARGEST_ENCLOSED, fields_of
+from lockprovider.storage_lock.record import LARGEST_ENCLOSED, Pending, digest, fields_of
 
 _LOG = logging.getLogger("lockprovider")
 _ENDED_BEFORE = Ended("it had already ended", LossReason.LAPSED)

@@ -9,11 +9,10 @@ from fsspec_cas import Store, Unavailable, Won, World
 from lockprovider.errors import Unappliable
 from lockprovider.storage_lock import combine, publisher
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import SMOOTHING
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
 from lockprovider.storage_lock.machine import Me, Moment, Sent, became, hand_over_s, pending_after
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Pending
 
 
 class Applying:

@@ -40,7 +40,8 @@ from lockprovider.storage_lock.machine import (
     belief,
     step,
 )
-from lockprovider.storage_lock.record import LockRecord, with_waiter
+from lockprovider.storage_lock.polling import with_waiter
+from lockprovider.storage_lock.record import LockRecord
 from model.search import BrokenPromise
 
 TICK_S = 1.0

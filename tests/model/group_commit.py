@@ -33,7 +33,6 @@ from lockprovider.settings import LockSettings
 from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.combine import Intent
-from lockprovider.storage_lock.commit_log import Entry, Log, Pending, pack
 from lockprovider.storage_lock.machine import (
     AppliedPending,
     Held,
@@ -46,7 +45,7 @@ from lockprovider.storage_lock.machine import (
     Sent,
     TakeLock,
 )
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import Entry, LockRecord, Log, Pending, pack
 from model.search import BrokenPromise
 
 PROMISES = frozenset({"once", "never", "told", "meet", "order", "keep", "time", "held", "finish"})

@@ -9,8 +9,7 @@ from typing import Any
 from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.combine import Intent
-from lockprovider.storage_lock.commit_log import Log, Pending
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Log, Pending
 from model.group_commit import Budget, GroupCommit, Rules
 
 

@@ -40,7 +40,6 @@ from lockprovider.settings import LockSettings
 from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock import machine as real
 from lockprovider.storage_lock.combine import Intent
-from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,
@@ -68,7 +67,7 @@ from lockprovider.storage_lock.machine import (
     Tick,
     Writing,
 )
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Pending
 from model.search import BrokenPromise
 
 _WRITING = ("take", "known", "seen", "renew", "commit", "release")

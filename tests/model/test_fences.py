@@ -16,7 +16,7 @@ import pytest
 from lockprovider.recipes.errors import Fenced
 from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock.combine import Intent
-from lockprovider.storage_lock.commit_log import Entry, Log, Pending
+from lockprovider.storage_lock.record import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
 from lockprovider.table.state.fence import Fence, fences_in, refuse_repeated_or_fenced, with_fence

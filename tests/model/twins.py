@@ -11,7 +11,6 @@ from lockprovider.settings import GRACE_MS
 from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock import machine as real
 from lockprovider.storage_lock.combine import Intent
-from lockprovider.storage_lock.commit_log import Log, Pending
 from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,
@@ -34,7 +33,7 @@ from lockprovider.storage_lock.machine import (
     Tick,
     Writing,
 )
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Log, Pending
 from model.clocks import ALLOWANCE_S, Clocks, Timed
 from model.publishing import ANY, Budget, Publishing, Rules
 

@@ -39,7 +39,7 @@ from lockprovider.storage_lock.combine import (
     verdict,
 )
 from lockprovider.storage_lock.machine import Moment
-from lockprovider.storage_lock.record import LONGEST_S
+from lockprovider.storage_lock.polling import LONGEST_S
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockprovider import Log, LogEntry, Pending
-from lockprovider.storage_lock.commit_log import digest, fits_log, pack, unpack
+from lockprovider.storage_lock.record import digest, fits_log, pack, unpack
 
 EMPTY = zlib.compress(b"")
 

@@ -57,7 +57,7 @@ from lockprovider.settings import HAND_OVER_S
 from lockprovider.storage_lock import combine, committer
 from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.storage_lock.machine import Moment
-from lockprovider.storage_lock.record import LONGEST_S
+from lockprovider.storage_lock.polling import LONGEST_S
 
 SOON_S = PATIENCE_S
 PATIENT = LockSettings(timeout=SOON_S, poll=0.05)

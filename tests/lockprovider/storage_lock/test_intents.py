@@ -10,8 +10,8 @@ from noting import Noting
 from fsspec_cas import Store
 from fsspec_cas.testing import DeliverLate, Faulty, LoseAnswer
 from lockprovider.storage_lock.combine import Intent
-from lockprovider.storage_lock.commit_log import LARGEST, Log, Pending
 from lockprovider.storage_lock.commit_requests import Intents
+from lockprovider.storage_lock.record import LARGEST_ENTRY, Log, Pending
 
 FOLDER = ".hoodie/.locks"
 LOG = Log("log")
@@ -44,7 +44,7 @@ def test_foreign_objects_among_intents_are_ignored(store: Store) -> None:
 
 def test_oversized_object_among_intents_is_not_read(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
-    store.put_if_absent(f"{FOLDER}/intents/log/3.large", bytes(LARGEST + 1)).unwrap()
+    store.put_if_absent(f"{FOLDER}/intents/log/3.large", bytes(LARGEST_ENTRY + 1)).unwrap()
     assert Intents(store, FOLDER).listed(LOG) == (MINE,)
 
 

@@ -39,7 +39,7 @@ from lockprovider.storage_lock.machine import (
     settle_commit,
     step,
 )
-from lockprovider.storage_lock.record import with_waiter, yield_left_s
+from lockprovider.storage_lock.polling import with_waiter, yield_left_s
 
 SETTINGS = LockSettings(validity=100, renew=10)  # so the margin is 10 s
 ME = Me("me", SETTINGS, "host", 7)

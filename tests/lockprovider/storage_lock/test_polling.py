@@ -14,6 +14,7 @@ from lockprovider import Holder, LockRecord
 from lockprovider.settings import GRACE_MS
 from lockprovider.storage_lock.polling import (
     FIRST_S,
+    LONGEST_S,
     Join,
     Observation,
     Pause,
@@ -24,7 +25,6 @@ from lockprovider.storage_lock.polling import (
     next_action,
     next_poll,
 )
-from lockprovider.storage_lock.record import LONGEST_S
 
 draws = st.floats(min_value=0, max_value=1, exclude_max=True)
 paces = st.floats(min_value=0.05, max_value=50)

@@ -15,9 +15,8 @@ from fsspec_cas.outcome import Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
 from lockprovider import Lock, LockError, Pending
 from lockprovider.storage_lock import publisher
-from lockprovider.storage_lock.commit_log import digest
 from lockprovider.storage_lock.publisher import apply, prepare
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, digest
 
 
 @pytest.fixture

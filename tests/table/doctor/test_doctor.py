@@ -18,7 +18,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store
 from lockprovider import LockRecord
-from lockprovider.storage_lock.commit_log import Pending
+from lockprovider.storage_lock.record import Pending
 from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound, TableSpec
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine

@@ -61,7 +61,6 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("combine", "driver", "otel"),
         ("commit_requests", "publisher"),
         ("acquire", "record_writer"),
-        ("member",),
         ("committer",),
         ("client", "lease"),
         ("status",),

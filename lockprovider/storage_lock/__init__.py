@@ -4,7 +4,7 @@
 - `machine`, `driver`: lease protocol
 - `acquire`, `polling`: waiting for the lock
 - `publisher`: fenced publish
-- `combine`, `committer`, `member`: group commit
+- `combine`, `committer`: group commit
 - `lock`, `lease`, `provider`: what users hold
 - `metrics`, `audit`, `status`: observers
 """

@@ -86,14 +86,9 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
     log, slash, rest = name.partition("/")
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
-    if not (
-        slash
-        and dot
-        and stem
-        and position.isdecimal()
-        and int(position) <= LARGEST_NUMBER
-        and len(body) <= LARGEST_ENTRY
-    ):
+    if not (slash and dot and stem and position.isdecimal()):
+        return None
+    if int(position) > LARGEST_NUMBER or len(body) > LARGEST_ENTRY:
         return None
     return Intent(unquote(log), int(position), unquote(stem), body, packed_body)
 

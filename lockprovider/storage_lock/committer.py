@@ -1,4 +1,4 @@
-"""`Committer`: group commit for clients that do not hold the lock.
+"""`Committer`: group commit for clients that do not hold the lock, and `Member`, the steps of its thread.
 
 A lone client writes the record. While another leads, it posts an intent and polls. After a lost write, or without a
 leader, it announces itself.
@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
-from fsspec_cas import CasError, Store, World, check_path
+from fsspec_cas import CasError, InvalidInput, Store, World, check_path
 from fsspec_cas.waiting import Signal, Worker
-from lockprovider.errors import PublishUnknown
+from lockprovider.errors import LockError, NotAcquired, PublishUnknown
+from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.combine import Decider, Hold, Intent, is_over
-from lockprovider.storage_lock.commit_requests import CommitAnswer, CommitRequest, CommitRequests, Intents
+from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void, is_over
+from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests, Intents
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
 from lockprovider.storage_lock.machine import Me
-from lockprovider.storage_lock.member import Member
-from lockprovider.storage_lock.record import Pending, fits_log
+from lockprovider.storage_lock.polling import due_yield_until_ms, others_wait
+from lockprovider.storage_lock.record import LockRecord, Pending, fits_log
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 
 _IDLE_S = 1.0
 _LEFT = 4  # publishes whose leftovers go together
 _AT_EXIT_S = 5.0  # wait at exit for requests
+_RETRY_S = 0.2
+_LEAST_LEADING_S = 0.06
+_LEAST_ROUND_S = 0.005
 
 
 class Committer:
@@ -213,3 +219,360 @@ class Committer:
         thread = self._thread
         if thread is not None:
             thread.join(_AT_EXIT_S)
+
+
+@dataclass
+class _Leading:
+    """Leader's round: its length, its start, and empty rounds in a row."""
+
+    round_s: float
+    began_s: float
+    empty_rounds: int = 0
+    listing_s: float = 0.0
+
+
+class Member:
+    """One client of group commit. Not thread-safe. See `Committer` for `wants_hold` and `throttled`."""
+
+    def __init__(
+        self,
+        store: Store,
+        me: Me,
+        world: World,
+        *,
+        requests: CommitRequests,
+        writer: RecordWriter,
+        wants_hold: Callable[[], bool],
+        throttled: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._me = me
+        self._world = world
+        self._requests = requests
+        self._writer = writer
+        self._applying = writer.applying
+        self._wants_hold = wants_hold
+        self._throttled = throttled
+        self._decider: Decider | None = None
+        self._leading: _Leading | None = None
+
+    def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
+        """Add requests, and learn the records that their callers read.
+
+        Marks the record stale if its log cannot judge a request.
+        """
+        for request, known in requests:
+            self._requests.add(request)
+            if known is not None:
+                self._writer.learn(known)
+            current = self._writer.known
+            log = None if current is None else current.record.log
+            if log is None or log.name != request.intent.log or request.intent.position > log.next:
+                self._writer.stale = True
+
+    def turn(self) -> float | None:
+        """Do one step; return the pause in seconds, None if nothing is left.
+
+        Store and lock errors are retried until deadlines, others end all requests.
+        """
+        try:
+            return self._step()
+        except (CasError, LockError) as error:
+            self._writer.stale, self._leading = True, None
+            for request in self._requests.late():
+                self._give_up(request, error)
+            return _RETRY_S if self._requests else None
+        except Exception as error:  # noqa: BLE001 - the decider's error, for callers
+            self._leading = None
+            for request in self._requests:
+                self._give_up(request, error)
+            return 0.0
+
+    def _step(self) -> float | None:
+        """Read the record if stale, end settled and late requests, do the next act.
+
+        Returns the pause in seconds, None if nothing is left.
+        """
+        writer, requests = self._writer, self._requests
+        if requests and (writer.stale or writer.known is None):
+            writer.look()
+        known = writer.known
+        if known is None:
+            requests.settle(None, ())
+        else:
+            requests.settle(known.record.log, {pending.path for pending in writer.all_pending(known.record)})
+        for request in requests.late():
+            self._give_up(request, self._not_in_time(request))
+        if known is None:  # all requests are void
+            self._leading = None
+            return None
+        return self._do_next(known)
+
+    def _do_next(self, known: KnownRecord) -> float | None:
+        """Do the act that `next_act` chooses (read, post, write, lead, give up).
+
+        Returns the pause in seconds, None if nothing is left.
+        """
+        record, leading = known.record, self._leading
+        undecided = self._requests.undecided(record.log) if leading is None else []
+        situation = self._situation(known, undecided)
+        position = (
+            self._applied_by_others(known) if situation.waiting and not (undecided or situation.applies) else None
+        )
+        situation = replace(situation, others_apply=position is not None)
+        pause_s: float | None = 0.0
+        match combine.next_act(record, situation, self._world.now_ms(), self._me.settings.poll):
+            case combine.Combine() if leading is not None:
+                pause_s = self._round(known, leading, situation)
+            case combine.StepDown():
+                self._leading = None
+            case combine.AwaitOthers() if position is not None:
+                pause_s = self._until_applied_s(known, position)
+            case combine.Wait():
+                pause_s = _RETRY_S
+            case combine.WriteRecord(leads=announced):
+                pause_s = self._straight(known, leads=announced)
+            case combine.Post() if record.log is not None:
+                pause_s = 0.0 if self._requests.post(undecided, record.log) else _RETRY_S
+            case combine.PollAgain(seconds):
+                self._writer.stale = True
+                pause_s = self._next_poll_s(record, seconds)
+            case combine.Free():
+                pause_s = self._free(known)
+            case combine.Rest():
+                pause_s = None
+            case _:
+                pause_s = self._all_hold()
+        return pause_s
+
+    def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Situation:
+        """Collect this client's knowledge besides the record."""
+        record, writer, leads = known.record, self._writer, self._leading is not None
+        # Read first: then what is applied is not among the pending.
+        applies, fails = self._applying.busy, self._applying.failed is not None
+        return combine.Situation(
+            all_pending=writer.all_pending(record),
+            waiting=self._waiting(known, undecided) if self._requests and not leads else None,
+            undecided=bool(undecided),
+            leads=leads,
+            applies=applies,
+            fails=fails,
+            is_stuck=writer.is_stuck(record),
+            is_waited_for=others_wait(record, self._name()),
+            wrote=record.owner == self._me.owner and not writer.stale,
+        )
+
+    def _next_poll_s(self, record: LockRecord, seconds: float) -> float:
+        spread_s = seconds + self._world.random() * min(seconds / 4, self._requests.post_s or seconds)
+        if not self._record_shows_applied:
+            return spread_s
+        return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
+
+    def _applied_by_others(self, known: KnownRecord) -> int | None:
+        """Return the index of this client's first publish among the pending, if another client applies it.
+
+        None otherwise, or if the record will show it soon.
+        """
+        record, now_s = known.record, self._world.monotonic_s()
+        if self._record_shows_applied:
+            return None
+        if record.owner == self._me.owner or now_s - known.seen_s >= record.combiner_ms / 1000:
+            return None
+        stems = tuple(request.intent.stem for request in self._requests)
+        all_pending = self._writer.all_pending(record)
+        return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
+
+    def _until_applied_s(self, known: KnownRecord, position: int) -> float:
+        """Read, once due, whether the publishes up to `position` are applied, and note that.
+
+        Returns the seconds until the next read, 0 if applied.
+        """
+        record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
+        all_pending = self._writer.all_pending(record)
+        unordered = any(request.decider.unordered for request in self._requests)
+        ago_s = max(now_s - known.seen_s, (self._world.now_ms() - record.freed_ms) / 1000)
+        due_s = put_s * (1 if unordered else position + 1) - ago_s
+        if due_s > 0:
+            return due_s
+        before = all_pending[:position] if unordered else ()
+        return 0.0 if self._applying.check_applied(all_pending[position], before) else max(_LEAST_ROUND_S, put_s / 2)
+
+    def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Waiting:
+        now_s = self._world.monotonic_s()
+        posted = all(request.is_stored for request in undecided)
+        age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
+        # The first write decides, the next shows what is applied.
+        writes = 2 if undecided and self._record_shows_applied else 1
+        return combine.Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
+
+    def _name(self) -> str:
+        """Return this process's waiter name; empty if it wants to hold the lock."""
+        return "" if self._wants_hold() else self._me.waiter_name
+
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    def _not_in_time(self, request: CommitRequest) -> NotAcquired:
+        known = self._writer.known
+        owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
+        waited_s = request.deadline_s - request.began_s
+        message = f"{request.intent.stem!r} was not published within {waited_s:g} s; {owner} wrote the lock record last"
+        return NotAcquired(message, owner=owner, valid_until_ms=until_ms)
+
+    def _all_hold(self) -> float:
+        """Withdraw and end all requests with `Hold`, and mark the record stale; returns a pause of 0."""
+        for request in self._requests:
+            self._give_up(request, Hold())
+        self._writer.stale = True
+        return 0.0
+
+    def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
+        """Withdraw a request and end it with `outcome`.
+
+        An error becomes `Void` if an ended log may have decided it; any outcome becomes `PublishUnknown` if the request
+        may be decided.
+        """
+        try:
+            if self._withdraw(request) and isinstance(outcome, BaseException):
+                outcome = Void()
+        except (CasError, LockError) as error:
+            unknown = PublishUnknown(f"{request.intent.stem!r} may have been published: {error}")
+            unknown.__cause__ = error
+            self._requests.end(request, unknown)
+        else:
+            self._requests.end(request, outcome)
+
+    def _withdraw(self, request: CommitRequest) -> bool:
+        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have decided it.
+
+        After `PublishUnknown` or `CasError` it may be decided.
+        """
+        if request.posted:
+            self._requests.intents.withdraw(request.intent)
+        may_be_decided = request.posted or self._writer.in_doubt
+        if may_be_decided:
+            self._writer.move_on()
+        known = self._writer.known
+        outcome = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
+        if isinstance(outcome, Decided):
+            raise PublishUnknown(f"the publish of {outcome.path!r} was decided; the next writer of the lock applies it")
+        return may_be_decided and isinstance(outcome, Void)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _straight(self, known: KnownRecord, *, leads: bool) -> float:
+        """Write the record with own publishes, unless too soon; returns the pause in seconds.
+
+        With `leads`, a won write makes this client leader.
+        """
+        writer = self._writer
+        if pause_s := self._paced_s(known):
+            return pause_s
+        batch = self._choose_batch(known)
+        began_s = self._world.monotonic_s()
+        if not batch and not known.record.all_pending:
+            return 0.0
+        round_s = max(2 * writer.put_s, self._pace_s)
+        if writer.put(known, batch, leading_s=_announced_s(round_s) if leads else 0.0):
+            self._leading = _Leading(round_s, began_s) if leads else None
+            return 0.0 if self._applying.failed is None else _RETRY_S
+        return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
+
+    def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
+        """Lead one round: list intents, then write the record, wait or step down.
+
+        Sleeps to keep the store's pace; returns the pause in seconds.
+        """
+        writer, record = self._writer, known.record
+        assert record.log is not None  # noqa: S101 - a leader has a log
+        if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
+            return pause_s
+        batch: tuple[Pending, ...] = ()
+        yield_until_ms = due_yield_until_ms(record, self._world.now_ms())
+        if len(situation.all_pending) < combine.MOST_PENDING and not yield_until_ms:
+            sample = b"" if self._decider is None else self._decider.sample
+            listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
+            listing_s = self._world.monotonic_s()
+            batch = self._choose_batch(known, listed.result)
+            leading.listing_s = self._world.monotonic_s() - listing_s
+        now_s = self._world.monotonic_s()
+        is_due = now_s - known.seen_s > leading.round_s
+        match combine.after_listing(
+            record, situation, batch, yields=bool(yield_until_ms), is_due=is_due, empty_rounds=leading.empty_rounds
+        ):
+            case combine.StepDown(frees):
+                self._leading = None
+                if frees:
+                    writer.put(known, (), leading_s=0.0, yield_until_ms=yield_until_ms)
+                return 0.0
+            case combine.Wait():
+                return max(_LEAST_ROUND_S, leading.round_s / 2)
+            case combine.WriteRecord():
+                leading.empty_rounds = 0 if batch or record.all_pending else leading.empty_rounds + 1
+                leading.round_s += (max(_LEAST_ROUND_S, now_s - leading.began_s) - leading.round_s) / SMOOTHING
+                leading.began_s = now_s
+                self._world.sleep(self._paced_s(known))
+                if not writer.put(known, batch, leading_s=_announced_s(leading.round_s)):
+                    self._leading = None
+                return 0.0
+
+    def _free(self, known: KnownRecord) -> float | None:
+        """Write the record once more, to show foreign clients that nothing is pending.
+
+        Returns None, or the pause if it is too soon.
+        """
+        if pause_s := self._paced_s(known):
+            return pause_s
+        self._writer.put(known, (), leading_s=0.0)
+        return None
+
+    @property
+    def _record_shows_applied(self) -> bool:
+        """Whether the record is written so often that it soon shows what is applied."""
+        return self._store.capabilities.writes_per_s is None
+
+    @property
+    def _pace_s(self) -> float:
+        """Least seconds between writes of the record, once the store has throttled; else 0."""
+        return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
+
+    def _paced_s(self, known: KnownRecord) -> float:
+        return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
+
+    def _choose_batch(
+        self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
+    ) -> tuple[Pending, ...]:
+        """Refresh the decider and return the publishes for the next write; end own requests that cannot be decided.
+
+        `listed` returns other clients' intents.
+        """
+        record = known.record
+        assert record.log is not None  # noqa: S101 - only such records are written
+        own = [request.intent for request in self._requests]
+        decider = self._decider = next((request.decider for request in self._requests), self._decider)
+        assert decider is not None  # noqa: S101 - leaders had a request
+        decider.refresh(known.seen_s)
+        self._applying.unordered = decider.unordered
+        intents = [*own, *(intent for intent in listed() if intent not in own)]
+        now_ms = self._world.now_ms()
+        batch = combine.choose(record.log, self._writer.all_pending(record), intents, decider, now_ms)
+        for request in self._requests.undecided(record.log):
+            if any(pending.path.startswith(request.intent.stem) for pending in batch):
+                continue
+            try:
+                pending = decider.pending(request.intent, record.log, now_ms)
+            except InvalidInput as error:  # a path that no store can have
+                self._give_up(request, error)
+                continue
+            if pending is None:
+                # Its writer must read anew. A posted intent's name is used up.
+                self._give_up(request, Hold() if request.posted else Void())
+            elif not fits_log(pending):  # while pending it would block all writers
+                self._give_up(request, Hold())
+            elif not pending.path.startswith(request.intent.stem):
+                message = f"the path {pending.path!r} must begin with {request.intent.stem!r}, the stem of its intent"
+                self._give_up(request, InvalidInput(message))
+        return batch
+
+
+def _announced_s(round_s: float) -> float:
+    return max(_LEAST_LEADING_S, combine.LEADER_ROUNDS * round_s)

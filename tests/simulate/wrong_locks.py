@@ -17,7 +17,7 @@ from fsspec_cas.outcome import Write
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
 from lockprovider.storage_lock import combine, machine, publisher
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn
-from lockprovider.storage_lock.member import Member
+from lockprovider.storage_lock.committer import Member
 from lockprovider.storage_lock.record_writer import RecordWriter
 from simulate.histories import START_S, History
 from simulate.network import Network

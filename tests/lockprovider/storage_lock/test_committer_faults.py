@@ -17,7 +17,7 @@ from fsspec_cas.answer import NoAnswer
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Decided, Hold, Intent, Lock, LockSettings, Void
-from lockprovider.storage_lock.member import _Leading
+from lockprovider.storage_lock.committer import _Leading
 
 PATIENT = LockSettings(timeout=PATIENCE_S, poll=0.05)
 

@@ -257,7 +257,7 @@ def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> No
             raise _not_acquired(client.where, queue.refusal(client.owner), world)
         began_s = world.monotonic_s()
         _Acquisition(client, queue, world, wish).until_held()
-        queue.note_held(client.held, client.known, world.monotonic_s() - began_s)
+        queue.note_held(client.driver.held, client.known, world.monotonic_s() - began_s)
     finally:
         turn.leave()
 

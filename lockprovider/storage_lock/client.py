@@ -23,7 +23,6 @@ from lockprovider.storage_lock.machine import (
     Apply,
     Busy,
     Checking,
-    Ended,
     Held,
     Idle,
     Look,
@@ -92,6 +91,7 @@ class Client:
         self.turn = Fifo()
         host, name, program = map(storable, (socket.gethostname(), user(), command()))
         self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
+        self.owner = self.me.owner
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
         self._store = store
         asked_for_patience, metrics = Signal(), self.metrics
@@ -118,11 +118,6 @@ class Client:
             audit=audit,
         )
         self._took_s = 0.0
-
-    @property
-    def owner(self) -> str:
-        """UUID of this client in the lock record."""
-        return self.me.owner
 
     @property
     def lease(self) -> Lease | None:
@@ -204,7 +199,10 @@ class Client:
                 if isinstance(answer, Apply):  # no heartbeat runs yet
                     self.publisher.roll_forward(answer)
             except BaseException:
-                self._back_out()
+                if isinstance(driver.state, Rolling):  # others need not wait for a lapse
+                    with contextlib.suppress(CasError, LockError):
+                        self.give_back()
+                driver.state = Idle()
                 raise
         return not isinstance(answer, Busy)
 
@@ -212,15 +210,6 @@ class Client:
         """Note the time of the successful take, and forget the earlier lease's commits."""
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
-
-    def _back_out(self) -> None:
-        """Set the machine to `Idle` after a failed take.
-
-        If its pending publishes could not be applied, it first releases the lock, ignoring errors.
-        """
-        if isinstance(self.driver.state, Rolling):
-            self.release_quietly()  # others need not wait for a lapse
-        self.driver.state = Idle()
 
     def end(self, turn: FifoTurn | None) -> None:
         """Forget the lease of this turn, and leave the turn as `leave` does; None: done before."""
@@ -241,7 +230,7 @@ class Client:
         Store and lock errors are ignored; the lease then lapses.
         """
         with contextlib.suppress(CasError, LockError):
-            if self.held() is None:
+            if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
                 latest, _ = self.look(wish)
                 if latest is None or latest.record.owner != self.owner or latest.record.is_free:
@@ -255,25 +244,15 @@ class Client:
         It gets what this client released and read.
         """
         state = self.driver.state
-        self.queue.note_freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
+        self.queue.note_freed(self.driver.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- calls of a lease and its heartbeat (`lease`)
 
-    def held(self) -> Held | None:
-        """Return this client's lease, as far as it knows, without waiting."""
-        return self.driver.held()
-
-    def tick(self) -> Ended | None:
-        """Return how the lease has lapsed by now, or None; sends no request.
-
-        Marks the machine `Lost` unless a step or write is under way.
-        """
-        return self.driver.tick()
-
-    def note_end(self, *, held: bool) -> None:
-        """Write to the audit, if any, that the lock was released (`held`) or lost."""
+    def note_loss(self) -> None:
+        """Write to the audit, if any, that the lock was lost, and wake the next client of this process."""
         if self._audit is not None:
-            self._audit.ended(self.world.now_ms(), held=held)
+            self._audit.ended(self.world.now_ms(), held=False)
+        self.free_queue()
 
     def renew(self) -> Answer:
         """Write the record to prolong the lease, or read it to settle an unanswered write.
@@ -316,20 +295,15 @@ class Client:
         if self._audit is not None:
             self._audit.ended(at_ms, held=released)
 
-    def release_quietly(self) -> None:
-        """Release the lock as `give_back` does, ignoring store and lock errors."""
-        with contextlib.suppress(CasError, LockError):
-            self.give_back()
-
     def wait_for_late(self) -> None:
         """Sleep until no client can apply an earlier lease's publish.
 
         First renews the lease until its record names no publish. Errors pass.
         """
-        lease, held = self.lease, self.held()
+        lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # else a client that takes over applies it again
-            held = self.held()
+            held = self.driver.held()
         if held is not None and held.record.pending_until_ms:
             late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release preceded the take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))

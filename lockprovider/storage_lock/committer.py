@@ -39,7 +39,7 @@ class Committer:
     """One client of group commit, with a thread while there are requests. Thread-safe.
 
     `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store ever throttled
-    a request for the record.
+    a request for the record. `resting`: set while all requests are done and applied.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Committer:
         self._intents = Intents(store, path.rpartition("/")[0])
         self._wake = Signal()
         self._guard = threading.Lock()
-        self._rest = Signal()
-        self._rest.set()
+        self.resting = Signal()
+        self.resting.set()
         self._new: list[tuple[CommitRequest, KnownRecord | None]] = []
         self._thread: threading.Thread | None = None
         self._exiting = False
@@ -113,7 +113,7 @@ class Committer:
                     self._thread = Worker(self._serve, "group-commit")
                     self._thread.start()  # if it fails, no request was added
                     atexit.register(self._at_exit)
-                self._rest.clear()
+                self.resting.clear()
                 self._new.append((request, known))
                 is_wanted = True
             self._wake.set()
@@ -140,10 +140,6 @@ class Committer:
             waits = self._thread is not None and self._store.is_remote and len(self._left) < _LEFT
         if not waits:
             self._store.in_background(self._remove_left)
-
-    def rest(self, timeout_s: float) -> None:
-        """Wait until all requests are done and applied, at most `timeout_s` seconds."""
-        self._rest.wait(timeout_s)
 
     def sweep(self) -> int:
         """List the intents of all logs, read the record, and delete those that no write can decide.
@@ -178,7 +174,7 @@ class Committer:
         except BaseException as error:
             with self._guard:
                 self._thread, requests, self._new = None, self._new, []
-                self._rest.set()
+                self.resting.set()
                 self._member.take(requests)
                 for request in self._requests:
                     message = f"{request.intent.stem!r} may have been published: {error!r}"
@@ -199,7 +195,7 @@ class Committer:
         with self._guard:
             if self._new:
                 return False
-            self._rest.set()
+            self.resting.set()
         if not self._exiting:
             self._wake.wait(_IDLE_S)
             self._wake.clear()

@@ -27,7 +27,7 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.storage_lock.client import Client, add_details
-from lockprovider.storage_lock.machine import Done, Ended, Verdict
+from lockprovider.storage_lock.machine import Done, Ended
 from lockprovider.storage_lock.publisher import must_match
 from lockprovider.storage_lock.record import LockRecord, Pending
 
@@ -78,7 +78,7 @@ class Lease:
 
         `start` begins its heartbeat.
         """
-        held = client.held()
+        held = client.driver.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
         self.owner = client.owner
@@ -110,7 +110,7 @@ class Lease:
     @property
     def record(self) -> LockRecord:
         """The lock record as this lease last wrote it, or read it with new waiters; may raise `LeaseLost`."""
-        held = None if self._closed else self._client.held()
+        held = None if self.released else self._client.driver.held()
         if held is None:
             raise self._lost(self._ended or _RELEASED)
         return held.record
@@ -118,7 +118,7 @@ class Lease:
     @property
     def deadline_s(self) -> float:
         """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
-        held = self._client.held()
+        held = self._client.driver.held()
         return 0.0 if held is None else held.deadline_s
 
     def check(self) -> None:
@@ -139,7 +139,7 @@ class Lease:
             raise self._lost(self._ended or _RELEASED)
         if self.turn is None:
             raise self._lost(_RELEASED)
-        if self._client.held() is None:
+        if self._client.driver.held() is None:
             raise self._lost(_RELEASING)
 
     @overload
@@ -171,7 +171,7 @@ class Lease:
         >>> lease.publish(staged)
         """
         publisher = self._client.publisher
-        if self._closed:
+        if self.released:
             self.check()  # raises; nothing is staged
         if isinstance(path, Pending):
             at_hand = path.data if data is None else data
@@ -207,10 +207,6 @@ class Lease:
             if self._lapsed():
                 self.check()  # raises the real reason
             raise
-        self._must_be_committed(verdict, pending)
-
-    def _must_be_committed(self, verdict: Verdict, pending: Pending) -> None:
-        """Raise `LeaseLost` or `PublishUnknown` unless the publish of the ended lease is committed and applied."""
         match verdict:
             case "apply":  # applying could restore what a later holder removed
                 raise PublishUnknown(
@@ -225,9 +221,9 @@ class Lease:
 
     def _over(self) -> Ended | None:
         """Return how the lease has ended, or None, without request and callback."""
-        if self._closed:  # another thread releases, and waits for this publish
+        if self.released:  # another thread releases, and waits for this publish
             return _RELEASED
-        return self._ended or self._client.tick()
+        return self._ended or self._client.driver.tick()
 
     def renew(self) -> bool:
         """Prolong the lease now, and apply decided publishes that are left.
@@ -238,13 +234,13 @@ class Lease:
         >>> lease.renew()
         True
         """
-        if self._closed:
+        if self.released:
             return False
         answer = None
         try:
             answer = self._client.renew()
         finally:  # it lapses even if the store is out of reach
-            self._learn(answer if isinstance(answer, Ended) else self._client.tick())
+            self._learn(answer if isinstance(answer, Ended) else self._client.driver.tick())
         return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:
@@ -259,7 +255,7 @@ class Lease:
         >>> lock.locked()
         False
         """
-        if self._closed:
+        if self.released:
             return
         if self._depth > 1:
             self._depth -= 1
@@ -333,7 +329,7 @@ class Lease:
         atexit.register(self._at_exit)
 
     def __repr__(self) -> str:
-        state = "released" if self._closed else "lost" if self.lost.is_set() else "held"
+        state = "released" if self.released else "lost" if self.lost.is_set() else "held"
         return f"<Lease on {self._client.where!r}, epoch {self.epoch}, {state}>"
 
     def __enter__(self) -> Lease:
@@ -351,17 +347,12 @@ class Lease:
     @property
     def released(self) -> bool:
         """Whether the lease was released, or belongs to another process."""
-        return self._closed
-
-    @property
-    def _closed(self) -> bool:
-        """Whether `released`: then its machine must not be used."""
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
         """Return whether the lease is lost; first notes a lapse, which calls the callbacks. Sends no request."""
-        if not self._closed:
-            self._learn(self._client.tick())
+        if not self.released:
+            self._learn(self._client.driver.tick())
         return self.lost.is_set()
 
     def _lost(self, ended: Ended) -> LeaseLost:
@@ -380,8 +371,7 @@ class Lease:
             self._ended = ended
             self.lost.set()
             _LOG.info("%s", self._lost(ended))
-            self._client.note_end(held=False)
-            self._client.free_queue()
+            self._client.note_loss()
         for call in [*self._on_lost]:
             call(self._lost(ended))
 

@@ -140,9 +140,9 @@ class Lock:
         ...     lease.check()
         >>> lock.acquire(blocking=False).release()
         """
-        self._held = self._wait(
-            wait_s(_at_most(timeout, blocking=blocking), self.settings.timeout), keeps_log=keeps_log
-        )
+        if timeout and not blocking:
+            raise InvalidSettings(f"blocking=False does not wait, but timeout={timeout!r} does: give only one of them")
+        self._held = self._wait(wait_s(timeout if blocking else 0.0, self.settings.timeout), keeps_log=keeps_log)
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
@@ -162,38 +162,24 @@ class Lock:
 
             turn = FifoTurn(client.turn)
             try:
-                self._must_come(turn, left_s())
+                if not turn.wait(left_s()):
+                    message = f"another thread of this process holds {client.where!r}"
+                    raise NotAcquired(message, owner=client.owner)  # noqa: TRY301 - the turn is left below
                 self.require_safe_store(left_s())
                 # Before a commit has freed the lock, a take would wait for the commit's late writers.
-                client.committer.rest(min(_FREED_S, left_s()))
+                client.committer.resting.wait(min(_FREED_S, left_s()))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.begin_lease()
-                return self._begin(client, turn)
+                lease = Lease(client, self._on_lost, turn, self._acquiring_thread())
+                lease.start()
+                client.lease = lease
             except BaseException as error:
                 if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:
                     with ends_with(Signal()):  # a cancelled task does not wait for this
                         client.give_up()
                 client.leave(turn)
                 raise
-
-    def _must_come(self, turn: FifoTurn, timeout_s: float) -> None:
-        """Wait for this thread's turn in its client; raise `NotAcquired` after the timeout."""
-        if not turn.wait(timeout_s):
-            raise NotAcquired(f"another thread of this process holds {self._client.where!r}", owner=self.owner)
-
-    def _begin(self, client: Client, turn: FifoTurn) -> Lease:
-        """Start the lease of the taken lock, with its heartbeat, and note it in the client.
-
-        If that fails, it releases the lock and raises.
-        """
-        lease = Lease(client, self._on_lost, turn, self._acquiring_thread())
-        try:
-            lease.start()
-        except BaseException:
-            client.release_quietly()
-            raise
-        client.lease = lease
-        return lease
+            return lease
 
     def _acquiring_thread(self) -> threading.Thread:
         """Return the thread that owns a new lease, which ends with it."""
@@ -366,11 +352,3 @@ class Lock:
         ...     lock.wait_for_late()  # now what was published before may be removed
         """
         self._of_this_process().wait_for_late()
-
-
-def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
-    if blocking:
-        return timeout
-    if timeout:
-        raise InvalidSettings(f"blocking=False does not wait, but timeout={timeout!r} does: give only one of them")
-    return 0.0

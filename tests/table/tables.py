@@ -57,7 +57,7 @@ def _compaction_plan(table: Table, begin: str, *_: object) -> Any:
 
 def removed(table: Table, below: str = "") -> None:
     """Its folder, or one in it, is gone: not before the freeing of its lock, for which nobody waits, is over."""
-    table.lock._client.committer.rest(PATIENCE_S)
+    table.lock._client.committer.resting.wait(PATIENCE_S)
     shutil.rmtree(Path(table.url) / below)
 
 

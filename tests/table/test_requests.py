@@ -91,7 +91,7 @@ def test_append_into_many_partitions_takes_two_writes_per_file(tmp_path: Path) -
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     many = [(20 * part + n, f"p{part:02d}", n) for part in range(30) for n in range(20)]
     table.append(rows(*many))
-    table.lock._client.committer.rest(PATIENCE_S)  # the freeing, which nobody waits for
+    table.lock._client.committer.resting.wait(PATIENCE_S)  # the freeing, which nobody waits for
     assert {name: asked.names.count(name) for name in ("put marker", "put metafile", "put data")} == {
         "put marker": 2,
         "put metafile": 30,

@@ -113,7 +113,7 @@ def commit_without_the_lock(table: Table, *triples: tuple[int, str, int]) -> Non
     shutil.copytree(table.url, copy)
     changed = Table.open(copy, settings=SELDOM)
     upsert(changed, *triples)
-    changed.lock._client.committer.rest(PATIENCE_S)
+    changed.lock._client.committer.resting.wait(PATIENCE_S)
     shutil.copytree(copy, table.url, dirs_exist_ok=True, ignore=shutil.ignore_patterns("table_lock.json"))
     shutil.rmtree(copy)
 

@@ -136,11 +136,9 @@ IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio"
 
 # Services know each other through `plans` alone, but for these.
 SERVICES = {
-    "clean": {"restore"},
-    "plans": {"listing"},
-    "restore": {"archive_files", "metadata_table"},
-    "rollback": {"listing", "restore"},
     "archive": {"archive_files", "rollback"},
+    "clean": {"archive_files"},
+    "rollback": {"archive_files", "clean", "metadata_table"},
 }
 
 

@@ -30,10 +30,10 @@ from lockprovider.table.read.scan import Where
 from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
-from lockprovider.table.services import archive, clean, metadata_table, restore, rollback, share
+from lockprovider.table.services import archive, clean, metadata_table, rollback, share
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
-from lockprovider.table.services.restore import RestoreResult
+from lockprovider.table.services.rollback import RestoreResult
 from lockprovider.table.settings import TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
@@ -657,7 +657,7 @@ class Table(TableContext):
         >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
         (True, 2, ())
         """
-        return restore.create_savepoint(self, version, user=user, comment=comment)[0]
+        return clean.create_savepoint(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
         """List all savepoints by the begin time of their commit, oldest first.
@@ -669,7 +669,7 @@ class Table(TableContext):
         >>> table.savepoints()[instant].comment
         'before the migration'
         """
-        return restore.savepoints(self, self.timeline())
+        return clean.savepoints(self, self.timeline())
 
     def delete_savepoint(self, version: TableVersion) -> bool:
         """Delete a commit's savepoint, so that its files may be cleaned; returns False if it has none. Safe to repeat.
@@ -680,7 +680,7 @@ class Table(TableContext):
         >>> table.delete_savepoint(table.savepoint())
         True
         """
-        return restore.delete_savepoint(self, version)
+        return clean.delete_savepoint(self, version)
 
     def restore(self, version: TableVersion) -> RestoreResult:
         """Undo every commit that completed after `version`; the result lists them. Safe to repeat.
@@ -700,7 +700,7 @@ class Table(TableContext):
         >>> table.restore(before).taken_back == (done.instant,), table.count()
         (True, 2)
         """
-        return restore.restore(self, version)
+        return rollback.restore(self, version)
 
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
         """Record in the properties that a JVM writer made buckets, or that an empty table shall have them.

@@ -1,6 +1,8 @@
-"""Clean: plan under the lock, then delete, the files that no reader within the retention needs.
+"""Clean: plan under the lock, then delete, the files that no reader within the retention needs; and savepoints.
 
-Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`.
+A savepoint keeps a commit's files from being cleaned.
+
+Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`, `SavepointActionExecutor`, `SavepointHelpers`.
 """
 
 from __future__ import annotations
@@ -10,22 +12,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import META, checked_path, heartbeat_path, join
+from lockprovider.table.errors import HistoryGone
+from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import META, TIMELINE, checked_path, heartbeat_path, join, names_by_partition
 from lockprovider.table.format.metadata_table import removed_files
 from lockprovider.table.format.service_metadata import (
     CleanPlan,
+    Savepoint,
     decode_clean_plan,
+    decode_savepoint,
     encode_clean,
     encode_clean_plan,
+    encode_savepoint,
 )
-from lockprovider.table.services import plans
-from lockprovider.table.services.restore import savepoints
+from lockprovider.table.services import archive_files, plans
 from lockprovider.table.settings import check_retention
+from lockprovider.table.state.as_of import reached, snapshot_at
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.retention import Policy, removable
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import replaced_groups
+from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
+from lockprovider.table.timeline.view import AsOf, replaced_groups
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -49,7 +56,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
-        plan = plan_clean(table, policy, *_list_paths_and_timeline(table), table.clock.store_ms())
+        plan, _ = _plan(table, policy)
         return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
     writable_config(table)
     finished = finish_dead_cleans(table)
@@ -65,8 +72,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
     None: nothing to remove, or another is pending.
     """
     with table.locked() as lease:
-        paths, timeline = _list_paths_and_timeline(table)
-        plan = plan_clean(table, policy, paths, timeline, table.clock.store_ms())
+        plan, timeline = _plan(table, policy)
         if timeline.pending(Action.CLEAN) or not plan.files:
             return None
         begin = alive.enter_context(plans.claim_with_heartbeat(table, timeline))
@@ -84,23 +90,15 @@ def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
         return ()
     with plans.claim_with_heartbeat(table, timeline):
         dead = plans.dead_plans(table, timeline, Action.CLEAN)
-        done = (_carry_out(table, begin, read_clean_plan(table, begin)) for begin in dead)
+        stored = ((begin, *plans.read_requested(table, begin, Action.CLEAN)) for begin in dead)
+        done = (_carry_out(table, begin, decode_clean_plan(data, name)) for begin, data, name in stored)
         return tuple(result for result in done if result is not None)
 
 
-def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
-    """Read the plan of an uncompleted clean; may raise `Corrupt`."""
-    return decode_clean_plan(*plans.read_requested(table, begin, Action.CLEAN))
-
-
-def plan_clean(
-    table: TableContext, policy: Policy, paths: tuple[str, ...], timeline: Timeline, now_ms: int
-) -> CleanPlan:
-    """Plan which files a clean removes; reads savepoints and commits.
-
-    List `paths` before `timeline`. A policy that keeps nothing raises `InvalidSettings`.
-    """
-    check_retention(policy)
+def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
+    """List files, timeline, savepoints and commits; return which files a clean removes, and the timeline."""
+    paths = tuple(entry.path for entry in table.data_files())  # First: a file without an instant never gets one.
+    timeline, now_ms = table.listed_timeline(), table.clock.store_ms()
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
     removals = removable(
         policy,
@@ -114,13 +112,7 @@ def plan_clean(
     )
     last = max((instant.begin for instant in timeline.writes), default="")
     earliest = None if removals.earliest is None else (removals.earliest.begin, removals.earliest.action.value)
-    return CleanPlan(policy.name, removals.files, earliest, last, tuple(sorted(saved)))
-
-
-def _list_paths_and_timeline(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
-    """List files, then the timeline: a file without an instant never gets one."""
-    paths = tuple(entry.path for entry in table.data_files())
-    return paths, table.listed_timeline()
+    return CleanPlan(policy.name, removals.files, earliest, last, tuple(sorted(saved))), timeline
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
@@ -143,3 +135,79 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
     table.store.delete(heartbeat_path(begin))
     table.report("cleaned", begin, files=len(plan.paths))
     return CleanResult(begin, completion, plan.policy, plan.files)
+
+
+# -- savepoints --------------------------------------------------------------------------------------------------------
+
+
+def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
+    """Read all savepoints by the begin time of their commit, oldest first; one deleted since `timeline` is empty.
+
+    May raise `Corrupt`.
+    """
+    completed = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
+    saved = sorted(completed, key=lambda i: i.begin)
+    contents = ((i, table.store.read_or_none(f"{TIMELINE}/{i.file_name}")) for i in saved)
+    return {
+        i.begin: Savepoint("", 0, "", {}) if content is None else decode_savepoint(content.data, i.file_name)
+        for i, content in contents
+    }
+
+
+def create_savepoint(
+    table: TableContext, version: TableVersion | None, *, user: str, comment: str
+) -> tuple[str, Savepoint]:
+    """Store a savepoint under the lock, or return the existing one unchanged; see `Table.savepoint`.
+
+    First finishes a dead archival. The savepoint lists all files that readers of the commit need.
+    """
+    writable_config(table)
+    with table.lock.acquire() as lease:
+        archive_files.finish_removal(table, lease)
+        timeline = table.listed_timeline()
+        target = commit_of(timeline, version, reached(table))
+        existing = savepoints(table, timeline).get(target.begin)
+        if existing is not None:
+            return target.begin, existing
+        names = names_by_partition(sorted(files_needed_by(table, timeline, target)))
+        savepoint = Savepoint(user, table.world.now_ms(), comment, names)
+        inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
+        table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
+        plans.complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(savepoint))
+    table.report("savepoint", target.begin)
+    return target.begin, savepoint
+
+
+def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
+    """Delete a commit's savepoint under the lock; return False if it has none.
+
+    `version` may be the savepoint's begin time. Unknown commits raise `HistoryGone`.
+    """
+    refuse_none(version)
+    with table.lock.acquire():
+        timeline = table.listed_timeline()
+        saved = [i for i in timeline.instants if i.action is Action.SAVEPOINT]
+        is_begin = any(i.begin == version for i in saved)
+        begin = version if is_begin else commit_of(timeline, version, reached(table)).begin
+        states = [i for i in saved if i.begin == begin]
+        for state in sorted(states, key=lambda i: not i.is_completed):
+            table.store.delete(f"{TIMELINE}/{state.file_name}")
+    return bool(states)
+
+
+def files_needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
+    """Return the paths that a read as of `target` needs, under the lock.
+
+    Raises `HistoryGone` if some were cleaned, or a planned clean removes them.
+    """
+    by_completion = snapshot_at(table, timeline, AsOf(target.completion or "")).slices
+    by_begin = snapshot_at(table, timeline, AsOf(target.begin, "begin")).slices
+    needed = frozenset(path for slice_ in (*by_completion, *by_begin) for path in slice_.paths)
+    requested = (plans.read_requested(table, begin, Action.CLEAN) for begin in timeline.pending(Action.CLEAN))
+    planned = needed & {path for data, name in requested for path in decode_clean_plan(data, name).paths}
+    if planned:
+        raise HistoryGone(
+            f"commit {target.begin} needs {len(planned)} files that a planned clean is about to remove, "
+            f"such as {min(planned)!r}; choose a later commit"
+        )
+    return needed

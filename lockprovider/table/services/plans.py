@@ -1,8 +1,10 @@
-"""Shared steps of table services: a begin time with a heartbeat, and plan and completion under the lock.
+"""Shared steps of table services: a begin time with a heartbeat, plan and completion under the lock.
 
-Each step must be safe to repeat: any process may carry out a dead executor's plan.
+A metadata table's listing of files changes together with the completion. Each step must be safe to repeat: any process
+may carry out a dead executor's plan.
 
-Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
+Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`, `HoodieBackedTableMetadataWriter`,
+`BaseHoodieWriteClient.commitStats`.
 """
 
 from __future__ import annotations
@@ -10,20 +12,30 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fsspec_cas import CasError
-from lockprovider import Lease
+from fsspec_cas import AlreadyExists, CasError
+from lockprovider import Lease, Pending
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import PROPERTIES, TIMELINE, data_files_in, heartbeat_path, markers_dir
+from lockprovider.table.format.layout import (
+    METADATA_TABLE,
+    PROPERTIES,
+    TIMELINE,
+    data_files_in,
+    heartbeat_path,
+    hfile_at,
+    markers_dir,
+)
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
-from lockprovider.table.format.metadata_table import FilesRecord, written_files
+from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
-from lockprovider.table.services import listing
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats
-from lockprovider.table.state.parallel import files_below
+from lockprovider.table.state.knowledge import ListingState
+from lockprovider.table.state.metadata_table import compacted_at, own_schema, own_slices, own_timeline, uncompacted
+from lockprovider.table.state.parallel import concurrently, files_below
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.retention import KeepHours, Policy
 from lockprovider.table.timeline.timeline import Timeline
@@ -92,7 +104,7 @@ def complete(
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
     if listed:
-        first, completion = listing.begin_listing(table, lease, begin, listed, timeline, again=True)
+        first, completion = begin_listing(table, lease, begin, listed, timeline, again=True)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion
@@ -155,7 +167,7 @@ def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -
     The requested state outlasts the files. `LeaseLost`: nothing deleted.
     """
     lease.check()
-    listing.unlist(table, begin)
+    unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
     remove_files(table, begin, files_by_begin(table).get(begin, ()))
     table.store.delete(state_path(begin, action, InstantState.REQUESTED))
@@ -214,3 +226,73 @@ def silent_begins(table: TableContext) -> tuple[str, ...]:
     """
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
+
+
+# -- the listing of files in the metadata table ------------------------------------------------------------------------
+
+
+def begin_listing(
+    table: TableContext,
+    lease: Lease,
+    begin: str,
+    records: Iterable[FilesRecord],
+    timeline: Timeline,
+    *,
+    again: bool = False,
+) -> tuple[Pending, str]:
+    """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
+
+    Returns its completion, to be published `first`, and the completion time of the table's instant. `timeline`: listed
+    under this lease. `again`: first remove what a dead writer left. The instant's rollback removes these files, too.
+
+    Raises:
+        Aborted: an earlier try left the instant here, or its writer was taken for dead.
+    """
+    log, now_ms = lease.record.log, table.clock.now_ms()
+    own, cached = None, table.knowledge.listing
+    if again or log is None or cached.log != log.name:
+        own = own_timeline(table.store)
+        compacted = compacted_at(own)
+        schema = cached.schema if cached.compacted == compacted else ""
+        schema = schema or own_schema(table.store, own_slices(table.store, own))
+        cached = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
+    commit = ListingCommit.of(begin, records, cached.schema)
+    table.knowledge.listing = replace(cached, logs=cached.logs + 1)
+    # Instants added to the listing since then are older than `timeline`.
+    latest = "" if own is None else own.latest_time
+    completion = timeline.next_time(now_ms, max(commit.begin, latest))
+    former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
+    if again and former:
+        unlist(table, commit.begin)
+    requested, inflight = commit.path(InstantState.REQUESTED), commit.path(InstantState.INFLIGHT)
+    puts = [(inflight, b""), (commit.log_path, commit.log)]
+    try:
+        _create(table, requested, b"")  # This goes first: a JVM writer finds and removes the others by it.
+        concurrently(table.store, [partial(_create, table, path, data) for path, data in puts])
+    except AlreadyExists as error:
+        message = f"instant {commit.begin} is already in the metadata table, from an earlier try; begin again"
+        raise Aborted(message) from error
+    return Pending.of_bytes(commit.path(InstantState.COMPLETED, completion), commit.completed), after(completion)
+
+
+def _create(table: TableContext, path: str, data: bytes) -> None:
+    table.store.put_if_absent(path, data, create_once=True).unwrap()
+
+
+def unlist(table: TableContext, begin: str) -> None:
+    """Remove a pending or removed instant from the metadata table, if it has one. Safe to repeat.
+
+    Call it under the lock, before the pending states leave the table: after that, readers count the instant as
+    completed. If the caller dies halfway, the instant stays pending.
+    """
+    if not table.config().named_metadata:
+        return
+    states = [i for i in own_timeline(table.store).instants if i.begin == begin and i.changes_rows]
+    for instant in (i for i in states if i.is_completed):
+        table.store.delete(OWN_TIMELINE + instant.file_name)
+    root = f"{METADATA_TABLE}/"
+    paths = [entry.path for entry in table.store.list(root)] if states else []
+    files = ((path, hfile_at(path.removeprefix(root))) for path in paths)
+    table.store.delete_all([path for path, file in files if file is not None and file[1].begin == begin])
+    for name in sorted(i.file_name for i in states if not i.is_completed):  # The inflight state sorts first.
+        table.store.delete(OWN_TIMELINE + name)

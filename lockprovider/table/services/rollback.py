@@ -1,12 +1,17 @@
-"""Rollback of pending instants of this writer or of dead ones; and the sweep of other leftovers.
+"""Rollback of pending instants of this writer or of dead ones, restore to a commit, and the sweep of other leftovers.
 
-Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes.
+A dead writer's write is rolled back, its rollback or restore finished. A clustering that it was to run itself is
+removed; one scheduled for other processes stays.
+
+Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes; `RestorePlanActionExecutor`,
+`CopyOnWriteRestoreActionExecutor`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, ObjectNotFound
@@ -15,16 +20,28 @@ from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
 from lockprovider.table.format.metadata import Victim, decode_rollback_plan, encode_rollback, encode_rollback_plan
-from lockprovider.table.format.service_metadata import decode_clustering_plan
-from lockprovider.table.services import listing, plans, restore
+from lockprovider.table.format.service_metadata import (
+    RestorePlan,
+    decode_clustering_plan,
+    decode_restore_plan,
+    encode_restore,
+    encode_restore_plan,
+)
+from lockprovider.table.services import archive_files, clean, metadata_table, plans
 from lockprovider.table.services.plans import dead_among
+from lockprovider.table.state import archive_index
+from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.checkpoint import remove_ended
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.heartbeat import last_beats
 from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
+
+_STAYS_S = 60.0
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
@@ -40,7 +57,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         if not timeline.pending_files(begin):
             if own and begin > timeline.first_active:  # Not archived, so rolled back while this writer wrote on.
                 plans.remove_files(table, begin, files_of(table, begin))
-                listing.unlist(table, begin)
+                plans.unlist(table, begin)
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
@@ -86,11 +103,11 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
     files = files_of(table, victim)
     begin = pending_rollback_of(table, timeline, victim)
     if begin is None:
-        named = Victim(victim, (timeline.pending_action(victim) or Action.COMMIT).value)
+        named = Victim(victim, _action_of(timeline, victim))
         begin = plan_rollback(table, timeline, named, files, lease if fenced else None)
     else:
         named = victim_of(table, begin)
-    listing.unlist(table, victim)  # Before the pending states go: an instant only in the metadata table counts.
+    plans.unlist(table, victim)  # Before the pending states go: an instant only in the metadata table counts.
     plans.remove_files(table, victim, files)
     plans.remove_pending(table, timeline, victim)  # After this the victim's writer, if it wakes up, does not commit.
     # A task that was still writing finds its instant gone and removes its file, or the file is listed now.
@@ -121,6 +138,10 @@ def pending_rollback_of(table: TableContext, timeline: Timeline, victim: str, *,
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
 
+def _action_of(timeline: Timeline, begin: str) -> str:
+    return (timeline.pending_action(begin) or Action.COMMIT).value
+
+
 def victim_of(table: TableContext, begin: str) -> Victim:
     """Read the victim of this rollback; an empty one if its plan is gone."""
     name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
@@ -135,9 +156,7 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
     return plans.files_by_begin(table).get(begin, ())
 
 
-# A dead writer's write is rolled back, its rollback or restore finished. A clustering that it was to run itself
-# is removed; one scheduled for other processes stays.
-_STAYS_S = 60.0
+# -- dead writers ------------------------------------------------------------------------------------------------------
 
 
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
@@ -239,7 +258,7 @@ def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager
         if begin in clusterings:
             take_back_dead_clustering(table, begin)
         elif begin in restores:
-            restore.finish_restore(table, begin)
+            finish_restore(table, begin)
         elif begin in timeline.pending_rollbacks:
             _finish_rollback(table, begin)
         else:
@@ -274,3 +293,126 @@ def _finish_rollback(table: TableContext, planned: str) -> None:
         else:
             rest = [i for i in timeline.begun_at(planned) if i.action is Action.ROLLBACK]
             table.store.delete_all([f"{TIMELINE}/{i.file_name}" for i in rest])
+
+
+# -- restore -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """Result of a restore.
+
+    Attributes:
+        instant: begin time of the restore; empty if there was nothing to do.
+        target: begin time of the commit that is now the last one.
+        completion: completion time of that commit.
+        taken_back: begin times of the removed instants, the latest commit first.
+    """
+
+    instant: str
+    target: str
+    completion: str
+    taken_back: tuple[str, ...]
+
+
+def restore(table: TableContext, version: TableVersion) -> RestoreResult:
+    """Finish a dead archival and all pending restores, then undo pending writes and all commits after `version`.
+
+    Holds the lock throughout. Returns an empty `instant` if nothing is to be undone. See `Table.restore`.
+    """
+    refuse_none(version)
+    writable_config(table)
+    with table.locked() as lease:
+        archive_files.finish_removal(table, lease)
+        for begin in table.listed_timeline().pending(Action.RESTORE):
+            _carry_out_restore(table, lease, begin, read_restore_plan(table, begin))
+        timeline = table.listed_timeline()
+        target = commit_of(timeline, version, reached(table))
+        _check_archive(table, target)
+        pending = (Victim(begin, _action_of(timeline, begin)) for begin in timeline.unfinished)
+        later = (i for i in reversed(timeline.writes) if (i.completion or "") > (target.completion or ""))
+        plan = RestorePlan(target.begin, (*pending, *(Victim(i.begin, i.action.value) for i in later)))
+        if not plan.victims:
+            return RestoreResult("", target.begin, target.completion or "", ())
+        _check_savepoints(table, timeline, plan)
+        clean.files_needed_by(table, timeline, target)
+        if table.config().named_metadata:
+            plans.check_no_write(table)
+        with plans.claim_with_heartbeat(table, timeline) as begin:
+            plans.put_plan(table, begin, Action.RESTORE, encode_restore_plan(plan), lease)
+            return _carry_out_restore(table, lease, begin, plan)
+
+
+def finish_restore(table: TableContext, begin: str) -> None:
+    """Finish the pending restore `begin` of a dead executor, under the lock; does nothing if it is not pending."""
+    with table.lock.acquire() as lease:
+        if begin in table.listed_timeline().pending(Action.RESTORE):
+            _carry_out_restore(table, lease, begin, read_restore_plan(table, begin))
+
+
+def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
+    """Finish the restores of dead executors, under the lock; return whether any existed."""
+    dead = plans.dead_plans(table, timeline, Action.RESTORE)
+    for begin in dead:
+        finish_restore(table, begin)
+    return bool(dead)
+
+
+def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
+    """Read the plan of an uncompleted restore; may raise `Corrupt`."""
+    return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
+
+
+def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan) -> None:
+    """Read all savepoints; raise `HistoryGone` if the plan would undo a commit that has one."""
+    saved = sorted(set(clean.savepoints(table, timeline)) & {begin for begin, _ in plan.victims})
+    if saved:
+        raise HistoryGone(
+            f"the restore to {plan.target} would undo {', '.join(saved)}, which have savepoints; "
+            "delete these savepoints first, or restore to the last of them"
+        )
+
+
+def _check_archive(table: TableContext, target: Instant) -> None:
+    """Raise `HistoryGone` if a commit that completed after `target` was archived, and so cannot be undone."""
+    reached = archive_index.reach(table.knowledge).completion
+    if reached > (target.completion or ""):
+        raise HistoryGone(
+            f"a commit that completed at {reached}, after {target.begin}, was archived, and cannot be undone; "
+            "restore to a later commit"
+        )
+
+
+def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
+    """Delete any metadata table and the plan's victims with their files; then complete the restore.
+
+    Waits for late publishes first. Repeat it after `LeaseLost`.
+    """
+    started_s = table.world.monotonic_s()
+    table.lock.wait_for_late()
+    if table.config().named_metadata:
+        metadata_table.retire(table, lease)  # It lists commits that are removed here.
+    files = plans.files_by_begin(table)
+    timeline = table.listed_timeline()
+    # Commits go one by one, the latest first: readers see the table after some commit, never a part of one.
+    for victim, _ in plan.victims:
+        lease.check()
+        _undo(table, timeline, victim, files.get(victim, ()))
+    late = plans.files_by_begin(table)  # Tasks may have written until they saw their instant gone.
+    table.store.delete_all([path for victim, _ in plan.victims for path in late.get(victim, ())])
+    took_ms = round((table.world.monotonic_s() - started_s) * 1000)
+    data = encode_restore(begin, plan.victims, files, took_ms)
+    plans.complete(table, lease, begin, Action.RESTORE, data)
+    table.store.delete(heartbeat_path(begin))
+    table.report("restored", begin, target=plan.target, taken_back=len(plan.victims))
+    completion = timeline.completions.get(plan.target, "")
+    return RestoreResult(begin, plan.target, completion, tuple(victim for victim, _ in plan.victims))
+
+
+def _undo(table: TableContext, timeline: Timeline, victim: str, files: tuple[str, ...]) -> None:
+    """Delete one instant with files, markers and heartbeat; its completed file goes first and hides the commit."""
+    for done in (i for i in timeline.begun_at(victim) if i.is_completed and i.changes_rows):
+        table.store.delete(f"{TIMELINE}/{done.file_name}")
+    plans.remove_files(table, victim, files)
+    plans.remove_pending(table, timeline, victim)
+    table.store.delete(heartbeat_path(victim))

@@ -37,7 +37,7 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
 from lockprovider.table.format.metadata_table import written_files
-from lockprovider.table.services import checkpoint, listing, restore, rollback
+from lockprovider.table.services import checkpoint, plans, rollback
 from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import decision
@@ -120,7 +120,7 @@ class Committing:
             if isinstance(outcome, str):
                 return outcome
             unknown, others_can_judge = outcome.unknown or unknown, others_can_judge and not outcome.hold
-            if outcome.restoring is not None and not restore.finish_dead_restores(table, outcome.restoring):
+            if outcome.restoring is not None and not rollback.finish_dead_restores(table, outcome.restoring):
                 raise Aborted(
                     "a restore of the table is not finished; wait for it, or repeat the restore, then begin again"
                 )
@@ -264,7 +264,7 @@ class Committing:
         first, completion = None, timeline.next_time(table.clock.now_ms(), proposal.begin)  # the log lacks its begin
         if self._listing is not None:
             self._txn.is_listed = True
-            first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, timeline)
+            first, completion = plans.begin_listing(table, lease, proposal.begin, self._listing, timeline)
         name = proposal.completed(completion).file_name
         data = self._with_carried_keys(timeline)
         staged = self._staged if data is proposal.data else self._stage(data)

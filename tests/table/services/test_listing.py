@@ -36,8 +36,8 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import Victim
 from lockprovider.table.format.service_metadata import RestorePlan, encode_restore_plan
-from lockprovider.table.services import listing
-from lockprovider.table.services.restore import finish_restore
+from lockprovider.table.services import plans
+from lockprovider.table.services.rollback import finish_restore
 from lockprovider.table.transaction.transaction import Transaction
 
 NAME = "mdt_v9_default"
@@ -380,7 +380,7 @@ def test_mutant_that_applies_listing_and_commit_apart_is_caught(
 
 def test_mutant_rollback_that_ignores_the_listing_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin of D4: what is completed in the metadata table alone counts, and names files that are gone."""
-    monkeypatch.setattr(listing, "unlist", lambda *_: None)
+    monkeypatch.setattr(plans, "unlist", lambda *_: None)
     with pytest.raises(AssertionError):
         test_listing_is_complete_after_a_death_at_any_request(tmp_path, applied=True)
 
@@ -408,7 +408,7 @@ def test_writer_waking_after_its_rollback_completes_nothing_in_the_listing(
 
     monkeypatch.setattr(Lease, "publish", wakes_late)
     if not fenced:
-        monkeypatch.setattr(listing, "unlist", lambda *_: None)
+        monkeypatch.setattr(plans, "unlist", lambda *_: None)
     with pytest.raises(Aborted):
         txn.commit()
     txn.rollback()

@@ -33,7 +33,7 @@ from lockprovider.table.format.hfile import decode_hfile
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
 from lockprovider.table.format.metadata_table import FilesRecord, ListedFile, metadata_schema
 from lockprovider.table.read import scan
-from lockprovider.table.services import listing, rollback
+from lockprovider.table.services import plans, rollback
 from lockprovider.table.transaction import decision
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -222,7 +222,7 @@ def test_d11_smaller_schema_fails_hudi_rs(folder: Path, monkeypatch: pytest.Monk
     whole = json.loads(metadata_schema())
     kept = [one for one in whole["fields"] if one["name"] in ("key", "type", "filesystemMetadata")]
     small = json.dumps({**whole, "fields": kept})
-    monkeypatch.setattr(listing, "own_schema", lambda *_: small)
+    monkeypatch.setattr(plans, "own_schema", lambda *_: small)
     open_(folder).append(rows(NEW))
     with pytest.raises(Exception, match="missing"):
         agreed(folder)

@@ -1,13 +1,13 @@
-"""Commands that make, query and check tables, e.g. `lockprovider table create` and `read`."""
+"""Commands that make, query, draw and check tables, e.g. `lockprovider table create` and `read`."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,28 +15,33 @@ import pyarrow.parquet as pq
 from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
-from lockprovider.commands import table_services
 from lockprovider.commands.arguments import Commands, add_group, flag, option, positive, whole
-from lockprovider.commands.table_answers import (
+from lockprovider.commands.table_services import (
     TABLE_CODES,
     VERSION,
     CommandAnswer,
     add_bucket_by,
+    add_services,
     add_table_command,
     opened,
     settings,
 )
-from lockprovider.commands.table_picture import bars, draw_timeline
-from lockprovider.storage_lock.audit import analyse, places
+from lockprovider.storage_lock.audit import Tenure, analyse, places
 from lockprovider.storage_lock.audit_log import read_files
+from lockprovider.storage_lock.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import Action, InstantState
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.metadata import decode_rollback
 from lockprovider.table.format.properties import READABLE_VERSIONS
 from lockprovider.table.read.consistent import Commit
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.archive_index import reach
 from lockprovider.table.table import Table
+from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
+from lockprovider.words import count, span
 
 _EXAMPLES = """examples:
   lockprovider table create s3://bucket/trips --column id:int64 --column city:string --key id --partition-by city
@@ -55,7 +60,7 @@ def add_table(commands: Commands) -> None:
     table = add_group(commands, "table", "Show, check and maintain a Hudi table.", _EXAMPLES, TABLE_CODES)
     _add_create(table)
     _add_queries(table)
-    table_services.add(table)
+    add_services(table)
     about = "Check the rules that shared writers must keep, and show how to mend what is wrong."
     parser = add_table_command(table, "doctor", _doctor, about)
     flag(parser, "--keys", "also count keys that occur in several file groups (reads all keys)")
@@ -175,8 +180,7 @@ def _timeline(arguments: Any) -> CommandAnswer:
     audit = read_files(table.store, places(HUDI_LOCK_PATH).folder, timeout_s=_AUDIT_S)
     tenures = analyse(audit, Machine().now_ms()).tenures
     drawn = bars(table, tenures, last)
-    holdings = [(tenure.start_ms, tenure.end_ms, tenure.owner) for tenure in tenures]
-    picture = draw_timeline(drawn, f"{table.config().name} at {table.url}", holdings)
+    picture = draw_timeline(drawn, f"{table.config().name} at {table.url}", tenures)
     arguments.svg.write_text(picture, encoding="utf-8")
     fields = {"svg": str(arguments.svg), "instants": len(drawn), "holdings": len(tenures)}
     words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
@@ -305,3 +309,157 @@ def _doctor(arguments: Any) -> CommandAnswer:
     title = f"{table.url}: {len(report)} checks"
     columns = ("rule", "state", "what", "next step")
     return CommandAnswer(entries, title, columns, tuple(rows), below, REFUSED if wrong else DONE)
+
+
+# -- the picture of a timeline -----------------------------------------------------------------------------------------
+# It has a lane for each writer, boxes from begin to completion. A red box was rolled back. With the lock's audit, a box is
+# pale from its last file to the acquisition of the lock, the longest possible wait, and black from there to its commit.
+
+BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
+_WAIT = "#b9d3f0"
+_LOOKS: dict[BarKind, tuple[str, str]] = {
+    "write": ("#3b78c3", "commit"),
+    "replace": ("#8a5cc2", "overwrite"),
+    "clean": ("#2f9e6e", "clean"),
+    "rollback": ("#f0a202", "rollback"),
+    "restore": ("#b35c00", "restore"),
+    "undone": (RED, "rolled back"),
+    "pending": (FAINT, "pending"),
+}
+_KINDS: dict[Action, BarKind] = {
+    Action.REPLACECOMMIT: "replace",
+    Action.CLEAN: "clean",
+    Action.ROLLBACK: "rollback",
+    Action.RESTORE: "restore",
+}
+_WRITER = "writer"  # key of a commit's extra metadata that names its lane
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An instant from begin to end, in epoch ms; an empty `lane` is any free one.
+
+    All its files existed at `ready_ms`, and it held the lock from `held_ms` on; None: unknown.
+    """
+
+    start_ms: int
+    end_ms: int
+    kind: BarKind
+    label: str
+    lane: str = ""
+    savepoint: bool = False
+    ready_ms: int | None = None
+    held_ms: int | None = None
+
+
+def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = ()) -> str:
+    """Return bars as SVG text of a timeline, with a lane of the lock if `tenures` overlap their time."""
+    placed, names = lanes(bars)
+    start = min((bar.start_ms for bar in bars), default=0)
+    end = max([bar.end_ms for bar in bars] + [start + 1])
+    shown: list[Box] = []
+    for tenure in tenures:
+        if tenure.end_ms >= start and tenure.start_ms <= end:
+            words = f"{tenure.owner} held the lock for {span(tenure.end_ms - tenure.start_ms)}"
+            shown.append(Box(max(tenure.start_ms, start), min(tenure.end_ms, end), INK, words))
+    rows = [Lane("" if name in names[:n] else name, *_drawn(placed, n)) for n, name in enumerate(names)]
+    rows += [Lane("the lock", shown)] if shown else []
+    legend: list[Box | Mark] = [_box(kind, 0, 0, meaning) for kind, (_, meaning) in _LOOKS.items()]
+    legend += [Box(0, 0, _WAIT, "waits for lock"), Box(0, 0, INK, "has the lock"), Mark(0, "diamond", INK, "savepoint")]
+    waits = "waits for the lock are unknown, because no audit was kept"
+    if shown:
+        waits = f"the lock's audit has the acquisition of {sum(bar.held_ms is not None for bar in bars)} of them"
+    return draw_lanes(title, f"{count(len(bars), 'instant')}; {waits}", rows, legend=legend)
+
+
+def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
+    """Assign bars to lanes, without overlaps and by writer; return each bar's lane, and the lanes' names."""
+    busy: list[tuple[str, int]] = []
+    placed: list[tuple[Bar, int]] = []
+    for bar in sorted(bars, key=lambda bar: (bar.start_ms, bar.end_ms)):
+        group = bar.lane or ("table services" if bar.kind in ("clean", "rollback", "restore") else "writers")
+        free = (n for n, (name, until_ms) in enumerate(busy) if name == group and until_ms <= bar.start_ms)
+        lane = next(free, len(busy))
+        busy[lane : lane + 1] = [(group, max(bar.end_ms, bar.start_ms + 1))]
+        placed.append((bar, lane))
+    order = sorted(range(len(busy)), key=lambda n: (busy[n][0] == "table services", busy[n][0], n))
+    return [(bar, order.index(lane)) for bar, lane in placed], [busy[n][0] for n in order]
+
+
+def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], list[Mark]]:
+    in_lane = [bar for bar, at in placed if at == lane]
+    savepoints = [Mark(bar.end_ms, "diamond", INK, "savepoint") for bar in in_lane if bar.savepoint]
+    return [box for bar in in_lane for box in _boxes(bar)], savepoints
+
+
+def _boxes(bar: Bar) -> list[Box]:
+    """Return a bar's boxes: its time, and if known its wait for the lock and its hold of it."""
+    boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
+    if bar.held_ms is None:
+        return boxes
+    if bar.ready_ms is not None and bar.ready_ms < bar.held_ms:
+        words = f"{bar.label}: waited for the lock for {span(bar.held_ms - bar.ready_ms)} at most"
+        boxes.append(Box(bar.ready_ms, bar.held_ms, _WAIT, words))
+    words = f"{bar.label}: held the lock for {span(bar.end_ms - bar.held_ms)} until its commit"
+    return [*boxes, Box(bar.held_ms, bar.end_ms, INK, words)]
+
+
+def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
+    return Box(start_ms, end_ms, _LOOKS[kind][0], words, hollow=kind == "pending")
+
+
+def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
+    """Read a table's instants, and return bars of all or the `last` ones by begin, with lock `tenures`."""
+    timeline = table.timeline()
+    ends = [to_ms(i.completion or i.begin) for i in timeline.instants]
+    made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
+    savepoints = {i.begin for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed}
+    done = (i for i in timeline.instants if i.is_completed and i.action is not Action.SAVEPOINT)
+    completed = sorted(done, key=lambda i: i.begin)[-last if last else None :]
+    drawn = [replace(_done(table, item, made_ms, tenures), savepoint=item.begin in savepoints) for item in completed]
+    pending = (begin for action in (*Action,) if action is not Action.SAVEPOINT for begin in timeline.pending(action))
+    still = [Bar(to_ms(b), max(ends, default=0), "pending", f"{b} is pending") for b in sorted({*pending})]
+    every = sorted(drawn + still + _undone(table, timeline), key=lambda bar: bar.start_ms)
+    return every[-last:] if last else every
+
+
+def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
+    """Return the bar with the lock tenure at its end, unchanged unless exactly one fits.
+
+    Completion times are made under the lock; `ready_ms` is the store's.
+    """
+    holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
+    if len(holders) != 1:
+        return bar  # no record, or clocks that differ: unknown
+    held_ms = max(bar.start_ms, holders[0].start_ms)
+    ready = None if ready_ms is None else min(max(ready_ms, bar.start_ms), held_ms)
+    return replace(bar, ready_ms=ready, held_ms=held_ms)
+
+
+def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
+    """Build the bar of a completed instant; reads the metadata of a commit for its writer and label."""
+    kind = _KINDS.get(instant.action, "write")
+    bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
+    if not instant.changes_rows:
+        return bar
+    metadata = table.metadata_of(instant)
+    label = f"{bar.label} {metadata.operation}, {len(metadata.file_groups)} file groups"
+    bar = replace(bar, label=label, lane=metadata.extra.get(_WRITER, ""))
+    times_ms = [made_ms.get(stat.path) for stats in metadata.stats.values() for stat in stats]
+    known_ms = [time_ms for time_ms in times_ms if time_ms is not None]
+    return with_lock(bar, max(known_ms) if 0 < len(known_ms) == len(times_ms) else None, tenures)
+
+
+def _undone(table: Table, timeline: Timeline) -> list[Bar]:
+    """Read completed rollbacks, and return bars of their victims, from begin to rollback; skips corrupt ones."""
+    undone: list[Bar] = []
+    for instant in timeline.instants:
+        if instant.action is Action.ROLLBACK and instant.is_completed:
+            name = instant.file_name
+            try:
+                victims = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name)
+            except Corrupt:
+                continue  # the doctor reports it
+            ended = to_ms(instant.begin)
+            undone += [Bar(to_ms(b), ended, "undone", f"{b}.{a} was rolled back by {name}") for b, a in victims]
+    return undone

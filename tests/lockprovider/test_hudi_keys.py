@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from lockprovider import InvalidSettings, LockProvider, LockSettings, hudi_keys
-from lockprovider.commands.table_answers import settings as of_the_shell
+from lockprovider.commands.table_services import settings as of_the_shell
 from lockprovider.table import TableSettings
 
 OURS = {"hoodie.write.lock.provider": hudi_keys.STORAGE_PROVIDER}

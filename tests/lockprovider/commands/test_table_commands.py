@@ -24,7 +24,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 from fsspec_cas import Store
 from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
 from lockprovider.cli import main
-from lockprovider.commands.table_picture import Bar, draw_timeline, lanes, with_lock
+from lockprovider.commands.table import Bar, draw_timeline, lanes, with_lock
 from lockprovider.storage_lock.audit import Tenure, places
 from lockprovider.storage_lock.audit_log import set_enabled
 from lockprovider.storage_lock.lanes import WIDTH

@@ -337,7 +337,7 @@ def test_threads_are_workers() -> None:
 
 
 def test_engines_do_not_import_each_other() -> None:
-    shared = {"changes", "java", "scan", "services", "writer"}
+    shared = {"changes", "java", "scan", "writer"}
     base = "lockprovider.table.engines"
     wrong = []
     for module in MODULES:

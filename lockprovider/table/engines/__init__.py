@@ -1,5 +1,4 @@
 """Engines: read and write a table's rows as pyarrow, Dask or Spark data, inside transactions of `lockprovider.table`.
 
-May import: transaction, read and below. An engine imports no other engine. They share `scan`, `writer`, `changes` and
-`services`.
+May import: transaction, read and below. An engine imports no other engine. They share `scan`, `writer` and `changes`.
 """

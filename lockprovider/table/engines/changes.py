@@ -22,7 +22,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
 from lockprovider.table.files.base_file import ROW_GROUP_BYTES, bucket_groups, buckets_of_keys, index_of
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
-from lockprovider.table.files.keys import KeyFile, NumberMatch, number_match
+from lockprovider.table.files.keys import KeyFile, number_match
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import rows_of_keys
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
@@ -176,9 +176,8 @@ def rewrite_partition(
         is_kept = pc.invert(pc.is_in(keys, value_set=changes.deletes))
         rows, keys = rows.filter(is_kept), keys.filter(is_kept)
     if writer.config.bucket_index is not None:
-        yield from _done(
-            _bucket_rewrites(writer, slices, partition, replace(changes, rows=rows, keys=keys), task), limit
-        )
+        kept = replace(changes, rows=rows, keys=keys)
+        yield from _done(_bucket_rewrites(writer, slices, partition, kept, task), limit)
         return
     rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
     rows, slices = rows.combine_chunks(), list(slices)
@@ -189,9 +188,8 @@ def rewrite_partition(
     else:
         is_new = np.ones(len(keys), dtype=np.bool_)
         changed_keys = pa.concat_arrays([keys, changes.deletes])
-        untouched = writer.place.footer_notes.without(
-            writer.place.store, [file_slice.path for file_slice in slices], changed_keys
-        )
+        paths = [file_slice.path for file_slice in slices]
+        untouched = writer.place.footer_notes.without(writer.place.store, paths, changed_keys)
 
         def rewrite(file_slice: FileSlice) -> WriteStat | None:
             opened = writer.place.open(file_slice.path)
@@ -201,9 +199,8 @@ def rewrite_partition(
             is_new[plan.met] = False  # One thread sets each key's flag, or two set the same value.
             return writer.merge(file_slice, opened, plan, rows, task)
 
-        yield from _done(
-            [partial(rewrite, file_slice) for file_slice in slices if file_slice.path not in untouched], limit
-        )
+        jobs = [partial(rewrite, file_slice) for file_slice in slices if file_slice.path not in untouched]
+        yield from _done(jobs, limit)
         rows, keys = rows.filter(pa.array(is_new)), keys.filter(pa.array(is_new))
     inserts = new_groups(writer, partition, rows, keys, (task, 0))
     yield from in_order([partial(writer.insert, *group) for group in inserts], limit)
@@ -227,8 +224,13 @@ def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, l
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
     several = np.zeros(len(keys), dtype=np.bool_)
     by_number = number_match(keys, writer.config.key_column, writer.schema)
-    jobs = [partial(_has, writer, file_slice, keys, by_number) for file_slice in slices]
-    for number, has_key in enumerate(in_order(jobs, limit)):
+
+    def has(file_slice: FileSlice) -> NDArray[np.bool_]:
+        if not file_slice.path:
+            return _mask(pc.is_in(keys, value_set=_rows_in(writer, file_slice, keys)))
+        return KeyFile(writer.place, file_slice.path, file_slice.size).has(keys, by_number)
+
+    for number, has_key in enumerate(in_order([partial(has, file_slice) for file_slice in slices], limit)):
         several |= has_key & (homes != _NO_GROUP)
         homes[has_key] = number
     if several.any():
@@ -262,14 +264,6 @@ def _logs(
         part = (rows.filter(upserts_here), keys.filter(upserts_here), deletes.filter(deletes_here))
         jobs.append(partial(writer.log, slices[number], *part, token))
     return jobs, pc.indices_nonzero(pc.equal(upsert_homes, _NO_GROUP))
-
-
-def _has(
-    writer: GroupWriter, file_slice: FileSlice, keys: pa.Array, by_number: NumberMatch | None
-) -> NDArray[np.bool_]:
-    if not file_slice.path:
-        return _mask(pc.is_in(keys, value_set=_rows_in(writer, file_slice, keys)))
-    return KeyFile(writer.place, file_slice.path, file_slice.size).has(keys, by_number)
 
 
 def _rows_in(writer: GroupWriter, file_slice: FileSlice, keys: pa.Array) -> pa.Array:
@@ -320,17 +314,14 @@ def announce_buckets(
     `GroupWriter.announce` skips few files, and does nothing in a task.
     """
     index = writer.config.bucket_index
-    looked_for = any(
-        len(partition_changes.deletes) and partition_changes.values is None for partition_changes in changes.values()
-    )
+    looked_for = any(len(part.deletes) and part.values is None for part in changes.values())
     if index is None or not writer.config.is_merge_on_read or looked_for:
         return
     groups = bucket_groups(slices, index)
     files: list[tuple[str, BaseFile | LogFile]] = []
-    for partition, partition_changes in changes.items():
-        for bucket in pc.unique(
-            buckets_of_keys(writer.config, pa.concat_arrays([partition_changes.keys, partition_changes.deletes]))
-        ).to_pylist():
+    for partition, part in changes.items():
+        keys = pa.concat_arrays([part.keys, part.deletes])
+        for bucket in pc.unique(buckets_of_keys(writer.config, keys)).to_pylist():
             if file_slice := groups.get((partition, bucket)):
                 files.append((partition, LogFile(file_slice.file_id, writer.begin, 1, token)))
             else:

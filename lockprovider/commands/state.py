@@ -100,7 +100,7 @@ def _add_terraform(state: Commands) -> None:
     """Register the commands for Terraform: `run`, `serve` and `lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
-    command = partial(reported, work=_served)
+    command = partial(reported, work=_run_served)
     run = add_command(state, "run", command, text, url, codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS)
     text = "Serve the state to Terraform's `http` backend on loopback until Ctrl-C."
     serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
@@ -298,7 +298,7 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
     return StateServer(state, Machine().new_id(), port, on_rejected=lambda message: complain("lockprovider", message))
 
 
-def _served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Serve the state on loopback while the command runs, then release its lock; return the result.
 
     InvalidInput: no command.
@@ -376,13 +376,13 @@ def _unlock_file(arguments: Any) -> int | None:
 
 def _lock(arguments: argparse.Namespace) -> int | None:
     if arguments.words:
-        return reported(arguments, _locked)
+        return reported(arguments, _run_locked)
     held = _file_lock(arguments).acquire(operation="lock", info=arguments.reason, timeout=arguments.timeout)
     say(arguments, {"outcome": "locked", **_lock_fields(held)}, held.id)
     return None
 
 
-def _locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Hold Terraform's lock file while the command runs, and remove it; return the result.
 
     `lost`: another client removed it first. Not acquired: code 122.

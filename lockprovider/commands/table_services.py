@@ -207,7 +207,7 @@ def _add_plan_options(parser: Any, participle: str) -> None:
     flag(choice, "--dry-run", f"only show what would be {participle}")
 
 
-def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
+def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
     """Write or remove a plan if the options ask for it, and return the answer; None: they do not.
 
     `schedule()` may return None: nothing.
@@ -231,7 +231,7 @@ def _planned(arguments: Any, service: str, verb: str, schedule: Any, unschedule:
 def _compact(arguments: Any) -> CommandAnswer:
     """Schedule, unschedule or run a compaction, or list its file groups with `--dry-run`."""
     table = opened(arguments)
-    planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
+    planned = _change_plan(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
         return planned
     begin, dry_run = arguments.scheduled, arguments.dry_run
@@ -249,7 +249,7 @@ def _cluster(arguments: Any) -> CommandAnswer:
         raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")
     table = opened(arguments)
     schedule = partial(table.schedule_clustering, *options)
-    planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
+    planned = _change_plan(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
     if planned is not None:
         return planned
     begin, dry_run = arguments.scheduled, arguments.dry_run

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lockprovider.table.engines.changes import (
     AT_ONCE,
-    PartitionChanges,
+    KeyedChanges,
     announce_buckets,
     changes_by_partition,
     check_unique,
@@ -37,7 +37,7 @@ SMALL_AT_ONCE = 16  # at most `SMALL_ROWS` rows each: writing them is mostly wai
 SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"  # the write token: task, stage, attempt
 
-ChangesByPartition: TypeAlias = Mapping[str, PartitionChanges]
+ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:

@@ -44,7 +44,7 @@ _NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionChanges:
+class KeyedChanges:
     """Rows to upsert with their keys, and keys to delete, all of one partition.
 
     `values` are the deletes' ordering values, kept only for a blind write.
@@ -63,7 +63,7 @@ def changes_by_partition(
     missing: OnMissing = "null",
     *,
     valued: bool = False,
-) -> dict[str, PartitionChanges]:
+) -> dict[str, KeyedChanges]:
     """Return each partition path's changes in stored form, with repeated keys; partitions without changes are left out.
 
     `valued` keeps the deletes' ordering values. For `missing` and errors see `GroupWriter.keyed`.
@@ -76,17 +76,17 @@ def changes_by_partition(
     )
     values = values_of_deletes(writer.config, delete_table) if valued else None
     if not writer.config.partition_fields:
-        return {"": PartitionChanges(rows, keys, deleted_keys, values)} if len(keys) or len(deleted_keys) else {}
+        return {"": KeyedChanges(rows, keys, deleted_keys, values)} if len(keys) or len(deleted_keys) else {}
     upsert_rows, delete_rows = rows_by(homes), rows_by(delete_homes)
     paths = sorted({*upsert_rows, *delete_rows})
     if len(paths) == 1:
-        return {paths[0]: PartitionChanges(rows, keys, deleted_keys, values)}
+        return {paths[0]: KeyedChanges(rows, keys, deleted_keys, values)}
     rows = rows.combine_chunks()  # each `take` copies all chunks of several
-    by_partition: dict[str, PartitionChanges] = {}
+    by_partition: dict[str, KeyedChanges] = {}
     for partition in paths:
         upserted, deleted = upsert_rows.get(partition, _NO_ROWS), delete_rows.get(partition, _NO_ROWS)
         delete_values = None if values is None else values.take(deleted)
-        by_partition[partition] = PartitionChanges(
+        by_partition[partition] = KeyedChanges(
             rows.take(upserted), keys.take(upserted), deleted_keys.take(deleted), delete_values
         )
     return by_partition
@@ -161,7 +161,7 @@ def rewrite_partition(
     writer: GroupWriter,
     slices: Iterable[FileSlice],
     partition: str,
-    changes: PartitionChanges,
+    changes: KeyedChanges,
     task: str,
     *,
     limit: int = 1,
@@ -285,7 +285,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 
 
 def _bucket_rewrites(
-    writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
+    writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: KeyedChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
     """Yield a job per changed bucket that writes its next file, or returns None; no row's key may be deleted.
 
@@ -306,7 +306,7 @@ def _bucket_rewrites(
 
 
 def announce_buckets(
-    writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
+    writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, KeyedChanges], token: str
 ) -> None:
     """Write the markers of all files that `rewrite_partition` may make of these changes, or nothing.
 

@@ -35,13 +35,13 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import as_table
 from lockprovider.table.engines.changes import (
-    PartitionChanges,
+    KeyedChanges,
     changes_by_partition,
     check_unique,
     new_groups,
     rewrite_partition,
 )
-from lockprovider.table.engines.scan import Scan, plan_scan, to_pandas
+from lockprovider.table.engines.scan import Scan, resolve_scan, to_pandas
 from lockprovider.table.engines.writer import WritePlan, cluster_by, compact_by, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -58,7 +58,7 @@ from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
 
 Frame = Any  # a dask.dataframe.DataFrame
-_Pieces = dict[str, PartitionChanges]
+_Pieces = dict[str, KeyedChanges]
 _DASK: Any = dask  # Dask's functions have no types
 
 
@@ -140,7 +140,7 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
     Raises:
         HistoryGone: that moment cannot be read (any more); at compute time: a file was cleaned since.
     """
-    place, scan = plan_scan(source if isinstance(source, Scan) else Scan(source))
+    place, scan = resolve_scan(source if isinstance(source, Scan) else Scan(source))
     empty = to_pandas(scan.schema.empty_table(), plain=False)
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
@@ -305,12 +305,12 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 
 
 def _rewrite(
-    pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
+    pieces: list[KeyedChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
     """Join the pieces of one partition's changes, write its next files as task `number`; return their statistics."""
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
-    changes = PartitionChanges(
+    changes = KeyedChanges(
         pa.concat_tables([piece.rows for piece in pieces]),
         pa.concat_arrays([piece.keys for piece in pieces]),
         pa.concat_arrays([piece.deletes for piece in pieces]),

@@ -65,7 +65,7 @@ class Scan:
         [{'id': 2}]
         """
         if not isinstance(self.source, TableContext):
-            return to_table(*plan_scan(self))
+            return to_table(*resolve_scan(self))
         arguments = self.columns, self.filter, self.partitions, self.as_of
         return consistent.rows(self.source, *arguments, read_optimized=self.read_optimized)
 
@@ -80,7 +80,7 @@ class Scan:
         >>> sum(batch.num_rows for batch in scan.to_reader())
         1
         """
-        return to_reader(*plan_scan(self))
+        return to_reader(*resolve_scan(self))
 
     def to_pandas(self) -> Any:
         """Read the rows as a pandas DataFrame.
@@ -141,10 +141,10 @@ class Scan:
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']
         """
-        return plan_scan(self)[1].slices
+        return resolve_scan(self)[1].slices
 
 
-def plan_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
+def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
     """Return the table's place, and the plan that fixes the files; lists files, a transaction only once.
 
     Raises as `Table.scan`.

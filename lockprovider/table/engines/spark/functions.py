@@ -31,7 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.changes import check_within
-from lockprovider.table.engines.scan import Scan, plan_scan, source_snapshot
+from lockprovider.table.engines.scan import Scan, resolve_scan, source_snapshot
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
@@ -347,7 +347,7 @@ def delete_where(
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
     plan = plan_for_tasks(txn, lambda planner: jobs.mentioned_columns(where, planner.schema))
     schema, used = plan.planner.schema, plan.changes
-    _, scan = plan_scan(Scan(txn, filter=jobs.pushable_filter(where, schema), partitions=partitions))
+    _, scan = resolve_scan(Scan(txn, filter=jobs.pushable_filter(where, schema), partitions=partitions))
     numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without slices that cannot have such rows
     locate = tasks.locator(plan.planner, used)
     located = jobs.run_per_piece(spark, list(numbered.old.items()), locate, tasks.grouped_schema(used))

@@ -11,16 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fsspec_cas import (
-    CasError,
-    Content,
-    InvalidInput,
-    Lost,
-    Machine,
-    Unavailable,
-    Unknown,
-    Won,
-)
+from fsspec_cas import CasError, Content, InvalidInput, Lost, Machine, Unavailable, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
 from lockprovider.commands.arguments import (
@@ -76,9 +67,8 @@ def add(commands: Commands) -> None:
     text = "Show the holder of the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
     command = partial(reported, work=_run_locked)
-    run = _command(
-        commands, "run", command, "Run a command while holding the lock.", codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS
-    )
+    text = "Run a command while holding the lock."
+    run = _command(commands, "run", command, text, codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS)
     option(run, "--timeout", seconds, "seconds to wait for the lock; 0 tries once (default: 60)")
     option(run, "--validity", seconds, "seconds that a lease lasts without renewal (default: 300)")
     option(run, "--renew", seconds, "seconds between renewals (default: a tenth of --validity)")
@@ -91,9 +81,8 @@ def add(commands: Commands) -> None:
     flag(free, "--yes", "do not ask for confirmation")
     option(free, "--if-owner", "OWNER", "break the lock only if OWNER holds it")
     _add_timeout(free)
-    audit = _command(
-        commands, "audit", _audit, "Show which process held the lock when, and for how long.", more=_AUDIT_MORE
-    )
+    text = "Show which process held the lock when, and for how long."
+    audit = _command(commands, "audit", _audit, text, more=_AUDIT_MORE)
     switch = audit.add_mutually_exclusive_group()
     flag(switch, "--enable", "make all writers keep records from now on")
     flag(switch, "--disable", "stop keeping records; old ones stay")
@@ -124,11 +113,11 @@ def _status(arguments: Any) -> None:
     """Read the lock record, and print it as lines or JSON; a missing record is no error."""
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
-    say(
-        arguments,
-        {"url": at.url, "path": at.path, **status_fields(status)},
-        "\n".join([f"lock     {at}", *lines(status)]),
-    )
+    say(arguments, {"url": at.url, "path": at.path, **status_fields(status)}, _shown(at, status))
+
+
+def _shown(at: LockPlace, status: LockStatus) -> str:
+    return "\n".join([f"lock     {at}", *lines(status)])
 
 
 _WATCH_MORE = """The command reads the lock every --every seconds. While nothing changes, the store sends no body (304).
@@ -188,14 +177,12 @@ def _break(arguments: Any) -> int:
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = status.record
-    if record is None:
-        return _nothing_to_do(arguments, at, status)
-    if arguments.if_owner not in (None, record.owner):
+    if record is not None and arguments.if_owner not in (None, record.owner):
         return _refused(arguments, status, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
-    if record.is_free and not record.all_pending:
-        return _nothing_to_do(arguments, at, status)
-    shown = "\n".join([f"lock     {at}", *lines(status)])
-    if not confirmed(arguments, f"{shown}\nBreak it?", "status"):
+    if record is None or (record.is_free and not record.all_pending):
+        _say_seen(arguments, "not_held", status, f"not held: {at} is {status.state}; nothing was written")
+        return DONE
+    if not confirmed(arguments, f"{_shown(at, status)}\nBreak it?", "status"):
         _say_seen(arguments, "refused", status, "")
         return REFUSED
     return _break_seen(arguments, at, status)
@@ -209,9 +196,8 @@ def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
             _say_seen(arguments, "broken", status, _broken(at, status, result), result)
             return DONE
         case Lost():
-            return _refused(
-                arguments, status, f"the lock record of {at} has changed since it was shown; run the command again"
-            )
+            why = f"the lock record of {at} has changed since it was shown; run the command again"
+            return _refused(arguments, status, why)
         case Unknown(why=why):
             _say_seen(arguments, "unknown", status, "")
             complain("lockprovider", f"{at} may have been broken: {why}; run `lockprovider status`")
@@ -228,11 +214,6 @@ def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
         for path, copy in result.set_aside.items()
     ]
     return "\n".join(sentences)
-
-
-def _nothing_to_do(arguments: Any, at: LockPlace, status: LockStatus) -> int:
-    _say_seen(arguments, "not_held", status, f"not held: {at} is {status.state}; nothing was written")
-    return DONE
 
 
 def _refused(arguments: Any, status: LockStatus, why: str) -> int:

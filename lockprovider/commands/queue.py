@@ -54,20 +54,13 @@ def add_queue(commands: Commands) -> None:
     codes = (
         f"{CODES}\n\n`queue work` gives the exit codes of its command a meaning: see `lockprovider queue work --help`."
     )
-    queue = add_group(
-        commands, "queue", "Put messages into a work queue and process them. The queue is one object.", _EXAMPLES, codes
-    )
+    text = "Put messages into a work queue and process them. The queue is one object."
+    queue = add_group(commands, "queue", text, _EXAMPLES, codes)
     create = _command(queue, "create", _create, "Create the queue; does nothing if it exists with the same settings.")
-    option(
-        create, "--visible", seconds, "seconds that a claim lasts without heartbeat (default: %(default)g)", VISIBLE_S
-    )
-    option(
-        create,
-        "--max-attempts",
-        positive,
-        "deliveries before a message becomes a dead letter (default: %(default)s)",
-        MAX_ATTEMPTS,
-    )
+    text = "seconds that a claim lasts without heartbeat (default: %(default)g)"
+    option(create, "--visible", seconds, text, VISIBLE_S)
+    text = "deliveries before a message becomes a dead letter (default: %(default)s)"
+    option(create, "--max-attempts", positive, text, MAX_ATTEMPTS)
     option(create, "--max-bytes", positive, "largest size of the queue's object (default: %(default)s)", MAX_BYTES)
     put = _command(queue, "put", _put, "Put messages into the queue: the arguments, or each line of stdin.")
     option(put, "messages", "MESSAGE", "a message: JSON, or else text", nargs="*")
@@ -88,9 +81,8 @@ def add_queue(commands: Commands) -> None:
     redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, with all their attempts.")
     option(redrive, "numbers", positive, "numbers of letters (default: all)", nargs="*")
     _command(queue, "clean", _clean, "Remove the segments that dead writers left.")
-    purge = _command(
-        queue, "purge", _purge, "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
-    )
+    text = "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
+    purge = _command(queue, "purge", _purge, text)
     option(purge, "--expected", whole, "the `rev` that `stat` has shown", metavar="REV", required=True)
 
 
@@ -112,18 +104,15 @@ def _create(arguments: Any) -> None:
 
 def _put(arguments: Any) -> None:
     """Put the arguments or stdin's lines as messages, and print how many were new."""
-    if arguments.producer is not None and (arguments.key or arguments.priority or arguments.delay):
+    are_plain = not (arguments.key or arguments.priority or arguments.delay)
+    if arguments.producer is not None and not are_plain:
         raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")
-    bodies = _bodies(arguments)
-    queue = _opened(arguments)
-    if arguments.producer is not None:
-        receipts = queue.put_many(bodies, producer=arguments.producer, fence=arguments.fence)
+    bodies, queue, fence = _bodies(arguments), _opened(arguments), arguments.fence
+    if are_plain:
+        receipts = queue.put_many(bodies, producer=arguments.producer, fence=fence)
     else:
         how = {"key": arguments.key, "priority": arguments.priority, "delay_s": arguments.delay}
-        plain = not arguments.key and not arguments.priority and not arguments.delay
-        fence = arguments.fence
-        puts = (queue.put(body, **how, fence=fence) for body in bodies)
-        receipts = queue.put_many(bodies, fence=fence) if plain else [*puts]
+        receipts = [queue.put(body, **how, fence=fence) for body in bodies]
     again = sum(receipt.again for receipt in receipts)
     added = len(receipts) - again
     say(arguments, {"outcome": "put", "put": added, "again": again}, f"put: {added}; already there: {again}")
@@ -215,8 +204,8 @@ def _work(arguments: Any) -> None:
         until_empty=arguments.until_empty,
         on_error=lambda job, error: complain("lockprovider", f"message {job.n}: {error}"),
     )
-    words_of_it = f"acked: {worked.acked}; failed: {worked.failed}"
-    say(arguments, {"outcome": "ended", "acked": worked.acked, "failed": worked.failed}, words_of_it)
+    fields = {"outcome": "ended", "acked": worked.acked, "failed": worked.failed}
+    say(arguments, fields, f"acked: {worked.acked}; failed: {worked.failed}")
 
 
 def _run(words: list[str], job: Job) -> None:
@@ -230,9 +219,8 @@ def _run(words: list[str], job: Job) -> None:
     with tempfile.TemporaryFile() as stdin:  # a pipe is too small for a command that reads late
         stdin.write(body)
         stdin.seek(0)
-        child = subprocess.Popen(  # noqa: S603 - its purpose
-            words, stdin=stdin, env={**os.environ, **more}, start_new_session=True
-        )
+        env = {**os.environ, **more}
+        child = subprocess.Popen(words, stdin=stdin, env=env, start_new_session=True)  # noqa: S603 - its purpose
     while child.returncode is None:
         try:
             child.wait(_LOOK_S)

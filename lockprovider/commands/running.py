@@ -94,10 +94,9 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
     except Exception as error:  # exit code 2 belongs to the command here
         if arguments.debug:
             raise
-        expected = isinstance(error, EXPECTED)
-        result.why = (
-            str(error) if expected else f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
-        )
+        result.why = str(error)
+        if not isinstance(error, EXPECTED):
+            result.why = f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         result = CommandResult("interrupted", SIGNALLED + number, f"interrupted by {signal.Signals(number).name}")
@@ -151,10 +150,8 @@ class CommandOrder:
         try:
             give_back()
         except (*EXPECTED, KeyboardInterrupt) as error:
-            complain(
-                "lockprovider",
-                f"the release failed, and the lease or term lapses by itself: {str(error) or 'interrupted'}",
-            )
+            why = str(error) or "interrupted"
+            complain("lockprovider", f"the release failed, and the lease or term lapses by itself: {why}")
         result.held_s = round(world.monotonic_s() - began_s, 3)
         return result
 
@@ -276,7 +273,15 @@ class Child:
         self._grace_s = grace_s
         self._on_end = on_end
         self.own_group = not sys.stdin.isatty()  # else the terminal's signals reach the command
-        self._guard = self._start_guard()  # first, so that only the next line runs unguarded
+        # The guard starts first, so that the command runs unguarded for one line only.
+        self._guard = subprocess.Popen(  # noqa: S603 - fixed words
+            ["/bin/sh", "-c", _GUARD, "guard", "" if grace_s is None else f"{grace_s:.3f}"],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             self._process = subprocess.Popen(  # noqa: S603 - its purpose
                 words, env={**os.environ, **environment}, start_new_session=self.own_group
@@ -312,17 +317,6 @@ class Child:
         self._tell_guard(b"\n")
         status = self._process.wait()
         return SIGNALLED - status if status < 0 else status
-
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        """Start the shell that ends the command, by TERM and KILL, if this process dies without a word to it."""
-        return subprocess.Popen(  # noqa: S603 - fixed words
-            ["/bin/sh", "-c", _GUARD, "guard", "" if self._grace_s is None else f"{self._grace_s:.3f}"],
-            stdin=subprocess.PIPE,
-            bufsize=0,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
     def _tell_guard(self, last: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):

@@ -213,26 +213,24 @@ def _diff(arguments: Any) -> None:
     for difference in _opened(arguments).diff(arguments.before, arguments.after):
         sides = {"before": difference.before, "after": difference.after}
         present = {name: side for name, side in sides.items() if side is not NOT_THERE}
-        before, after = (
-            json.dumps(present[name], ensure_ascii=False) if name in present else "absent" for name in sides
-        )
-        say(arguments, {"where": difference.where, **present}, f"{difference.where or '/'}: {before} -> {after}")
+        texts = (json.dumps(present[name], ensure_ascii=False) if name in present else "absent" for name in sides)
+        say(arguments, {"where": difference.where, **present}, f"{difference.where or '/'}: {' -> '.join(texts)}")
 
 
 def _rollback(arguments: Any) -> None:
     _wrote(arguments, _opened(arguments).rollback(arguments.serial, reason=arguments.reason))
 
 
-def _who(arguments: Any) -> int | None:
+def _who(arguments: Any) -> None:
     """Print the holder of the lock of edits, or with `--style tflock` of Terraform's lock file."""
     if arguments.style == _STYLE:
-        _say_holder(arguments)
-        return None
+        shown = _file_lock(arguments).shown()
+        fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
+        say(arguments, fields, "not locked" if shown is None else _who_holds(shown))
+        return
     who = _opened(arguments).who()
     fields = {name: getattr(who, name) for name in ("state", "by", "since_ms", "reason", "valid_until_ms")}
-    words = "not being edited" if who.state != "held" else _editing(who)
-    say(arguments, fields, words)
-    return None
+    say(arguments, fields, "not being edited" if who.state != "held" else _editing(who))
 
 
 def _editing(who: Editor) -> str:
@@ -342,12 +340,6 @@ Not promised: that the state is unlocked if this process is killed, because the 
 
 def _file_lock(arguments: Any) -> TfLock:
     return TfLock.open(arguments.url, storage_options=storage_options(arguments))
-
-
-def _say_holder(arguments: Any) -> None:
-    shown = _file_lock(arguments).shown()
-    fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
-    say(arguments, fields, "not locked" if shown is None else _who_holds(shown))
 
 
 def _who_holds(shown: TfLockFile) -> str:

@@ -197,9 +197,8 @@ class StateServer:
     async def _body(self, request: BaseRequest) -> bytes | Reply:
         """Read the whole body, or return the reply that rejects it."""
         most = self._limits.body_bytes
-        too_large = Reply.refusal(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", f"the body is larger than {most} bytes"
-        )
+        message = f"the body is larger than {most} bytes"
+        too_large = Reply.refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", message)
         if (request.content_length or 0) > most:
             return too_large
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:

@@ -78,15 +78,9 @@ def _add_create(commands: Commands) -> None:
     option(parser, "--buckets", positive, "use Hudi's bucket index with N file groups in each partition")
     add_bucket_by(parser)
     flag(parser, "--merge-on-read", "write changes into log files, which readers merge")
-    option(
-        parser,
-        "--table-version",
-        positive,
-        "Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)",
-        READABLE_VERSIONS[0],
-        choices=READABLE_VERSIONS,
-        metavar=None,
-    )
+    versions = READABLE_VERSIONS
+    text = "Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)"
+    option(parser, "--table-version", positive, text, versions[0], choices=versions, metavar=None)
     parser.add_argument("--name", help="the table's name (default: the folder's)")
     flag(parser, "--hive-style", "name partition folders like city=rome")
     flag(parser, "--url-encode", "escape partition folders like a%%2Fb, so that any text can be a partition")

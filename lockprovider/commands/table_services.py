@@ -61,14 +61,8 @@ TABLE_CODES = f"""exit codes:
 
 def add_bucket_by(parser: argparse.ArgumentParser) -> None:
     """Add `--bucket-by`, the key columns that select a row's bucket."""
-    option(
-        parser,
-        "--bucket-by",
-        "COLUMN",
-        "a key column that selects the bucket; repeatable (default: all)",
-        [],
-        action="append",
-    )
+    text = "a key column that selects the bucket; repeatable (default: all)"
+    option(parser, "--bucket-by", "COLUMN", text, [], action="append")
 
 
 def add_table_command(commands: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
@@ -309,7 +303,9 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
         raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
     table = opened(arguments)
     if arguments.list:
-        return _savepoints(table)
+        rows = [(begin, s.user, s.at_ms, s.comment, len(s.paths)) for begin, s in table.savepoints().items()]
+        title = f"{len(rows)} savepoints of {table.url}"
+        return CommandAnswer.of_rows(title, ("instant", "by", "made_ms", "comment", "files"), rows)
     if not arguments.delete:
         begin = table.savepoint(arguments.version, user=getpass.getuser(), comment=arguments.comment)
         return CommandAnswer({"savepoint": begin}, f"created savepoint {begin}: `clean` keeps its files")
@@ -320,12 +316,6 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
         return REFUSED
     fields = {"deleted": arguments.version}
     return CommandAnswer(fields, f"deleted savepoint {arguments.version}: its files may be cleaned")
-
-
-def _savepoints(table: Table) -> CommandAnswer:
-    rows = [(begin, s.user, s.at_ms, s.comment, len(s.paths)) for begin, s in table.savepoints().items()]
-    title = f"{len(rows)} savepoints of {table.url}"
-    return CommandAnswer.of_rows(title, ("instant", "by", "made_ms", "comment", "files"), rows)
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:

@@ -44,9 +44,8 @@ def add_wal(commands: Commands) -> None:
     how = create.add_mutually_exclusive_group()
     option(how, "--slots", positive, f"objects in the ring (default: {SLOTS})", SLOTS)
     flag(how, "--write-once", "write each object once instead of using a ring")
-    create.add_argument(
-        "--retain", choices=RETAIN, default=RETAIN[0], help="which readers the ring waits for (default: %(default)s)"
-    )
+    text = "which readers the ring waits for (default: %(default)s)"
+    create.add_argument("--retain", choices=RETAIN, default=RETAIN[0], help=text)
     append = _command(wal, "append", _append, "Append records: the arguments, or each line of stdin.")
     option(append, "records", "RECORD", "a record, as text", nargs="*")
     option(append, "--producer", "NAME", "number the records, so that a repeated command appends none twice")
@@ -114,11 +113,8 @@ def _tail(arguments: Any) -> None:
     """Print new records, from `--reader` or `--start` on, until the seal, `--timeout` or Ctrl-C."""
     log = _opened(arguments)
     reader = _reader(log, arguments)
-    idle_s, timeout_s = arguments.idle, arguments.timeout
-    if reader is not None:
-        _show(arguments, reader.follow(idle_s=idle_s, timeout=timeout_s), reader)
-    else:
-        _show(arguments, log.follow(_start(arguments), idle_s=idle_s, timeout=timeout_s), None)
+    how = {"idle_s": arguments.idle, "timeout": arguments.timeout}
+    _show(arguments, log.follow(_start(arguments), **how) if reader is None else reader.follow(**how), reader)
 
 
 def _start(arguments: Any) -> Any:

@@ -70,8 +70,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     "lockprovider.recipes": [
         ("errors",),
         ("base", "values"),
-        ("backlog", "broker_rules"),
-        ("batching",),
+        ("batching", "broker_rules"),
         ("broker",),
         ("election", "queue", "state", "wal"),
     ],
@@ -117,7 +116,6 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.errors": set(),
     "lockprovider.recipes.values": {"fsspec_cas"},
     "lockprovider.recipes.election.decide": {"fsspec_cas"},
-    "lockprovider.recipes.backlog": set(),
     "lockprovider.recipes.broker_rules": set(),
     "lockprovider.recipes.queue.contents": {"fsspec_cas"},
     "lockprovider.recipes.queue.operations": set(),

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import seconds
 from fsspec_cas.waiting import SLICE_S, Signal, Worker, pause
-from lockprovider.recipes.backlog import Backlog, pace_at
 from lockprovider.recipes.base import ProcessBound, Recipe
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
@@ -33,6 +33,55 @@ DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 _CLOCK = Machine()  # threads always wait in real time
 _STARTS_S = 0.001  # until a started thread writes
+# Callers that were just answered usually come again. So the next write waits for as many operations as the last carried,
+# at most this fraction of its time: otherwise callers split into two groups that take turns.
+PATIENCE = 0.15
+LEARNED_S = 60.0  # pacing after a store has throttled
+THROTTLED_PACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog(Generic[T]):
+    """Waiting operations in the order of arrival, and facts about the last write.
+
+    `last_count` operations were in that write.
+    """
+
+    waiting: tuple[T, ...] = ()
+    under_way: tuple[T, ...] = ()
+    last_count: int = 0
+    answered_s: float = float("-inf")
+    took_s: float = 0.0
+
+    def with_arrived(self, *operations: T) -> Backlog[T]:
+        """Return the backlog with operations added at the end."""
+        return replace(self, waiting=(*self.waiting, *operations))
+
+    def pace_left_s(self, now_s: float, pace_s: float) -> float:
+        """Return the seconds until the pace allows the next write."""
+        return max(0.0, self.answered_s + pace_s - now_s)
+
+    def gather_s(self, now_s: float) -> float:
+        """Return the seconds to wait for more operations; 0 once as many wait as the last write carried."""
+        if len(self.waiting) >= self.last_count:
+            return 0.0
+        return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
+
+    def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
+        """Return the backlog and the batch of a new write, () while one is under way."""
+        if self.under_way:
+            return self, ()
+        return replace(self, waiting=(), under_way=self.waiting), self.waiting
+
+    def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
+        """Return the backlog after the write under way, whatever its outcome."""
+        return replace(self, under_way=(), last_count=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
+
+
+def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
+    """Return the seconds from an answer to the next write, longer for a minute after throttling at `throttled_s`."""
+    learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
+    return max(base_s, THROTTLED_PACE_S) if learned else base_s
 
 
 class Batcher(ProcessBound, Generic[Op, T]):
@@ -44,11 +93,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     """
 
     def __init__(
-        self,
-        write: Callable[[Sequence[Op]], Sequence[T | Exception]],
-        *,
-        world: World,
-        pace_s: float = 0.0,
+        self, write: Callable[[Sequence[Op]], Sequence[T | Exception]], *, world: World, pace_s: float = 0.0
     ) -> None:
         self._write = write
         self._world = world
@@ -74,20 +119,23 @@ class Batcher(ProcessBound, Generic[Op, T]):
         """Number of operations not yet in a write."""
         return len(self._backlog.waiting) + len(self._arrived)
 
-    @property
-    def is_writer(self) -> bool:
-        """Whether the caller is the writing thread, which must not wait for results."""
-        return self._writer is threading.current_thread()
-
-    def submit(self, operation: Op, *, uncancellable: bool = False) -> Later[T]:
+    def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
         """Add an operation to the next write, start the writing thread unless it runs, and return the future.
 
-        Raises Overloaded, or CoordinationError once closed. `uncancellable`: its number must not be skipped.
+        Raises CoordinationError once closed, or Overloaded if 10,000 wait. `uncancellable`: its number must not be
+        skipped. `answer`: the future to use.
         """
-        answer: Later[T] = Later()
+        answer = answer or Later()
         if uncancellable:
             answer.set_running_or_notify_cancel()
-        self._take(operation, answer)
+        if self._closed:
+            raise CoordinationError("this handle was closed: open another one")
+        if self.waiting >= _MOST_WAITING:
+            raise Overloaded(f"{_MOST_WAITING} operations are already waiting: retry later, or send fewer at once")
+        self._arrived.append((operation, answer))
+        if self.waiting >= self._backlog.last_count and not self._gathered.is_set():
+            self._gathered.set()
+        self._have_written()
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
@@ -97,7 +145,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         """
         answer = answer or Later()
         try:
-            self._take(operation, answer)
+            self.submit(operation, answer=answer)
             return self.wait(answer)
         finally:
             answer.cancel()  # unless done
@@ -143,7 +191,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         """
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
-        while (self.waiting or self._writing.locked()) and not self.is_writer:
+        while (self.waiting or self._writing.locked()) and self._writer is not threading.current_thread():
             self._have_written()
             left_s = min(SLICE_S, until_s - _CLOCK.monotonic_s())
             if left_s <= 0:
@@ -152,20 +200,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pause(_STARTS_S)
             else:
                 writer.join(left_s)
-
-    def _take(self, operation: Op, answer: Later[T]) -> None:
-        """Add an operation with its future, and start the writing thread unless it runs.
-
-        Raises CoordinationError if closed, Overloaded if 10,000 wait.
-        """
-        if self._closed:
-            raise CoordinationError("this handle was closed: open another one")
-        if self.waiting >= _MOST_WAITING:
-            raise Overloaded(f"{_MOST_WAITING} operations are already waiting: retry later, or send fewer at once")
-        self._arrived.append((operation, answer))
-        if self.waiting >= self._backlog.last_count and not self._gathered.is_set():
-            self._gathered.set()
-        self._have_written()
 
     def _have_written(self) -> None:
         """Start the writing thread, unless a running one will find the operations.

@@ -1,17 +1,20 @@
-"""Checks of arguments that several recipes take: JSON values, names, fences."""
+"""Checks of arguments that several recipes take (JSON values, names, fences), and the order of a producer's numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import LARGEST_NUMBER, check_text
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
-from lockprovider.recipes.errors import MalformedObject
+from lockprovider.recipes.errors import MalformedObject, SequenceGap
 from lockprovider.words import storable
 
+T = TypeVar("T")
+ProducerNumber = tuple[Hashable, int]  # producer, and its number
 UNNAMED = "~"  # prefix of producer names that the library makes
 _LONGEST_NAME = 1000  # characters of a producer's name, which each write stores again
 _LONGEST_TEXT = 1 << 16  # characters
@@ -89,3 +92,70 @@ def _check_keys(value: Any, argument: str, levels: int) -> None:
             raise InvalidInput(f"{argument} has the key {key!r}, which would be read back as text: use text keys")
     for below in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
         _check_keys(below, argument, levels - 1)
+
+
+@dataclass(slots=True)
+class FailedNumbers:
+    """Remembers each producer's lowest failed number (of a message or record); higher ones must wait.
+
+    The store takes lower numbers for repeats. Not thread-safe.
+    """
+
+    failed: dict[Hashable, int] = field(default_factory=dict)
+
+    def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
+        """Return, by index, a SequenceGap for each number above its producer's failed one. Changes nothing.
+
+        A repeat earlier in `batch` lifts it. None: unnumbered.
+        """
+        gaps: dict[int, SequenceGap] = {}
+        again: set[Hashable] = set()
+        for index, number in enumerate(batch):
+            failed = None if number is None or number[0] in again else self.failed.get(number[0])
+            if number is None or failed is None:
+                continue
+            if number[1] <= failed:
+                again.add(number[0])
+            else:
+                gaps[index] = SequenceGap(f"{failed} failed: repeat it before {number[1]}")
+        return gaps
+
+    def run_allowed(
+        self,
+        operations: Sequence[T],
+        named: Sequence[ProducerNumber | None],
+        carry_out: Callable[[list[T]], Sequence[Any]],
+    ) -> list[Any]:
+        """Call `carry_out` on operations not held up, if any; return all results, SequenceGap for the others.
+
+        Records failed numbers: all, if `carry_out` raises.
+        """
+        gaps = self.held_up(named)
+        taken = [operation for index, operation in enumerate(operations) if index not in gaps]
+        try:
+            carried = iter(carry_out(taken) if taken else ())
+        except BaseException as error:
+            for number in named:
+                self.note(number, error)
+            raise
+        results = [gaps[index] if index in gaps else next(carried) for index in range(len(operations))]
+        for number, result in zip(named, results, strict=True):
+            self.note(number, result)
+        return results
+
+    def note(self, numbered: ProducerNumber | None, result: object) -> None:
+        """Record a number's error (not SequenceGap) if it is the lowest failed one; its success removes it.
+
+        None: does nothing.
+        """
+        if numbered is None:
+            return
+        who, number = numbered
+        if isinstance(result, BaseException) and not isinstance(result, SequenceGap):
+            self.failed[who] = min(number, self.failed.get(who, number))
+        elif self.failed.get(who) == number and not isinstance(result, BaseException):
+            del self.failed[who]
+
+    def forget(self, who: Hashable) -> None:
+        """Drop the failed number of a producer that is done."""
+        self.failed.pop(who, None)

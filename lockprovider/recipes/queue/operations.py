@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.broker_rules import Forgotten
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
 from lockprovider.recipes.queue.contents import (
@@ -38,7 +37,7 @@ from lockprovider.recipes.queue.contents import (
     promote,
     spill,
 )
-from lockprovider.recipes.values import UNNAMED
+from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
 
 
 @dataclass(frozen=True, slots=True)

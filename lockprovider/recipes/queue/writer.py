@@ -8,21 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsspec_cas import (
-    Cached,
-    Outcome,
-    OutcomeUnknown,
-    Store,
-    StoreError,
-    Unavailable,
-    Unknown,
-    Version,
-    Won,
-    World,
-)
+from fsspec_cas import Cached, Outcome, OutcomeUnknown, Store, StoreError, Unavailable, Unknown, Version, Won, World
 from fsspec_cas.sender import delay_s
 from fsspec_cas.waiting import Signal
-from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
@@ -49,7 +37,7 @@ from lockprovider.recipes.queue.operations import (
     results_of,
     sent_of,
 )
-from lockprovider.recipes.values import UNNAMED
+from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
 
 _EVER = float("inf")
 _BROKER = "broker"  # field of the object

@@ -14,17 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fsspec_cas import (
-    ABSENT,
-    Absent,
-    CasError,
-    InvalidInput,
-    Outcome,
-    Store,
-    Version,
-    Won,
-    World,
-)
+from fsspec_cas import ABSENT, Absent, CasError, InvalidInput, Outcome, Store, Version, Won, World
 from fsspec_cas.given import seconds
 from lockprovider.bounded import parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.base import ProcessBound, StoreCheck, repr_at

@@ -27,14 +27,7 @@ from lockprovider.recipes.wal.contents import (
     Position,
     check_position,
 )
-from lockprovider.recipes.wal.objects import (
-    LogObjects,
-    LogReader,
-    follow,
-    next_position,
-    positions,
-    trim,
-)
+from lockprovider.recipes.wal.objects import LogObjects, LogReader, follow, next_position, positions, trim
 from lockprovider.recipes.wal.writer import Appender, Leader, LogWriter
 
 _TIMEOUT_S = 60.0

@@ -14,13 +14,12 @@ from fsspec_cas import Bytes, CasError, InvalidInput, OutcomeUnknown, Unavailabl
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import several, whole
 from fsspec_cas.sender import delay_s
-from lockprovider.recipes.backlog import FailedNumbers, ProducerNumber
 from lockprovider.recipes.base import ProcessBound, repr_at
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge
-from lockprovider.recipes.values import UNNAMED
+from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
 from lockprovider.recipes.wal.appending import Append, Appending, AppendStep, LogOperation, NoMore, Resign, Seal
 from lockprovider.recipes.wal.contents import Appended, Head, encode_slot
 from lockprovider.recipes.wal.objects import LogObjects, make_room

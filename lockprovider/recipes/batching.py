@@ -33,8 +33,8 @@ DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 _CLOCK = Machine()  # threads always wait in real time
 _STARTS_S = 0.001  # until a started thread writes
-# Callers that were just answered usually come again. So the next write waits for as many operations as the last carried,
-# at most this fraction of its time: otherwise callers split into two groups that take turns.
+# Answered callers usually come again. So a write waits for as many operations as the last one carried, at most this
+# fraction of its time: otherwise callers split into two groups that take turns.
 PATIENCE = 0.15
 LEARNED_S = 60.0  # pacing after a store has throttled
 THROTTLED_PACE_S = 1.0

@@ -135,9 +135,8 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
                 raise StateConflict(f"the state is at serial {draft.serial}, not {serial}: read it again", draft.serial)
             if over is not None and draft.edit is not None and draft.editing > over:
                 mark = draft.edit
-                raise StateLocked(
-                    f"{mark.by} is editing the state{_why(mark.reason)}: wait, or see who()", reason=mark.reason
-                )
+                why = f" ({mark.reason})" if mark.reason else ""
+                raise StateLocked(f"{mark.by} is editing the state{why}: wait, or see who()", reason=mark.reason)
             value = fn(draft.value)
             if value is UNCHANGED and fence <= draft.epoch:
                 return draft
@@ -173,10 +172,6 @@ def must_be_newest(epoch: int, fence: int) -> None:
 def _must_not_be_passed(mark: EditMark | None, epoch: int) -> None:
     if mark is not None and mark.epoch > epoch:
         raise Fenced(f"the edit of epoch {epoch} is over: {mark.by} began one of epoch {mark.epoch}", mark.epoch)
-
-
-def _why(reason: str) -> str:
-    return f" ({reason})" if reason else ""
 
 
 Settled = Literal["mine", "never", "untold"]
@@ -217,11 +212,6 @@ class StateWrite:
     def begin(cls, base: Document | None, document: Document) -> StateWrite:
         """Start a write, with the archive of the base."""
         return cls(base, document, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
-
-    @classmethod
-    def settling(cls, base: Document | None, document: Document) -> StateWrite:
-        """Start from a write that was sent earlier, by any process."""
-        return cls(base, document, WriteStep.LOOK, doubt=True)
 
     def archived(self) -> StateWrite:
         """Note that the history has the current revision."""

@@ -20,7 +20,6 @@ from fsspec_cas import InvalidInput
 from lockprovider.bounded import (
     LATEST_MS,
     as_flag,
-    as_whole,
     check_fits,
     parse_object,
     text_in,
@@ -68,15 +67,8 @@ class Document:
 
     def encode(self) -> bytes:
         """Encode as JSON, or raise TooLarge."""
-        fields: dict[str, Any] = {
-            "format": _FORMAT,
-            "lineage": self.lineage,
-            "serial": self.serial,
-            "write": self.write,
-            "epoch": self.epoch,
-            "by": self.by,
-            "at": self.at_ms,
-        }
+        fields: dict[str, Any] = {"format": _FORMAT, "lineage": self.lineage, "serial": self.serial}
+        fields |= {"write": self.write, "epoch": self.epoch, "by": self.by, "at": self.at_ms}
         if self.reason:
             fields["reason"] = self.reason
         if self.edit is not None:
@@ -99,7 +91,10 @@ def decode(data: bytes, path: str) -> Document:
     ):
         fields = parse_object(data, most=_LARGEST)
         check_format({"format": _FORMAT, **fields}, path, _FORMAT)
-        mark = fields.get("edit")
+        edit = fields.get("edit")
+        if edit is not None:
+            begun = (whole_in(edit, "epoch"), text_in(edit, "by"), whole_in(edit, "since", most=LATEST_MS))
+            edit = EditMark(*begun, text_in(edit, "reason", ""), as_flag(edit["open"], "open"))
         return Document(
             text_in(fields, "lineage"),
             whole_in(fields, "serial", least=1),
@@ -109,15 +104,9 @@ def decode(data: bytes, path: str) -> Document:
             fields["value"],
             whole_in(fields, "epoch"),
             text_in(fields, "reason", ""),
-            None if mark is None else _mark(mark),
+            edit,
             {name: value for name, value in fields.items() if name not in _KNOWN},
         )
-
-
-def _mark(mark: Mapping[str, Any]) -> EditMark:
-    open_ = as_flag(mark["open"], "open")
-    since_ms = as_whole(mark["since"], "since", most=LATEST_MS)
-    return EditMark(whole_in(mark, "epoch"), text_in(mark, "by"), since_ms, text_in(mark, "reason", ""), open_)
 
 
 class _Absent:

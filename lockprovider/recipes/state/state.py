@@ -125,6 +125,9 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         pace_s: seconds between two writes (default: 1 on GCS, else 0).
         lock_settings: settings of the lock of edits.
 
+    Attributes:
+        lock_path: path of the lock of edits in the `store`.
+
     Raises:
         MalformedObject, StoreError: from any request: the object is not a state, or the store failed.
 
@@ -169,23 +172,11 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             timeout_s=self._timeout_s,
             lock_settings=lock_settings,
         )
+        self.store = self._store
+        self.lock_path = self._writer.lock_path
+        self.lock_settings = lock_settings
         self._place = (store.identity, self.path)
         self._calls_since_s: float | None = None  # when the running `update` function began
-
-    @property
-    def store(self) -> Store:
-        """Store of the state."""
-        return self._store
-
-    @property
-    def lock_path(self) -> str:
-        """Path of the lock of edits, below the store's root."""
-        return self._writer.lock_path
-
-    @property
-    def lock_settings(self) -> LockSettings | None:
-        """Settings of the lock of edits."""
-        return self._writer.lock_settings
 
     def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
         """Read the state by one conditional GET, shared by concurrent readers. `max_age_s`: see `Cached.get`.
@@ -216,7 +207,21 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.update(lambda old: lockprovider.state.UNCHANGED).serial == before
         True
         """
-        return self._do(self._updating(fn, fence, reason))
+        if not callable(fn):
+            raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
+
+        def next_value(stored: Any) -> Any:
+            """Call `fn` with the decoded value, and return its result encoded, or UNCHANGED; marks the run."""
+            within = _UPDATED.set(_UPDATED.get() | {self._place})
+            self._calls_since_s = self.world.monotonic_s()
+            try:
+                result = fn(self._value(stored))
+            finally:
+                self._calls_since_s = None
+                _UPDATED.reset(within)
+            return result if isinstance(result, NotChanged) else self.codec.encode(result)
+
+        return self._do(Update(next_value, epoch_of(fence), check_storable(reason, "reason")))
 
     def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value; with `expected`, only if its serial is that one (0: no state exists).
@@ -226,7 +231,10 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.put({"day": "wed"}, expected=state.read().serial).value
         {'day': 'wed'}
         """
-        return self._do(self._putting(value, expected, fence, reason))
+        if expected is not None:
+            whole(expected, "expected")
+        encoded = self.codec.encode(value)
+        return self._do(Update(lambda _: encoded, epoch_of(fence), check_storable(reason, "reason"), expected))
 
     @contextlib.contextmanager
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
@@ -390,33 +398,6 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         finally:
             answer.cancel()  # unless done
 
-    def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
-        """Check the arguments, and wrap `fn` as an update that marks its run, to find nested updates.
-
-        Raises InvalidInput.
-        """
-        if not callable(fn):
-            raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
-
-        def next_value(stored: Any) -> Any:
-            """Call `fn` with the decoded value, and return its result encoded, or UNCHANGED; marks the run."""
-            within = _UPDATED.set(_UPDATED.get() | {self._place})
-            self._calls_since_s = self.world.monotonic_s()
-            try:
-                result = fn(self._value(stored))
-            finally:
-                self._calls_since_s = None
-                _UPDATED.reset(within)
-            return result if isinstance(result, NotChanged) else self.codec.encode(result)
-
-        return Update(next_value, epoch_of(fence), check_storable(reason, "reason"))
-
-    def _putting(self, value: V, expected: int | None, fence: Any, reason: str) -> Update:
-        if expected is not None:
-            whole(expected, "expected")
-        encoded = self.codec.encode(value)
-        return Update(lambda _: encoded, epoch_of(fence), check_storable(reason, "reason"), expected)
-
     def _beginning(self, epoch: int, reason: str) -> BeginEdit:
         value = None if self._default is None else self.codec.encode(self._default())
         return BeginEdit(epoch, value, reason)
@@ -433,15 +414,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         """Return a document's revision (None: serial 0, with the default)."""
         if document is None:
             return Revision(0, self._value(None))
-        return Revision(
-            document.serial,
-            self._value(document.value),
-            document.by,
-            document.at_ms,
-            document.reason,
-            document.epoch,
-            document.lineage,
-        )
+        origin = (document.by, document.at_ms, document.reason, document.epoch, document.lineage)
+        return Revision(document.serial, self._value(document.value), *origin)
 
 
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):

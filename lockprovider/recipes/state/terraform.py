@@ -123,29 +123,13 @@ class TerraformBackend:
             message = f"the lock {identity} is no longer held: lock the state again, then push your local state"
             return Reply.refusal(HTTPStatus.CONFLICT, "LeaseLost", message)
         if held is None:
-            self._put(snapshot, force=force)
+            self.state.update(lambda stored: snapshot.replacing(stored, force=force), reason="without a lock")
             return Reply(HTTPStatus.OK)
         if identity != held.info.get("ID"):
             return _locked(held.info)
         held.lease.check()
-        before = held.stored()
-        if not force:
-            snapshot.must_follow(before)
-        held.write(body)
+        held.write(snapshot.replacing(held.stored(), force=force))
         return Reply(HTTPStatus.OK)
-
-    def _put(self, snapshot: TerraformState, *, force: bool) -> None:
-        """Store a state without a lock. Raises StateLocked during an edit.
-
-        Raises StateConflict if it must not follow the stored one, unless `force`.
-        """
-
-        def next_value(stored: bytes | None) -> bytes:
-            if not force:
-                snapshot.must_follow(stored)
-            return snapshot.data
-
-        self.state.update(next_value, reason="without a lock")
 
     def _delete(self) -> Reply:
         self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001
@@ -217,19 +201,18 @@ class TerraformState:
                 raise Undecodable("its lineage is empty")
             return cls(data, lineage, whole_in(content, "serial"), content)
 
-    def must_follow(self, stored: bytes | None) -> None:
-        """Raise StateConflict unless this state may replace the stored one (None: no state).
+    def replacing(self, stored: bytes | None, *, force: bool) -> bytes:
+        """Return this state's bytes; raise StateConflict unless they may replace the stored state (None: no state).
 
-        Needed: its lineage, and a higher serial or equal content.
+        Needed without `force`: the stored lineage, and a higher serial or equal content.
         """
-        if not stored:
-            return
+        if force or not stored:
+            return self.data
         try:
             before = TerraformState.decode(stored)
         except MalformedObject:
-            raise StateConflict(
-                "the stored object is not a state of Terraform; push with force to replace it"
-            ) from None
+            message = "the stored object is not a state of Terraform; push with force to replace it"
+            raise StateConflict(message) from None
         if before.lineage != self.lineage:
             raise StateConflict(
                 f"its lineage is {self.lineage}, and that of the stored state is {before.lineage}: this is the state "
@@ -245,6 +228,7 @@ class TerraformState:
                 f"its serial is {self.serial}, as that of the stored state, and its content is another: pull the "
                 "stored one, or push this one by force"
             )
+        return self.data
 
 
 class _Held:
@@ -456,14 +440,9 @@ class TfLock(AtUrl):
     def _encoded(self, identity: str, operation: str, info: str) -> bytes:
         """Encode the LockInfo of a new lock file, with this process as holder and the present time."""
         created = datetime.fromtimestamp(self.world.now_ms() / 1000, tz=timezone.utc).isoformat()
-        fields = {
-            "ID": identity,
-            "Operation": operation or "lockprovider",
-            "Info": info,
-            "Who": process_name(),
-            "Version": "",
-        }
-        return json.dumps({**fields, "Created": created, "Path": self.path.removesuffix(_SUFFIX)}).encode()
+        fields = {"ID": identity, "Operation": operation or "lockprovider", "Info": info, "Who": process_name()}
+        fields |= {"Version": "", "Created": created, "Path": self.path.removesuffix(_SUFFIX)}
+        return json.dumps(fields).encode()
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:

@@ -57,6 +57,7 @@ class StateWriter:
     ) -> None:
         self.store = store
         self.path = path
+        self.lock_path = f"{path}.d/lock"
         self.world = world
         self.lock_settings = lock_settings
         self._exclusive = exclusive
@@ -65,11 +66,6 @@ class StateWriter:
         self._store_check = StoreCheck(store, path)
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._decoded: tuple[Content, Document] | None = None
-
-    @property
-    def lock_path(self) -> str:
-        """Path of the lock of held edits."""
-        return f"{self.path}.d/lock"
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
         """Read and cache the state; return it and its content, None if absent; `max_age_s` as in `Cached.get`."""
@@ -118,7 +114,7 @@ class StateWriter:
         document = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
         base = None if isinstance(condition, Absent) else Content(b"", condition)
-        write = StateWrite.settling(None if base is None else document, document)
+        write = StateWrite(None if base is None else document, document, WriteStep.LOOK, doubt=True)
         return self.finish(write, base, self.world.monotonic_s() + self._timeout_s)
 
     def _trim(self, current: Document) -> None:

@@ -276,19 +276,12 @@ class Lapsed:
 LeaderChange = Elected | Resigned | Lapsed
 
 
-def leader_of(observed: Observed | None) -> Leader | None:
-    """Return the record's leader, whether or not it still leads."""
-    if observed is None:
-        return None
-    record = observed.record
-    return Leader(record.name, copied(record.value), record.epoch, record.since_ms)
-
-
 def leads(observed: Observed | None, now_s: float) -> Leader | None:
     """Return the current leader, as far as an observer knows."""
     if observed is None or observed.is_removed or observed.record.resigned or now_s >= observed.until_s:
         return None
-    return leader_of(observed)
+    record = observed.record
+    return Leader(record.name, copied(record.value), record.epoch, record.since_ms)
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:

@@ -390,7 +390,7 @@ async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> 
             term.term.give_up("its work is being stopped")
         waited_s = 0.0
         while not task.done():
-            if ending.interrupts:
+            if ending.on_deposed != "event":
                 task.cancel()
             pause_s = ending.pause_s(waited_s)
             await asyncio.wait([task], timeout=pause_s)

@@ -61,14 +61,9 @@ class Candidate:
         self._store_check = StoreCheck(store, path)
         self._object = Cached(store, path, timeout=_REQUEST_S, world=world)
         self._guard = threading.Lock()
-        self._observed: Observed | None = None
+        self.observed: Observed | None = None  # result of the last `look`
         self._decoded: tuple[Content, ElectionRecord] | None = None
         self._highest = 0
-
-    @property
-    def observed(self) -> Observed | None:
-        """Result of the last `look`."""
-        return self._observed
 
     def look(self) -> Observed | None:
         """Read and cache the record by a conditional GET, shared by concurrent callers; None if never found.
@@ -79,17 +74,17 @@ class Candidate:
         now_s = self.world.monotonic_s()
         if content is None:
             with self._guard:
-                self._observed = decide.observe_missing(self._observed)
-                return self._observed
+                self.observed = decide.observe_missing(self.observed)
+                return self.observed
         record = self._record(content)
         age_s = 0.0
-        if self._observed is None and record.protected_s and self._store.capabilities.own_clock:
+        if self.observed is None and record.protected_s and self._store.capabilities.own_clock:
             age_s = self._age_s(content.version)
             now_s = self.world.monotonic_s()
         with self._guard:
-            self._observed = decide.observe(self._observed, record, content.version, now_s, age_s)
+            self.observed = decide.observe(self.observed, record, content.version, now_s, age_s)
             self._highest = max(self._highest, record.epoch)
-            return self._observed
+            return self.observed
 
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
         """Try to be elected, based on what was observed; return None if another candidate was.
@@ -115,7 +110,7 @@ class Candidate:
             sent_s = self.world.monotonic_s()
             left_s = leading.deadline_s - sent_s
             if left_s <= 0:
-                raise TermLost(self._over(leading, "it was not renewed in time"), LossReason.LAPSED)
+                raise self.over(leading, "it was not renewed in time", LossReason.LAPSED)
             record = replace(leading.record, **(changes or {}), write=self.world.new_id())
             # a hanging request must not hide the end of the term until others may lead
             outcome = self._put(record, leading.version, min(_REQUEST_S, max(left_s, self.me.margin_s / 2)))
@@ -166,15 +161,17 @@ class Candidate:
             return 0.0
         return (info.answered_ms - info.modified_ms) / 1000
 
-    def _over(self, leading: Leading, why: str) -> str:
-        return f"the term {leading.record.epoch} of {self._path!r} is over: {why}; stop what it protects"
+    def over(self, leading: Leading, why: str, reason: LossReason) -> TermLost:
+        """Build the error of a term that is over."""
+        message = f"the term {leading.record.epoch} of {self._path!r} is over: {why}; stop what it protects"
+        return TermLost(message, reason)
 
     def _deposed(self, leading: Leading, observed: Observed | None) -> TermLost:
         if observed is None or observed.is_removed:
-            return TermLost(self._over(leading, "its object was removed"), LossReason.BROKEN)
+            return self.over(leading, "its object was removed", LossReason.BROKEN)
         record = observed.record
         who = f"{record.name!r} {'has led' if record.resigned else 'leads'}, in term {record.epoch}"
-        return TermLost(self._over(leading, who), LossReason.TAKEN_OVER)
+        return self.over(leading, who, LossReason.TAKEN_OVER)
 
 
 _LOG = logging.getLogger("lockprovider")
@@ -258,10 +255,8 @@ class Term:
         lockprovider.recipes.errors.TermLost: ...resigned...
         """
         if self.lost.is_set():
-            forked = TermLost(
-                self._said("it belongs to the parent process, from which this process was forked"), LossReason.FORKED
-            )
-            why = self._why or forked
+            forked = "it belongs to the parent process, from which this process was forked"
+            why = self._why or self._candidate.over(self._leading, forked, LossReason.FORKED)
             raise TermLost(str(why), why.reason)
 
     def proclaim(self, value: Any) -> None:
@@ -305,7 +300,7 @@ class Term:
 
     def give_up(self, why: str) -> None:
         """Mark the term as lost, without a request: others learn of it by `resign`, or when it lapses."""
-        self._end(TermLost(self._said(why), LossReason.RELEASED))
+        self._end(self._candidate.over(self._leading, why, LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
         """Call `call` once the term is over, on the thread that notices, or at once if it is over already.
@@ -343,7 +338,7 @@ class Term:
 
     def abandon(self, why: str) -> None:
         """Mark the term as lapsed, which ends its renewals."""
-        self._end(TermLost(self._said(why), LossReason.LAPSED))
+        self._end(self._candidate.over(self._leading, why, LossReason.LAPSED))
 
     def _renew(self, changes: dict[str, Any]) -> None:
         try:
@@ -361,9 +356,6 @@ class Term:
             return False
         self.abandon("it was not renewed in time")  # for good: a late answer must not prolong the term
         return True
-
-    def _said(self, why: str) -> str:
-        return f"the term {self.epoch} is over: {why}; stop what it protects"
 
     def _end(self, why: TermLost) -> None:
         """Mark the term as lost for `why`, log that, and call the callbacks on this thread; a lost term stays."""
@@ -401,11 +393,6 @@ class Ending:
         if self.on_deposed not in get_args(OnDeposed):
             ways = ", ".join(map(repr, get_args(OnDeposed)))
             raise InvalidInput(f"on_deposed={self.on_deposed!r} must be one of {ways}")
-
-    @property
-    def interrupts(self) -> bool:
-        """Whether the work is interrupted, every second."""
-        return self.on_deposed != "event"
 
     def pause_s(self, waited_s: float) -> float:
         """Return the seconds until the next step, after `waited_s`."""
@@ -469,19 +456,15 @@ class _Call:
         """Wait until the call has ended, interrupting it as `ending` says; may exit the process."""
         waited_s = 0.0
         while True:
-            if ending.interrupts:
-                self._interrupt()
+            if ending.on_deposed != "event":
+                with self._guard:
+                    if not self._over and self._thread.ident is not None:
+                        _raise_in(self._thread.ident, Deposed)  # between two of its steps
             pause_s = ending.pause_s(waited_s)
             if self.done.wait(pause_s):
                 return
             waited_s += pause_s
             ending.end_process(waited_s, self._term.epoch)
-
-    def _interrupt(self) -> None:
-        """Raise `Deposed` in the call, between two of its steps."""
-        with self._guard:
-            if not self._over and self._thread.ident is not None:
-                _raise_in(self._thread.ident, Deposed)
 
     def _live(self) -> None:
         """Run the call, keep its result or error, call `_leave`, and set `done`.

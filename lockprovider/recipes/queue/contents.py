@@ -226,10 +226,6 @@ class Contents:
         insort(self.ready, message, key=lambda other: other.order)
         self.loose += 0 if message.key else len(message.text)
 
-    def order_at(self, index: int) -> tuple[float, float]:
-        """Return the order of a ready message, infinite after the last."""
-        return self.ready[index].order if index < len(self.ready) else (float("inf"), 0.0)
-
     def pop(self, index: int) -> Message:
         """Remove the ready message at an index. The caller adjusts `size`."""
         message = self.ready.pop(index)
@@ -274,10 +270,15 @@ def decode_queue(data: bytes, path: str) -> Contents:
         fields = parse_object(data, most=LARGEST_QUEUE)
         check_format(fields, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
         claims = [decode_claim(item) for item in fields["claims"]]
-        dead = [_dead(item) for item in fields["dead"]]
+        dead = [
+            Dead(decode_message(message), as_text(why, "why"), as_whole(at_ms, "at", most=LATEST_MS))
+            for message, why, at_ms in fields["dead"]
+        ]
+        if {*fields["settings"]} != _SETTINGS:
+            raise Undecodable("its settings are not those of a queue")
         contents = Contents(
             id=text_in(fields, "id"),
-            settings=_settings(fields["settings"]),
+            settings=QueueSettings(**fields["settings"]),
             rev=whole_in(fields, "rev"),
             next=whole_in(fields, "next"),
             turn=whole_in(fields, "turn"),
@@ -339,11 +340,6 @@ def decode_message(stored: list[Any]) -> Message:
     return Message(n, priority, not_before_ms, attempts, key, body, error)
 
 
-def _dead(stored: list[Any]) -> Dead:
-    message, why, at_ms = stored
-    return Dead(decode_message(message), as_text(why, "why"), as_whole(at_ms, "at", most=LATEST_MS))
-
-
 def _segment(stored: list[Any]) -> Segment:
     """Decode a segment's reference, without messages; may raise ValueError or TypeError."""
     name, count, size, priority, n, due_ms = stored
@@ -364,12 +360,6 @@ def _verb(stored: Any) -> str:
 def _producer(stored: list[Any]) -> tuple[int, int, str]:
     seq, n, who = stored
     return as_whole(seq, "seq"), as_whole(n, "n"), as_text(who, "producer")
-
-
-def _settings(stored: Mapping[str, Any]) -> QueueSettings:
-    if {*stored} != _SETTINGS:
-        raise Undecodable("its settings are not those of a queue")
-    return QueueSettings(**stored)
 
 
 # 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, move to segments, the last to be delivered first.
@@ -431,17 +421,6 @@ def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]])
         for segment in contents.segments
     ]
     return contents
-
-
-def has_room(contents: Contents, segment: Segment) -> bool:
-    """Return whether the messages that must stay leave room for the segment."""
-    most_bytes = contents.settings.max_bytes
-    return contents.size - contents.loose + max(most_bytes // 4, segment.size) <= most_bytes
-
-
-def next_segment(contents: Contents, now_ms: int) -> Segment | None:
-    """Return the first segment with a due message."""
-    return next((segment for segment in contents.segments if segment.due_ms <= now_ms), None)
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:

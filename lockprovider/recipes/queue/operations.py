@@ -32,8 +32,6 @@ from lockprovider.recipes.queue.contents import (
     SegmentWanted,
     decode_claim,
     decode_message,
-    has_room,
-    next_segment,
     promote,
     spill,
 )
@@ -305,8 +303,10 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
         return NothingReady(0)
     index = _next_index(contents, now_ms)
-    while (segment := next_segment(contents, now_ms)) is not None:
-        if (index is not None and contents.ready[index].order < segment.first) or not has_room(contents, segment):
+    most_bytes = contents.settings.max_bytes
+    while segment := next((item for item in contents.segments if item.due_ms <= now_ms), None):
+        has_room = contents.size - contents.loose + max(most_bytes // 4, segment.size) <= most_bytes
+        if not has_room or (index is not None and contents.ready[index].order < segment.first):
             break
         promote(contents, segment)
         index = _next_index(contents, now_ms)

@@ -83,8 +83,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         world: World | None = None,
     ) -> None:
         super().__init__(store, path, world, pace_s)
-        helper = Broker(check_broker(broker), QueueCodec(), self._batcher.submit, self.world)
-        self._writer: QueueWriter = QueueWriter(self._store, self.path, seconds(timeout), self.world, helper)
+        self._broker = Broker(check_broker(broker), QueueCodec(), self._batcher.submit, self.world)
+        self._writer: QueueWriter = QueueWriter(self._store, self.path, seconds(timeout), self.world, self._broker)
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._last_seqs: dict[str, int] = {}
         self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -236,7 +236,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             left_s = deadline_s - self.world.monotonic_s()
             if left_s <= 0 or self._stopping.is_set():
                 return None
-            waits_s = min(poll_s, left_s, self._writer.idle_s() + 0.001)
+            waits_s = min(poll_s, left_s)
             if claim.until_ms:
                 waits_s = min(waits_s, max(0.001, (claim.until_ms - self.world.now_ms()) / 1000))
             self._writer.wait_for_messages(waits_s)
@@ -430,7 +430,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         self.stop()
         super().close(limit_s)
         self._heartbeat.close()
-        self._writer.close()
+        self._broker.close()
 
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any

@@ -134,10 +134,6 @@ class QueueWriter:
         self._order = FailedNumbers()
         self._broker.reset()
 
-    def close(self) -> None:
-        """Stop writing for other processes."""
-        self._broker.close()
-
     def create(self, contents: Contents) -> bool:
         """Write the object if no queue exists; return whether this call wrote it.
 
@@ -243,10 +239,6 @@ class QueueWriter:
         if tries > 1:
             self.world.sleep(delay_s(tries - 1, self.world.random()))
 
-    def idle_s(self) -> float:
-        """Return the seconds until another worker's claim may lapse."""
-        return self._watch.next_s(self.world.monotonic_s())
-
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
@@ -302,7 +294,9 @@ class QueueWriter:
             contents, version = self.read()
             shown = contents.copy()
             with contextlib.suppress(_SegmentGone):
-                while shown.segments and shown.order_at(limit) > shown.segments[0].first:
+                while shown.segments and (
+                    len(shown.ready) <= limit or shown.ready[limit].order > shown.segments[0].first
+                ):
                     name = shown.segments[0].name
                     shown = with_messages(shown, {name: self._messages(name, version)})
                     promote(shown, shown.segments[0])
@@ -354,8 +348,8 @@ class QueueWriter:
         arrived.set()
 
     def wait_for_messages(self, timeout_s: float) -> None:
-        """Block until `wake` is called (new messages, or a stop), or for `timeout_s`; messages may be gone by then."""
-        self._arrived.wait(timeout_s)
+        """Block until `wake` is called (new messages, or a stop), a claim may lapse, or for `timeout_s`."""
+        self._arrived.wait(min(timeout_s, self._watch.next_s(self.world.monotonic_s()) + 0.001))
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         message = f"the operation may have been applied to the queue {self.path!r}: {why}"

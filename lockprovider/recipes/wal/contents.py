@@ -171,14 +171,8 @@ class LogManifest:
 
     def encode(self) -> bytes:
         """Encode as JSON."""
-        fields = {
-            "format": _MANIFEST_FORMAT,
-            "id": self.id,
-            "slots": self.slots,
-            "retain": self.retain,
-            "floor": self.floor,
-        }
-        fields |= {"hint": self.hint, "readers": dict(self.readers), "rev": self.rev}
+        fields = {"format": _MANIFEST_FORMAT, "id": self.id, "slots": self.slots, "retain": self.retain}
+        fields |= {"floor": self.floor, "hint": self.hint, "readers": dict(self.readers), "rev": self.rev}
         return json.dumps({**self.more, **fields}).encode()
 
 

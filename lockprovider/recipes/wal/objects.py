@@ -71,7 +71,8 @@ class LogObjects:
         self._manifest: LogManifest | None = None
         self._versions: dict[int, tuple[int, Version]] = {}
         self._reached = Position(0, 0)  # the log ends here or later
-        self._store_check = StoreCheck(store, f"{path}/log.json")
+        self._manifest_path = f"{path}/log.json"
+        self._store_check = StoreCheck(store, self._manifest_path)
 
     def create(self, manifest: LogManifest) -> bool:
         """Write the manifest if no log exists; return whether this call wrote it.
@@ -229,10 +230,6 @@ class LogObjects:
         if not isinstance(name, str) or not READER.fullmatch(name):
             raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ . (200 at most)")
         return f"{self.path}/readers/{name}"
-
-    @property
-    def _manifest_path(self) -> str:
-        return f"{self.path}/log.json"
 
 
 def next_position(head: Head) -> Position:

@@ -73,13 +73,13 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     ) -> None:
         super().__init__(store, path, world, seconds(pace_s, "pace_s"))
         self._objects = LogObjects(self._store, self.path, seconds(timeout), self.world)
-        helper = Broker(check_broker(broker), LogCodec(), self._batcher.submit, self.world)
-        self._writer: LogWriter = LogWriter(self._objects, helper)
+        self._broker = Broker(check_broker(broker), LogCodec(), self._batcher.submit, self.world)
+        self._writer: LogWriter = LogWriter(self._objects, self._broker)
         self._init_state()
 
     def _reset(self) -> None:
-        self._writer.reset()
-        self._unnamed = self._appender(None)
+        self._broker.reset()
+        self._unnamed = Appender(self._batcher, self._objects, self._writer, None)
 
     @classmethod
     def create(
@@ -157,7 +157,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         ...     out.append(b"second", seq=2).again  # as after a crash
         True
         """
-        return self._appender(check_producer(producer, "producer"))
+        return Appender(self._batcher, self._objects, self._writer, check_producer(producer, "producer"))
 
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
@@ -342,10 +342,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         >>> log.close(timeout=10)
         """
         super().close(timeout)
-        self._writer.close()
-
-    def _appender(self, producer: str | None) -> Appender:
-        return Appender(self._batcher, self._objects, self._writer, producer)
+        self._broker.close()
 
 
 class AsyncAppender(EnteredByTasks[Appender]):

@@ -43,14 +43,6 @@ class LogWriter:
         self._took: dict[str, int] = {}  # by client: the epoch of the name that it may have
         self._numbers = FailedNumbers()
 
-    def reset(self) -> None:
-        """Reset the broker in a forked child."""
-        self._broker.reset()
-
-    def close(self) -> None:
-        """Stop writing for other processes."""
-        self._broker.close()
-
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """Write operations into as many slots as needed, or ask a broker; return results and errors in order.
 
@@ -87,9 +79,8 @@ class LogWriter:
             before = turn.need
             try:
                 turn = self._step(turn, handover)
-                failed = (
-                    before is AppendStep.LOOK and turn.need is not AppendStep.DONE
-                )  # not written yet, or another was faster
+                # not written yet, or another was faster
+                failed = before is AppendStep.LOOK and turn.need is not AppendStep.DONE
             except (CasError, CoordinationError) as error:
                 failed = isinstance(error, Unavailable) and (turn.doubt or any(turn.sent))
                 if not failed:
@@ -109,14 +100,14 @@ class LogWriter:
 
         Without a broker, draft the batch after `last`.
         """
+
+        def adds_a_name(operation: LogOperation) -> bool:
+            return not isinstance(operation, Append) or operation.producer not in last.producers
+
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
-            to_carry_out = handover.to_carry_out(
-                turn.sent, NoMore(), lambda operation: _name_of(operation) not in last.producers
-            )
-            return replace(turn, operations=tuple(to_carry_out)).draft_after(
-                last, self._world.now_ms(), self._since or 0
-            )
+            turn = replace(turn, operations=tuple(handover.to_carry_out(turn.sent, NoMore(), adds_a_name)))
+            return turn.draft_after(last, self._world.now_ms(), self._since or 0)
         if handed.results is None:
             return replace(turn, need=AppendStep.END, sent=handed.sent)
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
@@ -174,10 +165,6 @@ class LogWriter:
         return OutcomeUnknown(
             f"{message}; a record with a producer's number can be appended again safely", path=self._objects.path
         )
-
-
-def _name_of(operation: LogOperation) -> str:
-    return operation.producer if isinstance(operation, Append) else ""
 
 
 def _numbered(operation: LogGiven) -> ProducerNumber | None:

@@ -28,21 +28,8 @@ from fsspec_cas import InvalidInput, Machine, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.bounded import check_fits, parse_object, undecodable_as
-from lockprovider.recipes.broker_rules import (
-    Bundle,
-    Foreign,
-    HandedOver,
-    NotHere,
-    Offer,
-    broker_to_ask,
-    combine_answers,
-    decode_result,
-    encode_result,
-    is_unknown,
-    offers_of,
-    with_offer,
-    without_bundle,
-)
+from lockprovider.recipes import broker_rules
+from lockprovider.recipes.broker_rules import Bundle, Foreign, HandedOver, NotHere, Offer, offers_of, without_bundle
 from lockprovider.recipes.errors import CoordinationError
 
 # Frames of JSON behind their length. Both sides first prove the key by an HMAC of both nonces.
@@ -381,7 +368,9 @@ class Broker(Generic[T]):
         if offer is not None and not self._is_avoided(offer[0]):
             return named
         own_offer = self._listening()
-        return named if own_offer is None or offer == own_offer else with_offer(named, self._host_name, own_offer)
+        if own_offer is None or offer == own_offer:
+            return named
+        return broker_rules.with_offer(named, self._host_name, own_offer)
 
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
@@ -393,12 +382,11 @@ class Broker(Generic[T]):
         """
         if self._host is None:
             return None
-        offer = broker_to_ask(
-            named,
-            self._host_name,
-            self._own_offer,
-            lambda address: address in asked_addresses or self._is_avoided(address),
-        )
+
+        def is_out(address: str) -> bool:
+            return address in asked_addresses or self._is_avoided(address)
+
+        offer = broker_rules.broker_to_ask(named, self._host_name, self._own_offer, is_out)
         own = {index: operation for index, operation in enumerate(operations) if not isinstance(operation, Foreign)}
         if offer is None or not all(map(self._codec.may_hand_over, own.values())):
             return None
@@ -407,7 +395,7 @@ class Broker(Generic[T]):
         answers = self._answers(offer, [*zip(own.values(), own_sent, strict=True)]) if own else []
         if answers is None:
             return None
-        outcome = combine_answers(answers, own_sent)
+        outcome = broker_rules.combine_answers(answers, own_sent)
         if outcome.results is None:
             flags = dict(zip(own, outcome.sent, strict=True))
             return HandedOver(None, tuple(flags.get(index, was) for index, was in enumerate(sent)))
@@ -441,25 +429,22 @@ class Broker(Generic[T]):
             answers = zip(operations, self._link.ask(encoded), strict=True)
             with undecodable_as(BrokenLink, "an answer is not understood"):
                 return [
-                    decode_result(answer, partial(self._codec.decode_result, operation))
+                    broker_rules.decode_result(answer, partial(self._codec.decode_result, operation))
                     for (operation, _), answer in answers
                 ]
         except NoFrame:
             return None
         except BrokenLink as error:
             self._hang_up()
-            self._avoid(offer[0])
+            now_s = self._world.monotonic_s()
+            self._avoided = {address: until_s for address, until_s in self._avoided.items() if until_s > now_s}
+            self._avoided[offer[0]] = now_s + _AVOIDED_S
             return [NotHere(str(error), sent=is_sent) for _ in operations]
 
     def _hang_up(self) -> None:
         if self._link is not None:
             self._link.close()
         self._link = None
-
-    def _avoid(self, address: str) -> None:
-        now_s = self._world.monotonic_s()
-        self._avoided = {other: until_s for other, until_s in self._avoided.items() if until_s > now_s}
-        self._avoided[address] = now_s + _AVOIDED_S
 
     def _is_avoided(self, address: str) -> bool:
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
@@ -509,7 +494,7 @@ class Broker(Generic[T]):
         try:
             answer = self._submit(bundle)
         except CoordinationError:  # overloaded or closed
-            return [encode_result(NotHere("it takes no more"), str) for _ in bundle.operations]
+            return [broker_rules.encode_result(NotHere("it takes no more"), str) for _ in bundle.operations]
         try:
             while True:
                 with contextlib.suppress(NotYet):
@@ -523,7 +508,7 @@ class Broker(Generic[T]):
         finally:
             answer.cancel()  # unless done
         pairs = zip(bundle.operations, results, strict=True)
-        return [encode_result(result, partial(self._codec.encode_result, of)) for of, result in pairs]
+        return [broker_rules.encode_result(result, partial(self._codec.encode_result, of)) for of, result in pairs]
 
 
 class Handover(Generic[T]):
@@ -572,7 +557,10 @@ class Handover(Generic[T]):
         """Return the results of the last draft, with `NotHere` for operations that it left out."""
         return [self._left_out.get(index, result) for index, result in enumerate(results)]
 
-    def settled(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
+    def outcomes(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
         """Return the results, with `unknown(message)` for errors of unknown outcome."""
         answers = zip(results, self.handed, strict=True)
-        return [unknown(str(result)) if is_unknown(result, handed=handed) else result for result, handed in answers]
+        return [
+            unknown(str(result)) if broker_rules.is_unknown(result, handed=handed) else result
+            for result, handed in answers
+        ]

@@ -182,26 +182,26 @@ class QueueWriter:
         max_age_s = _EVER
         while True:
             contents, version = self._look(progress, deadline_s, max_age_s)
-            if (settled := results_of(contents, progress.tries)) is not None:
+            if (written := results_of(contents, progress.tries)) is not None:
                 self._remove_unnamed(progress, contents)
-                return handover.settled(settled, self._unknown)
+                return handover.outcomes(written, self._unknown)
             if (handed := handover.ask(contents.more.get(_BROKER), progress.sent)) is not None:
                 if handed.results:
-                    return handover.settled(handed.results, self._unknown)
+                    return handover.outcomes(handed.results, self._unknown)
                 max_age_s = 0.0
                 continue
-            results, outcome = self._tried(progress, operations, contents, version)
+            results, outcome = self._try_once(progress, operations, contents, version)
             if isinstance(outcome, Won):
-                return handover.settled(results, self._unknown)
+                return handover.outcomes(results, self._unknown)
             if outcome is None and results and not max_age_s:
                 if version != progress.base:  # else the last try may still be done
                     self._remove_unnamed(progress, contents)
-                return handover.settled(results, self._unknown)
+                return handover.outcomes(results, self._unknown)
             if outcome is not None:
                 self._pause(len(progress.tries), deadline_s)
             max_age_s = 0.0
 
-    def _tried(
+    def _try_once(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
         """Draft and write the batch once; return its results ([]: read again), and the outcome (None: no write).
@@ -212,7 +212,7 @@ class QueueWriter:
         try:
             draft, results, batch = self._drafted(contents, version, operations, progress)
             progress.touched |= _names(draft) ^ _names(contents)
-            outcome = self._sent(draft, contents, version) if draft.changed else None
+            outcome = self._write(draft, contents, version) if draft.changed else None
         except _SegmentGone:
             return [], None
         except (StoreError, CoordinationError) as error:
@@ -271,7 +271,7 @@ class QueueWriter:
                 results = [progress.full if no else result for result, no in answers]
                 return draft, progress.handover.with_left_out(results), batch
 
-    def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
+    def _write(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Write new segments, then the object, which must only name existing ones; return the object's outcome."""
         self._store_check.require()
         data = draft.encode()

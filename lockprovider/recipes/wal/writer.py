@@ -93,7 +93,7 @@ class LogWriter:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
         own_clients = {operation.client for operation in operations if isinstance(operation, Append)}
         self._took.update({client: epoch for client, epoch in turn.taken().items() if client in own_clients})
-        return handover.settled(handover.with_left_out(turn.results), self._unknown)
+        return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """Ask the broker in `last`: the batch is done, or searches the end again if it failed.

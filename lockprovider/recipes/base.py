@@ -17,20 +17,6 @@ OpenedForTasks = TypeVar("OpenedForTasks", bound="RecipeForTasks[Any]")
 R = TypeVar("R", bound="Recipe")
 
 
-def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:
-    """Split a URL into its folder, as a store, and its object's name, without a request.
-
-    Raises InvalidUrl, InvalidInput (no name), NotSupported.
-    """
-    checked = check_url(url)
-    folder, slash, name = checked.rpartition("/")
-    if not slash:
-        folder = "."
-    if name in ("", ".") or folder.endswith((":/", ":")):
-        raise InvalidInput(f"{url!r} must name an object, e.g. s3://bucket/folder/name.json")
-    return Store.from_url(folder, storage_options), check_path(name)
-
-
 class ProcessBound:
     """Base of objects that refuse pickling (NotPicklable).
 
@@ -91,7 +77,12 @@ class AtUrl:
                     f"{name}={value!r} is not an option: there are {', '.join(allowed)}; "
                     "what the store is opened with goes into storage_options="
                 )
-        return cls(*store_and_path(url, storage_options), **options)
+        folder, slash, name = check_url(url).rpartition("/")
+        if not slash:
+            folder = "."
+        if name in ("", ".") or folder.endswith((":/", ":")):
+            raise InvalidInput(f"{url!r} must name an object, e.g. s3://bucket/folder/name.json")
+        return cls(Store.from_url(folder, storage_options), name, **options)
 
     def __repr__(self) -> str:
         return repr_at(self, self._store, self.path)

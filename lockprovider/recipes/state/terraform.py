@@ -49,6 +49,15 @@ from lockprovider.storage_lock.lease import Lease
 LARGEST_BODY = 128 << 20
 _LARGEST_INFO = 1 << 16
 _DEEPEST_STATE = 256  # stored as text, and read by Go
+_STATUS: dict[type[Exception], HTTPStatus] = {  # of an error: the first that fits
+    OutcomeUnknown: HTTPStatus.GATEWAY_TIMEOUT,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    Overloaded: HTTPStatus.SERVICE_UNAVAILABLE,
+    MalformedObject: HTTPStatus.BAD_REQUEST,
+    CoordinationError: HTTPStatus.CONFLICT,
+    LockError: HTTPStatus.CONFLICT,
+    Exception: HTTPStatus.BAD_REQUEST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,8 @@ class TerraformBackend:
             except (StateLocked, NotAcquired) as error:
                 return self._locked_by_another(str(error))
         except (CasError, CoordinationError, LockError, ValueError) as error:
-            return Reply.refusal(_status(error), type(error).__name__, str(error))
+            status = next(status for kind, status in _STATUS.items() if isinstance(error, kind))
+            return Reply.refusal(status, type(error).__name__, str(error))
 
     def close(self) -> None:
         """Release the lock of a run that has ended."""
@@ -272,21 +282,6 @@ def lock_in_words(reason: str) -> str:
     if not info.get("ID") or not info.get("Operation"):
         return reason
     return f"locked for {info['Operation']} by {info.get('Who') or 'another run'} (ID {info['ID']})"
-
-
-def _status(error: Exception) -> HTTPStatus:
-    """Return the HTTP status of an error."""
-    match error:
-        case OutcomeUnknown():
-            return HTTPStatus.GATEWAY_TIMEOUT
-        case Unavailable() | Overloaded():
-            return HTTPStatus.SERVICE_UNAVAILABLE
-        case MalformedObject():
-            return HTTPStatus.BAD_REQUEST
-        case CoordinationError() | LockError():
-            return HTTPStatus.CONFLICT
-        case _:
-            return HTTPStatus.BAD_REQUEST
 
 
 def _info(body: bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fsspec_cas import Machine, Store, World
 from fsspec_cas.waiting import SLICE_S, Signal
 from lockprovider.errors import NotAcquired, held_by
 from lockprovider.storage_lock.driver import KnownRecord
-from lockprovider.storage_lock.machine import Busy, Held, Idle
+from lockprovider.storage_lock.machine import Held, Idle
 from lockprovider.storage_lock.polling import (
     FIRST_S,
     Join,
@@ -110,7 +110,6 @@ class ProcessQueue:
     def __init__(self, name: str, world: World) -> None:
         self.name = name
         self.fifo = Fifo()
-        self.busy: Busy | None = None  # the last refusal of the polling client
         self._world = world
         self._guard = threading.Lock()
         self._idle = Idle()
@@ -203,15 +202,15 @@ class ProcessQueue:
         elif seconds > 0:
             self._world.sleep(seconds)
 
-    def refusal(self, asked_by: str) -> Busy:
-        """Return the known holder, for the error of a refused client, without a request.
+    def record_of_holder(self) -> LockRecord | None:
+        """Return the record that this process's holder wrote, or its polling client read last, without a request.
 
-        This process's, else the last that its polling client read, else `asked_by`.
+        None if that is free, or unread.
         """
-        held = self.holder
+        held, known = self.holder, self._known
         if held is not None:
-            return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
-        return self.busy or Busy(asked_by, 0, None)
+            return held.record
+        return None if known is None or known.record.is_free else known.record
 
 
 class _Queues:
@@ -254,7 +253,7 @@ def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> No
     turn = FifoTurn(queue.fifo)
     try:
         if not turn.wait(max(0.0, wish.deadline_s - world.monotonic_s())):
-            raise _not_acquired(client.where, queue.refusal(client.owner), world)
+            raise _not_acquired(client, queue.record_of_holder(), world)
         began_s = world.monotonic_s()
         _Acquisition(client, queue, world, wish).until_held()
         queue.note_held(client.driver.held, client.known, world.monotonic_s() - began_s)
@@ -319,11 +318,10 @@ class _Acquisition:
     def _observed(self, known: KnownRecord, began_s: float, *, requested: bool) -> Observation:
         """Build the observation of a read that began at `began_s`.
 
-        Notes the record and its holder in the process's queue.
+        Notes the record in the process's queue.
         """
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
         self._queue.note_unchanged(known)
-        self._queue.busy = _holds(record)
         took_s = now_s - began_s if requested else 0.0
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
@@ -336,7 +334,7 @@ class _Acquisition:
             take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1
             if take is None:
-                raise _not_acquired(self._client.where, _holds(observation.record), self._world)
+                raise _not_acquired(self._client, observation.record, self._world)
             return waiter, take
         waiter, action = next_action(waiter, observation, self._world.random())
         if not isinstance(action, Join):
@@ -351,18 +349,12 @@ class _Acquisition:
 _LAST_TRIES = 3  # refused takes of a free lock after the deadline
 
 
-def _holds(record: LockRecord) -> Busy:
-    return Busy(record.owner, record.valid_until_ms, record.holder)
-
-
-def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:
-    """Build the error that names the holder and its promised end.
-
-    Unread, it names the client of this process that is acquiring the lock.
-    """
-    if not busy.valid_until_ms:
-        return NotAcquired(f"{busy.owner}, a client of this process, is acquiring {where!r}", owner=busy.owner)
-    owner, holder, until_ms = busy.owner, busy.holder, busy.valid_until_ms
+def _not_acquired(client: Client, record: LockRecord | None, world: World) -> NotAcquired:
+    """Build the error that names the holder and its promised end; without a record, that a client acquires."""
+    where = client.where
+    if record is None:
+        return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)
+    owner, holder, until_ms = record.owner, record.holder, record.valid_until_ms
     held = held_by(owner, holder, until_ms, world.now_ms())
     return NotAcquired(
         f"{where!r} is {held}, and its holder may renew it", owner=owner, holder=holder, valid_until_ms=until_ms

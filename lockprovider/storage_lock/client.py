@@ -204,12 +204,11 @@ class Client:
                         self.give_back()
                 driver.state = Idle()
                 raise
-        return not isinstance(answer, Busy)
-
-    def begin_lease(self) -> None:
-        """Note the time of the successful take, and forget the earlier lease's commits."""
+        if isinstance(answer, Busy):
+            return False
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
+        return True
 
     def end(self, turn: FifoTurn | None) -> None:
         """Forget the lease of this turn, and leave the turn as `leave` does; None: done before."""

@@ -49,16 +49,11 @@ class KnownRecord:
     seen_s: float = field(default=0.0, compare=False)
 
 
-def newest(*records: KnownRecord | None) -> KnownRecord | None:
-    """Return the record with the highest epoch."""
-    return max(filter(None, records), key=lambda known: known.record.epoch, default=None)
-
-
 class RecordFile:
     """Stored lock record: read without a body if unchanged, written under a condition."""
 
-    def __init__(self, store: Store, path: str, world: World, known: KnownRecord | None = None) -> None:
-        self.known = known
+    def __init__(self, store: Store, path: str, world: World) -> None:
+        self.known: KnownRecord | None = None
         self._store = store
         self._path = path
         self.world = world

@@ -16,7 +16,7 @@ from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client, add_details
 from lockprovider.storage_lock.combine import Decider, Intent
 from lockprovider.storage_lock.commit_requests import CommitAnswer
-from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile, newest
+from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
@@ -169,7 +169,6 @@ class Lock:
                 # Before a commit has freed the lock, a take would wait for the commit's late writers.
                 client.committer.resting.wait(min(_FREED_S, left_s()))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
-                client.begin_lease()
                 lease = Lease(client, self._on_lost, turn, self._acquiring_thread())
                 lease.start()
                 client.lease = lease
@@ -273,7 +272,8 @@ class Lock:
         """
         client = self._of_this_process()
         with self._looking:  # waits for no acquisition or renewal
-            self._looked_at.known = newest(self._looked_at.known, client.known, client.committer.known)
+            records = filter(None, (self._looked_at.known, client.known, client.committer.known))
+            self._looked_at.known = max(records, key=lambda known: known.record.epoch, default=None)
             known = self._looked_at.read(REQUEST_S)
             client.queue.note_current(known)
             return None if known is None else known.record

@@ -308,7 +308,8 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
     if record.all_pending:
-        return replace(record, released_pending=True, valid_until_ms=_pending_until_ms(me, _not_back_ms(held, at)))
+        until_ms = _not_back_ms(held, at) + round(hand_over_s(me.settings) * 1000)
+        return replace(record, released_pending=True, valid_until_ms=until_ms)
     yield_until_ms = due_yield_until_ms(record, at.now_ms) if record.waiters and record.foreign_seen_ms else 0
     return replace(record, expired=True, yield_until_ms=yield_until_ms or record.yield_until_ms)
 
@@ -345,7 +346,7 @@ def _take(me: Me, take: TakeLock) -> Step:
     if record is not None and not may_take(record, me.owner, at.now_ms):
         return Idle(), _busy(record)
     taken = _taken(me, record, at, take)
-    write = Writing("take", taken, at.monotonic_s, _clocks_ms(at), None)
+    write = Writing("take", taken, at.monotonic_s, at.now_ms - round(at.monotonic_s * 1000), None)
     return write, PutRecord(taken, ABSENT if version is None else version)
 
 
@@ -434,17 +435,9 @@ def decided(record: LockRecord, pending: Pending) -> LockRecord:
     return replace(record, pending=pending, pending_before=(), log=log)
 
 
-def _pending_until_ms(me: Me, now_ms: int) -> int:
-    return now_ms + round(hand_over_s(me.settings) * 1000)
-
-
 def hand_over_s(settings: LockSettings) -> float:
     """Return the seconds for which a release with pending publishes keeps foreign clients away."""
     return min(settings.validity, HAND_OVER_S)
-
-
-def _clocks_ms(at: Moment) -> int:
-    return at.now_ms - round(at.monotonic_s * 1000)
 
 
 def _validity_ms(me: Me) -> int:
@@ -491,8 +484,9 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
         return Idle(), _busy(seen.record)
     if write.purpose == "release":
         return Idle(), Done("released")
+    is_broken = seen.record is None or (seen.record.owner == me.owner and seen.record.expired)
     why = f"the lock was released or taken over: {_why_lost(me, seen.record)}"
-    return Lost(why), Ended(why, _reason(me, seen.record))
+    return Lost(why), Ended(why, LossReason.BROKEN if is_broken else LossReason.TAKEN_OVER)
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
@@ -514,11 +508,6 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
     return None
-
-
-def _reason(me: Me, record: LockRecord | None) -> LossReason:
-    broken = record is None or (record.owner == me.owner and record.expired)
-    return LossReason.BROKEN if broken else LossReason.TAKEN_OVER
 
 
 def _why_lost(me: Me, record: LockRecord | None) -> str:

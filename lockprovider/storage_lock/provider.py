@@ -242,7 +242,8 @@ def _place(
     """
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given
-    _check_path(path)
+    if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidSettings(f"on={path!r} must be the path of an object below the URL, such as 'jobs/nightly.json'")
     chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
     options_given = {**_with_credential(options.storage_options), **(storage_options or {})} or None
     return LockPlace(options.url, Store.from_url(options.url, options_given), path, chosen)
@@ -270,8 +271,3 @@ def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:
     if in_url is not None and argument is not None and in_url != argument:
         raise InvalidSettings(f"{name}={argument!r} contradicts the URL, which has {in_url!r}: give only one of them")
     return argument if in_url is None else in_url
-
-
-def _check_path(path: str) -> None:
-    if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise InvalidSettings(f"on={path!r} must be the path of an object below the URL, such as 'jobs/nightly.json'")

@@ -113,21 +113,12 @@ class CommitRequest:
     done: Signal
     posted_s: float | None = None
     is_stored: bool = False  # surely in the store
-    answer: CommitAnswer | None = None
-    error: BaseException | None = None
+    outcome: CommitAnswer | BaseException | None = None
 
     @property
     def posted(self) -> bool:
         """Whether other clients may decide it."""
         return self.posted_s is not None
-
-    def end(self, outcome: CommitAnswer | BaseException) -> None:
-        """Set the outcome, and wake the caller."""
-        if isinstance(outcome, BaseException):
-            self.error = outcome
-        else:
-            self.answer = outcome
-        self.done.set()
 
 
 class CommitRequests:
@@ -154,7 +145,8 @@ class CommitRequests:
     def end(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
         """Remove a request, set its outcome, and wake its caller."""
         self._all.remove(request)
-        request.end(outcome)
+        request.outcome = outcome
+        request.done.set()
 
     @property
     def since_s(self) -> float:
@@ -192,7 +184,7 @@ class CommitRequests:
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
-    def settle(self, log: Log | None, all_pending: Collection[str]) -> None:
+    def end_judged(self, log: Log | None, all_pending: Collection[str]) -> None:
         """End requests that are decided with a path outside `all_pending`, refused or void, waking their callers.
 
         Deletes refused and void intents in the background.

@@ -16,7 +16,7 @@ from functools import partial
 
 from fsspec_cas import CasError, InvalidInput, Store, World, check_path
 from fsspec_cas.waiting import Signal, Worker
-from lockprovider.errors import LockError, NotAcquired, PublishUnknown
+from lockprovider.errors import LockError, NotAcquired, PublishUnknown, Unappliable
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void, is_over
@@ -124,10 +124,10 @@ class Committer:
             if is_wanted:
                 request.done.wait(REQUEST_S)
             raise
-        if request.error is not None:
-            raise request.error
-        assert request.answer is not None  # noqa: S101 - it is done
-        return request.answer
+        if isinstance(request.outcome, BaseException):
+            raise request.outcome
+        assert request.outcome is not None  # noqa: S101 - it is done
+        return request.outcome
 
     def discard(self, paths: Iterable[str]) -> None:
         """Delete these objects in the background, later and with others; not promised.
@@ -294,9 +294,9 @@ class Member:
             writer.look()
         known = writer.known
         if known is None:
-            requests.settle(None, ())
+            requests.end_judged(None, ())
         else:
-            requests.settle(known.record.log, {pending.path for pending in writer.all_pending(known.record)})
+            requests.end_judged(known.record.log, {pending.path for pending in writer.all_pending(known.record)})
         for request in requests.late():
             self._give_up(request, self._not_in_time(request))
         if known is None:  # all requests are void
@@ -327,7 +327,7 @@ class Member:
             case combine.Wait():
                 pause_s = _RETRY_S
             case combine.WriteRecord(leads=announced):
-                pause_s = self._straight(known, leads=announced)
+                pause_s = self._write_own(known, leads=announced)
             case combine.Post() if record.log is not None:
                 pause_s = 0.0 if self._requests.post(undecided, record.log) else _RETRY_S
             case combine.PollAgain(seconds):
@@ -345,15 +345,16 @@ class Member:
         """Collect this client's knowledge besides the record."""
         record, writer, leads = known.record, self._writer, self._leading is not None
         # Read first: then what is applied is not among the pending.
-        applies, fails = self._applying.busy, self._applying.failed is not None
+        applies, failed = self._applying.busy, self._applying.failed
+        all_pending = writer.all_pending(record)
         return combine.Situation(
-            all_pending=writer.all_pending(record),
+            all_pending=all_pending,
             waiting=self._waiting(known, undecided) if self._requests and not leads else None,
             undecided=bool(undecided),
             leads=leads,
             applies=applies,
-            fails=fails,
-            is_stuck=writer.is_stuck(record),
+            fails=failed is not None,
+            is_stuck=isinstance(failed, Unappliable) and bool(all_pending),
             is_waited_for=others_wait(record, self._name()),
             wrote=record.owner == self._me.owner and not writer.stale,
         )
@@ -455,7 +456,7 @@ class Member:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _straight(self, known: KnownRecord, *, leads: bool) -> float:
+    def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
         """Write the record with own publishes, unless too soon; returns the pause in seconds.
 
         With `leads`, a won write makes this client leader.

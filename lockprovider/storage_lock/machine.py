@@ -287,7 +287,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     """
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
-    record = held.record if isinstance(state, Rolling) else settled(held.record)
+    record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
     match state, event:
         case Rolling(then=then), AppliedPending(set_aside):
             # Readers of the log would take it for published.
@@ -386,11 +386,6 @@ def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pen
     """Return the pending publishes after `last_applied`; all if that is not among them."""
     all_pending = record.all_pending
     return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
-
-
-def settled(record: LockRecord) -> LockRecord:
-    """Return the record with nothing pending."""
-    return replace(record, pending=None, pending_before=())
 
 
 def _log(record: LockRecord | None, at: Moment) -> Log:

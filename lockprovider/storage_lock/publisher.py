@@ -171,7 +171,7 @@ class Publisher:
             return step, None
 
     def _apply_own(self, decision: Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided; may raise `PublishUnknown`, or as `_never`."""
+        """Apply what this client has just decided; may raise `PublishUnknown`, or as `_drop_set_aside`."""
         pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
         self._apply(decision, data)
@@ -179,7 +179,7 @@ class Publisher:
             self._must_not_be_too_late(pending, began_s)
         self._commits.pop(pending, None)
         if pending.path in self.set_aside:
-            self._never(pending)
+            self._drop_set_aside(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
         """Raise `PublishUnknown` for a publish applied after its time, if a JVM writer may have had the lock before."""
@@ -196,7 +196,7 @@ class Publisher:
                 f"{pending.path!r} was written after the lease had ended; a JVM writer may have held the lock before"
             )
 
-    def _never(self, pending: Pending) -> None:
+    def _drop_set_aside(self, pending: Pending) -> None:
         """Renew the record without a publish that was set aside, and always raise.
 
         Raises:

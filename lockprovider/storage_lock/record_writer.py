@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from fsspec_cas import Store, Unavailable, Won, World
-from lockprovider.errors import Unappliable
 from lockprovider.storage_lock import combine, publisher
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_requests import SMOOTHING
@@ -173,23 +172,17 @@ class RecordWriter:
     def look(self) -> KnownRecord | None:
         """Read the record (None: absent) and clear `stale`.
 
-        Starts to apply what a write in doubt has decided, and forgets doubts that are over.
+        Starts to apply what a write in doubt has decided after all, with the time left since its start. Forgets writes
+        that are over.
         """
         known = self._file.read(REQUEST_S)
         self.stale = False
-        self._settle_doubts(known)
-        return known
-
-    def _settle_doubts(self, known: KnownRecord | None) -> None:
-        """Start to apply what a write in doubt has decided after all, and forget writes that are over.
-
-        Its time to apply counts from its start.
-        """
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:
             if record is not None and record.released_pending and became(sent, record, version) == "there":
                 self.applying.apply(record.all_pending, (), sent.until_s)
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
+        return known
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
         """Write the record with `batch` over the known version, start applying, and audit a batch.
@@ -241,7 +234,3 @@ class RecordWriter:
     def all_pending(self, record: LockRecord) -> tuple[Pending, ...]:
         """Return what may not be applied yet, as far as this client knows."""
         return pending_after(record, self.applying.last_applied)
-
-    def is_stuck(self, record: LockRecord) -> bool:
-        """Return whether a decided publish can never be applied, so that a holder must settle it."""
-        return isinstance(self.applying.failed, Unappliable) and bool(self.all_pending(record))

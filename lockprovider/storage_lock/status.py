@@ -258,7 +258,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
     record, version, nonce = status.record, status.version, world.new_id()
     for _ in range(_TRIES):
         if record.all_pending:
-            result = _finished(store, path, record, version, world)
+            result = _finish_pending(store, path, record, version, world)
         else:
             freed_ms = status.own_ms if record.waiters else 0
             broken = replace(record, expired=True, nonce=nonce, freed_ms=freed_ms)
@@ -277,7 +277,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
     return result
 
 
-def _finished(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
+def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
     """Take the lock from its holder, apply or set aside what is pending, and release it.
 
     The outcome is `Lost` if the record had changed. After a `CasError` the next holder applies what is pending.

@@ -93,7 +93,6 @@ class Client:
         self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
         self.owner = self.me.owner
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
-        self._store = store
         asked_for_patience, metrics = Signal(), self.metrics
 
         def throttled() -> None:

@@ -148,11 +148,6 @@ class CommitRequests:
         request.outcome = outcome
         request.done.set()
 
-    @property
-    def since_s(self) -> float:
-        """Monotonic time at which the first request began; requires a request."""
-        return min(request.began_s for request in self._all)
-
     def late(self) -> list[CommitRequest]:
         """Return the requests whose deadline has passed."""
         now_s = self._world.monotonic_s()

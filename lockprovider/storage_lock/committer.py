@@ -397,7 +397,7 @@ class Member:
     def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Waiting:
         now_s = self._world.monotonic_s()
         posted = all(request.is_stored for request in undecided)
-        age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
+        age_s, waits_s = now_s - known.seen_s, now_s - min(request.began_s for request in self._requests)
         # The first write decides, the next shows what is applied.
         writes = 2 if undecided and self._record_shows_applied else 1
         return combine.Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)

@@ -12,26 +12,6 @@ from dataclasses import dataclass, field
 from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Unknown, Version, Won, World
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.machine import (
-    Apply,
-    Busy,
-    Checking,
-    Done,
-    Ended,
-    Event,
-    Held,
-    Idle,
-    Me,
-    Moment,
-    PutFailed,
-    PutRecord,
-    PutWon,
-    ReadRecord,
-    RecordSeen,
-    State,
-    Tick,
-    Writing,
-)
 from lockprovider.storage_lock.metrics import Recorder
 from lockprovider.storage_lock.record import LockRecord
 
@@ -98,7 +78,7 @@ LAST_S = 5.0  # past a deadline
 LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
-Answer = Busy | Done | Ended | Apply | None  # result of an event and its requests
+Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None  # result of an event and its requests
 
 
 class Driver:
@@ -107,8 +87,8 @@ class Driver:
     Hold `step_guard` to feed it: the machine takes one event at a time.
     """
 
-    def __init__(self, me: Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
-        self.state: State = Idle()
+    def __init__(self, me: machine.Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
+        self.state: machine.State = machine.Idle()
         self.step_guard = threading.RLock()
         self._until_s = math.inf  # the acquisition's deadline
         self._me = me
@@ -117,11 +97,11 @@ class Driver:
         self._metrics = metrics
         self._audit = audit
 
-    def held(self) -> Held | None:
+    def held(self) -> machine.Held | None:
         """Return this client's lease, as far as it knows, without waiting."""
         return machine.belief(self.state)
 
-    def feed(self, event: Event) -> Answer:
+    def feed(self, event: machine.Event) -> Answer:
         """Feed one event and send the machine's reads and writes until it asks for neither; return its last effect.
 
         Hold `step_guard`. Store errors pass.
@@ -131,27 +111,27 @@ class Driver:
             self.state, effect = machine.step(self._me, before, event)
             self._metrics.stepped(self._me.owner, before, event, self.state, effect)
             match effect:
-                case ReadRecord():
+                case machine.ReadRecord():
                     event = self.read()
-                case PutRecord():
+                case machine.PutRecord():
                     event = self._put(effect)
                 case _:
                     self._note(effect)
                     return effect
 
-    def tick(self) -> Ended | None:
+    def tick(self) -> machine.Ended | None:
         """Return how the lease has lapsed by now, or None; never waits.
 
         Marks the machine `Lost` unless a step or write is under way.
         """
         state = self.state
-        after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
+        after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
             try:
                 self.state = after if self.state is state else self.state
             finally:
                 self.step_guard.release()
-        return effect if isinstance(effect, Ended) else None
+        return effect if isinstance(effect, machine.Ended) else None
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
@@ -162,23 +142,23 @@ class Driver:
         finally:
             self._until_s = math.inf
 
-    def read(self) -> RecordSeen:
+    def read(self) -> machine.RecordSeen:
         """Read and cache the record, and return it as an event, which is not fed to the machine."""
         known = self._file.read(self._request_s())
         if known is None:
-            return RecordSeen(None, None, self.moment())
-        return RecordSeen(known.record, known.version, self.moment())
+            return machine.RecordSeen(None, None, self.moment())
+        return machine.RecordSeen(known.record, known.version, self.moment())
 
-    def moment(self) -> Moment:
+    def moment(self) -> machine.Moment:
         """Return the current time with a fresh nonce."""
         # Monotonic first: a pause in between only shortens the lease.
         monotonic_s = self.world.monotonic_s()
-        return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
+        return machine.Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
         """Log a result of the lease, and queue a take or renewal for the audit, if any."""
         held = self.held()
-        if held is None or not isinstance(answer, Done):
+        if held is None or not isinstance(answer, machine.Done):
             return
         if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%s of %s, epoch %d", answer.what, self._me.owner, held.record.epoch)
@@ -187,7 +167,7 @@ class Driver:
         elif self._audit is not None and answer.what in ("renewed", "committed"):
             self._audit.renewed(held.record, self._me.settings.validity)
 
-    def _put(self, effect: PutRecord) -> Event:
+    def _put(self, effect: machine.PutRecord) -> machine.Event:
         """Write the record, count its outcome, and return that as an event.
 
         An error passes, after the machine has noted it as `PutFailed`.
@@ -195,19 +175,19 @@ class Driver:
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:
-            self.state, _ = machine.step(self._me, self.state, PutFailed())  # next call reads the record
+            self.state, _ = machine.step(self._me, self.state, machine.PutFailed())  # next call reads the record
             raise
         self._metrics.wrote(self.state, outcome)
         if isinstance(outcome, Won):
-            return PutWon(outcome.version)
+            return machine.PutWon(outcome.version)
         if isinstance(outcome, Unknown):
-            return PutFailed()
+            return machine.PutFailed()
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
         """Return the next request's timeout; a hanging renewal must not outlast the lease."""
-        state = self.state.write if isinstance(self.state, Checking) else self.state
-        if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
+        state = self.state.write if isinstance(self.state, machine.Checking) else self.state
+        if not isinstance(state, machine.Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), LEAST_S))
         left_s = state.before.deadline_s - self.world.monotonic_s()
         return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))

@@ -16,23 +16,10 @@ from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.errors import LockError, held_by
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
+from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
 from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile
-from lockprovider.storage_lock.machine import (
-    Apply,
-    Busy,
-    Checking,
-    Held,
-    Idle,
-    Look,
-    Me,
-    RecordSeen,
-    Release,
-    Renew,
-    Rolling,
-    TakeLock,
-)
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
@@ -90,7 +77,7 @@ class Client:
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()
         host, name, program = map(storable, (socket.gethostname(), user(), command()))
-        self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
+        self.me = machine.Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
         self.owner = self.me.owner
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
         asked_for_patience, metrics = Signal(), self.metrics
@@ -146,7 +133,7 @@ class Client:
 
     # -- acquiring the lock (`acquire`)
 
-    def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
+    def adopt(self, idle: machine.Idle, known: KnownRecord | None) -> None:
         """Cache `known`, and set the machine to `idle` if that has a released record to take unread.
 
         Forgets an own released record that was overwritten.
@@ -155,8 +142,8 @@ class Client:
         state = self.driver.state
         if idle.released is not None:
             self.driver.state = idle
-        elif isinstance(state, Idle) and state.released is not None and known is not None:
-            self.driver.state = state if known.version == state.released[1] else Idle()
+        elif isinstance(state, machine.Idle) and state.released is not None and known is not None:
+            self.driver.state = state if known.version == state.released[1] else machine.Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
         """Write `record`, which names this process as a waiter, over `version`.
@@ -176,8 +163,8 @@ class Client:
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
             # An earlier failure may have left another state.
-            state, driver.state = driver.state, Idle()
-            if isinstance(state, Idle) and state.released is not None:
+            state, driver.state = driver.state, machine.Idle()
+            if isinstance(state, machine.Idle) and state.released is not None:
                 return KnownRecord(*state.released, understood=True), False
             driver.read()
             return self.known, True
@@ -189,21 +176,18 @@ class Client:
         """
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
-            at = driver.moment()
-            seen_record = (
-                RecordSeen(None, None, at) if latest is None else RecordSeen(latest.record, latest.version, at)
-            )
+            seen = machine.RecordSeen(latest and latest.record, latest and latest.version, driver.moment())
             try:
-                answer = driver.feed(TakeLock(seen_record, waiters, wish.keeps_log, self._file.highest_epoch))
-                if isinstance(answer, Apply):  # no heartbeat runs yet
+                answer = driver.feed(machine.TakeLock(seen, waiters, wish.keeps_log, self._file.highest_epoch))
+                if isinstance(answer, machine.Apply):  # no heartbeat runs yet
                     self.publisher.roll_forward(answer)
             except BaseException:
-                if isinstance(driver.state, Rolling):  # others need not wait for a lapse
+                if isinstance(driver.state, machine.Rolling):  # others need not wait for a lapse
                     with contextlib.suppress(CasError, LockError):
                         self.give_back()
-                driver.state = Idle()
+                driver.state = machine.Idle()
                 raise
-        if isinstance(answer, Busy):
+        if isinstance(answer, machine.Busy):
             return False
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
@@ -242,7 +226,8 @@ class Client:
         It gets what this client released and read.
         """
         state = self.driver.state
-        self.queue.note_freed(self.driver.held, state if isinstance(state, Idle) else Idle(), self.known)
+        idle = state if isinstance(state, machine.Idle) else machine.Idle()
+        self.queue.note_freed(self.driver.held, idle, self.known)
 
     # -- calls of a lease and its heartbeat (`lease`)
 
@@ -260,10 +245,10 @@ class Client:
         driver = self.driver
         with driver.step_guard:
             answer: Answer = None
-            if isinstance(driver.state, Checking):
-                answer = driver.feed(Look())
-            elif isinstance(driver.state, (Held, Rolling)):
-                answer = driver.feed(Renew(driver.moment()))
+            if isinstance(driver.state, machine.Checking):
+                answer = driver.feed(machine.Look())
+            elif isinstance(driver.state, (machine.Held, machine.Rolling)):
+                answer = driver.feed(machine.Renew(driver.moment()))
         if self.publisher.publish_guard.acquire(blocking=False):
             until_s = self.world.monotonic_s() + self.settings.renew  # the next renewal must not wait longer
             try:
@@ -286,10 +271,10 @@ class Client:
             if epoch is not None and held is not None and held.record.epoch != epoch:
                 return
             self.publisher.finish_in_flight()
-            while isinstance(driver.state, (Held, Rolling)):
-                driver.feed(Release(driver.moment(), self.queue.comes_again()))
+            while isinstance(driver.state, (machine.Held, machine.Rolling)):
+                driver.feed(machine.Release(driver.moment(), self.queue.comes_again()))
                 self.publisher.finish_in_flight()
-            released = isinstance(driver.state, Idle) and driver.state.released is not None
+            released = isinstance(driver.state, machine.Idle) and driver.state.released is not None
         if self._audit is not None:
             self._audit.ended(at_ms, held=released)
 

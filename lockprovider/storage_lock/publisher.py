@@ -31,31 +31,12 @@ from dataclasses import replace
 
 from fsspec_cas import AlreadyExists, CasError, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won, check_bytes
 from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishUnknown, Unappliable
+from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.driver import Answer, Driver
-from lockprovider.storage_lock.machine import (
-    AppliedPending,
-    Apply,
-    Checking,
-    Commit,
-    Done,
-    Ended,
-    Held,
-    Look,
-    Me,
-    PublishStep,
-    Renew,
-    Rolling,
-    Sent,
-    Verdict,
-    became,
-    only_ours_since,
-    publish_next,
-    settle_commit,
-)
 from lockprovider.storage_lock.record import LARGEST_ENCLOSED, Pending, digest, fields_of
 
 _LOG = logging.getLogger("lockprovider")
-_ENDED_BEFORE = Ended("it had already ended", LossReason.LAPSED)
+_ENDED_BEFORE = machine.Ended("it had already ended", LossReason.LAPSED)
 _REQUEST_S = 60.0
 _ENCLOSED = 6144  # bytes, deflated; each waiting client reads them
 
@@ -68,7 +49,7 @@ class Publisher:
     `breaks`: also set aside publishes whose bytes are gone. `set_aside`: by path, the object with a publish's details.
     """
 
-    def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
+    def __init__(self, store: Store, path: str, me: machine.Me, driver: Driver) -> None:
         self.publish_guard = threading.RLock()  # renewals do not wait for it
         self._store = store
         self._folder = path.rpartition("/")[0]
@@ -77,7 +58,7 @@ class Publisher:
         self._world = driver.world
         self._sent: set[Pending] = set()  # begun to apply, and may yet arrive
         # This lease's last tries of unapplied publishes.
-        self._commits: dict[Pending, Sent] = {}
+        self._commits: dict[Pending, machine.Sent] = {}
         self.breaks = False  # an operator's order
         self.set_aside: dict[str, str] = {}  # path, and its details' object
 
@@ -108,7 +89,7 @@ class Publisher:
                 seen = self._driver.read()
             all_pending = () if seen.record is None else seen.record.all_pending
             tries = self._commits.items()
-            may_be = [tried for tried, sent in tries if became(sent, seen.record, seen.version) == "open"]
+            may_be = [tried for tried, sent in tries if machine.became(sent, seen.record, seen.version) == "open"]
             if any(named.staged == pending.staged for named in (*all_pending, *may_be)):
                 raise LockError(
                     f"a publish that was or may be decided needs the bytes staged at {pending.staged!r}: "
@@ -122,8 +103,8 @@ class Publisher:
             self._store.delete(pending.staged)
 
     def commit(
-        self, pending: Pending, data: bytes | None, *, new: bool, over: Callable[[], Ended | None]
-    ) -> Ended | None:
+        self, pending: Pending, data: bytes | None, *, new: bool, over: Callable[[], machine.Ended | None]
+    ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
         Renewals go on. `over` returns how the lease has ended, before each commit. `new`: nothing is at the path.
@@ -135,12 +116,12 @@ class Publisher:
             while True:
                 step, answer = self._advance(pending, ended, data_is_ready=data_is_ready)
                 match step, answer:
-                    case _, Ended():
+                    case _, machine.Ended():
                         ended = answer
-                    case "send", Apply():
+                    case "send", machine.Apply():
                         self._apply_own(answer, data)
                         return None
-                    case "send", Done("committed"):
+                    case "send", machine.Done("committed"):
                         return None
                     case "send", None:
                         data, data_is_ready = prepare(self._store, pending, data, self.left_s), True
@@ -153,7 +134,9 @@ class Publisher:
                     case _:
                         return ended or _ENDED_BEFORE
 
-    def _advance(self, pending: Pending, ended: Ended | None, *, data_is_ready: bool) -> tuple[PublishStep, Answer]:
+    def _advance(
+        self, pending: Pending, ended: machine.Ended | None, *, data_is_ready: bool
+    ) -> tuple[machine.PublishStep, Answer]:
         """Choose the publish's next step; send a look, or note and send a commit whose data is ready.
 
         Returns step and answer (None: nothing sent).
@@ -161,16 +144,16 @@ class Publisher:
         driver = self._driver
         with driver.step_guard:
             state = driver.state
-            step = publish_next(state, tried=self.tried(pending), ended=ended is not None, record_is_seen=False)
+            step = machine.publish_next(state, tried=self.tried(pending), ended=ended is not None, record_is_seen=False)
             if step == "look":
-                return step, driver.feed(Look())
-            if step == "send" and data_is_ready and isinstance(state, Held):
+                return step, driver.feed(machine.Look())
+            if step == "send" and data_is_ready and isinstance(state, machine.Held):
                 at = driver.moment()
-                self._commits[pending] = Sent(at.nonce, state.version, state.deadline_s)
-                return step, driver.feed(Commit(pending, at))
+                self._commits[pending] = machine.Sent(at.nonce, state.version, state.deadline_s)
+                return step, driver.feed(machine.Commit(pending, at))
             return step, None
 
-    def _apply_own(self, decision: Apply, data: bytes | None) -> None:
+    def _apply_own(self, decision: machine.Apply, data: bytes | None) -> None:
         """Apply what this client has just decided; may raise `PublishUnknown`, or as `_drop_set_aside`."""
         pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
@@ -190,8 +173,9 @@ class Publisher:
         except (CasError, MalformedRecord) as error:
             message = f"{pending.path!r} was written after the lease had ended, and the lock record could not be read"
             raise PublishUnknown(message) from error
-        logged = record is not None and record.log is not None and record.log.has(pending)
-        if not (logged or (record is not None and pending in record.all_pending) or only_ours_since(record, since_ms)):
+        log = None if record is None else record.log
+        is_named = record is not None and (pending in record.all_pending or (log is not None and log.has(pending)))
+        if not (is_named or machine.only_ours_since(record, since_ms)):
             raise PublishUnknown(
                 f"{pending.path!r} was written after the lease had ended; a JVM writer may have held the lock before"
             )
@@ -206,8 +190,8 @@ class Publisher:
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
         with self._driver.step_guard:
-            held = isinstance(self._driver.state, Held)
-            if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
+            held = isinstance(self._driver.state, machine.Held)
+            if held and self._driver.feed(machine.Renew(self._driver.moment())) == machine.Done("renewed"):
                 raise AlreadyExists(message, path=pending.path)
         raise Unappliable(message, occupied=True)
 
@@ -215,21 +199,21 @@ class Publisher:
         """Return whether this lease has sent the commit of `pending`, and not applied it yet."""
         return pending in self._commits
 
-    def settle(self, pending: Pending, epoch: int, *, tried: bool) -> Verdict:
+    def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
         """Read the record and the path to settle a commit under the ended lease of `epoch`.
 
         Read `tried` before any thread is notified of the end: the next lease's `begin_lease` resets it.
         """
         driver, seen = self._driver, None
         while True:
-            match publish_next(driver.state, tried=tried, ended=True, record_is_seen=seen is not None):
+            match machine.publish_next(driver.state, tried=tried, ended=True, record_is_seen=seen is not None):
                 case "read_record":
                     with driver.step_guard:
                         seen = driver.read()
                 case "read_path":
                     record = None if seen is None else seen.record
                     stored_digest = digest_at(self._store, pending.path)
-                    verdict = settle_commit(pending, self._me.owner, epoch, record, stored_digest)
+                    verdict = machine.settle_commit(pending, self._me.owner, epoch, record, stored_digest)
                     # A JVM writer that drops `pending` does not stop a sent write.
                     return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
                 case _:
@@ -239,8 +223,8 @@ class Publisher:
 
     def finish_in_flight(self) -> None:
         """Read the record to settle an unanswered write, if any."""
-        if isinstance(self._driver.state, Checking):
-            self._driver.feed(Look())
+        if isinstance(self._driver.state, machine.Checking):
+            self._driver.feed(machine.Look())
 
     def apply_left(self, left_s: Left) -> None:
         """Apply decided publishes that an earlier try could not, if any; errors of `apply` pass.
@@ -248,10 +232,10 @@ class Publisher:
         `left_s` bounds requests.
         """
         state = self._driver.state
-        if isinstance(state, Rolling) and state.held.record.pending is not None:
-            self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
+        if isinstance(state, machine.Rolling) and state.held.record.pending is not None:
+            self._apply(machine.Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
-    def _apply(self, decision: Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
+    def _apply(self, decision: machine.Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
         """Apply a publish and those before it, under the lease; then notify the machine."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
@@ -279,7 +263,7 @@ class Publisher:
             return False
         return True
 
-    def roll_forward(self, decision: Apply) -> None:
+    def roll_forward(self, decision: machine.Apply) -> None:
         """Apply an earlier lease's decided publishes, unless a listing shows several unshared ones applied.
 
         Then notify the machine. Errors of `apply` pass.
@@ -296,9 +280,9 @@ class Publisher:
         driver = self._driver
         with driver.step_guard:
             held = driver.held()
-            waits = isinstance(driver.state, Rolling) or (isinstance(driver.state, Checking) and not set_aside)
-            if waits and held is not None and held.record.pending == pending:
-                driver.feed(AppliedPending(set_aside))
+            kinds = machine.Rolling if set_aside else (machine.Rolling, machine.Checking)
+            if isinstance(driver.state, kinds) and held is not None and held.record.pending == pending:
+                driver.feed(machine.AppliedPending(set_aside))
 
     def left_s(self) -> float:
         """Return the seconds until the lease ends."""

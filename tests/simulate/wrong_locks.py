@@ -15,7 +15,7 @@ from model.twins import CLOCKS, PUBLISHING, never_settles
 from fsspec_cas import OutcomeUnknown
 from fsspec_cas.outcome import Write
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
-from lockprovider.storage_lock import combine, machine
+from lockprovider.storage_lock import combine, machine, publisher
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn
 from lockprovider.storage_lock.committer import Member
 from lockprovider.storage_lock.record_writer import RecordWriter
@@ -116,6 +116,8 @@ def _whatever_the_log(log: Log | None, intent: Intent, decider: Any) -> Any:
 
 _COMBINE, _VERDICT = combine.combine, combine.verdict
 
+_NEVER_SETTLES = SimpleNamespace(**{**vars(machine), "publish_next": never_settles})
+
 
 WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     **{
@@ -127,7 +129,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     "a publish is a check and a write": ("fence", lambda: mock.patch.object(Lease, "publish", _checks_then_writes)),
     "a lease that ended is taken for not written": (
         "truth",
-        lambda: mock.patch.object(machine, "publish_next", never_settles),
+        lambda: mock.patch.object(publisher, "machine", _NEVER_SETTLES),
     ),
     "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
     "the threads of a client do not take turns": ("fence", _no_turns),

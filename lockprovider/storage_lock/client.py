@@ -176,7 +176,7 @@ class Client:
         """
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
-            seen = machine.RecordSeen(latest and latest.record, latest and latest.version, driver.moment())
+            seen = driver.seen(latest)
             try:
                 answer = driver.feed(machine.TakeLock(seen, waiters, wish.keeps_log, self._file.highest_epoch))
                 if isinstance(answer, machine.Apply):  # no heartbeat runs yet

@@ -144,8 +144,13 @@ class Driver:
 
     def read(self) -> machine.RecordSeen:
         """Read and cache the record, and return it as an event, which is not fed to the machine."""
-        known = self._file.read(self._request_s())
-        return machine.RecordSeen(known and known.record, known and known.version, self.moment())
+        return self.seen(self._file.read(self._request_s()))
+
+    def seen(self, known: KnownRecord | None) -> machine.RecordSeen:
+        """Return the event that this record (None: absent) is the stored one now."""
+        if known is None:
+            return machine.RecordSeen(None, None, self.moment())
+        return machine.RecordSeen(known.record, known.version, self.moment())
 
     def moment(self) -> machine.Moment:
         """Return the current time with a fresh nonce."""

@@ -185,9 +185,9 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     fault, note, lockless = _or_error(partial(_lock, table, timeline), lambda error: (error, "", ()))
     broken, left, hidden = _or_error(partial(_archive, table, timeline), lambda error: (error, (), ()))
     content = plain if plain is not None else backup
-    properties = (
-        "hoodie.properties is missing" if content is None else _or_error(partial(parse_properties, content), str)
-    )
+    properties: TableConfig | str = "hoodie.properties is missing"
+    if content is not None:
+        properties = _or_error(partial(parse_properties, content), str)
     commits = {instant: _or_error(partial(table.metadata_of, instant), str) for instant in timeline.writes}
     snapshot = _or_error(lambda: table.snapshot_of(timeline, files).slices, str)
     slices, misread = ((), snapshot) if isinstance(snapshot, str) else (snapshot, "")
@@ -195,6 +195,11 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
         misread = ""
     config = None if isinstance(properties, str) else properties
     strays, repeated = _count_keys(table, config, slices, unread, all_keys=keys)
+    listing: ListingDifferences | str | None = None
+    if config is not None and LISTING in config.metadata_partitions:  # Else no reader uses the listing.
+        listing = _or_error(
+            lambda: differences(listed_files(store, timeline), files, table.data_files(), timeline), str
+        )
     return Facts(
         properties=properties,
         timeline=timeline,
@@ -219,7 +224,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
         archive_fault=broken,
         archive_left=left,
         archive_hidden=hidden,
-        listing=None if config is None else _or_error(partial(_listing, table, config, timeline, files), str),
+        listing=listing,
         unread=unread,
         misplaced=strays,
         repeated=repeated if keys else None,
@@ -234,15 +239,6 @@ def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _R
         raise
     except Exception as error:  # noqa: BLE001 - whatever stops a read is a finding
         return failed(str(error) or repr(error))
-
-
-def _listing(
-    table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
-) -> ListingDifferences | None:
-    """Compare the metadata table with the files; return differences, or None if readers use no such listing."""
-    if LISTING not in config.metadata_partitions:
-        return None
-    return differences(listed_files(table.store, timeline), files, table.data_files(), timeline)
 
 
 def _count_keys(
@@ -321,13 +317,10 @@ def _dead(
     """
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
-    files_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
+    requested = ((name.partition(".")[0], entry) for name, entry in entries.items() if name.endswith(".requested"))
+    files_ms = {begin: entry.modified_ms or 0 for begin, entry in requested if begin in services}
     begins = (*timeline.pending_writes, *services, *waiting)
     return frozenset(dead(begins, files_ms | beats_ms, now_ms, table.settings.heartbeat))
-
-
-def _is_of(name: str, begins: tuple[str, ...]) -> bool:
-    return name.partition(".")[0] in begins and name.endswith(".requested")
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

@@ -150,9 +150,8 @@ def time_zones(facts: Facts) -> _Found:
     honest = any(abs(drift) < _MARGIN_MS for drift in drifts.values())
     behind = [name for name, drift in drifts.items() if honest and drift < -ZONE_MS / 2 and _is_zone(drift)]
     what = f"{len(behind)} instants are behind the others by the offset of a time zone"
-    yield from _listed(
-        _WRONG, behind, what, "find the JVM writer in another time zone; run it with -Duser.timezone=UTC"
-    )
+    mend = "find the JVM writer in another time zone; run it with -Duser.timezone=UTC"
+    yield from _listed(_WRONG, behind, what, mend)
 
 
 def _is_zone(drift_ms: int) -> bool:
@@ -210,9 +209,8 @@ def _appearance(config: TableConfig) -> _Found:
 
 def _settings(config: TableConfig) -> _Found:
     """Yield findings about the settings for JVM writers in Spark, except the zone, which `time_zones` checks."""
-    changes = [
-        change for change in unshared(config, keeps_listing=keeps_file_listing(config)) if change.key != ZONE_KEY
-    ]
+    differing = unshared(config, keeps_listing=keeps_file_listing(config))
+    changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
     mend = "run `lockprovider table share URL`"
     what = "hoodie.properties gives JVM writers other settings than a shared table needs"
@@ -284,20 +282,17 @@ def buckets(facts: Facts) -> _Found:
         yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"
     if facts.config is None:
         return
-    index, first = facts.config.bucket_index, [file_slice.paths[0] for file_slice in facts.slices]
+    index = facts.config.bucket_index
     if index is None:
-        named_like_buckets = first if look_like_buckets(file_slice.file_id for file_slice in facts.slices) else []
+        like_buckets = facts.slices if look_like_buckets(slice_.file_id for slice_ in facts.slices) else ()
         what = f"the file groups have names of a bucket index, but {INDEX} is not set"
         mend = (
             f"if a JVM writer uses {INDEX}={BUCKET}, run `lockprovider table adopt-buckets URL N`; until then this "
             "library refuses writes"
         )
-        yield from _listed(_NOTE, named_like_buckets, what, mend)
+        yield from _listed(_NOTE, [slice_.paths[0] for slice_ in like_buckets], what, mend)
         return
-    located = [
-        (path, file_slice.partition, bucket_of(file_slice.file_id))
-        for path, file_slice in zip(first, facts.slices, strict=True)
-    ]
+    located = [(slice_.paths[0], slice_.partition, bucket_of(slice_.file_id)) for slice_ in facts.slices]
     strangers = [path for path, _, bucket in located if bucket is None or bucket >= index.buckets]
     what = f"{len(strangers)} file groups belong to none of the {index.buckets} buckets"
     mend = "find the writer without the bucket index; overwrite these partitions with all their rows"

@@ -5,7 +5,6 @@ Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,7 +56,13 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
     Few reads if nothing is due. `dry_run` writes nothing.
     """
-    keep, timeline = _checked_keep(table, keep), table.listed_timeline()
+    writable_config(table)
+    keep = table.settings.archival if keep is None else keep
+    if not isinstance(keep, KeepActive):
+        raise InvalidSettings(f"keep={shown(keep)} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
+    if keep.fault:
+        raise InvalidSettings(keep.fault)
+    timeline = table.listed_timeline()
     if dry_run:
         planned = archival_plan(_read_facts(table), keep, at_most=len(timeline.instants))
         return ArchiveResult(tuple(action.done.file_name for action in planned.actions), planned.held)
@@ -84,20 +89,6 @@ def archive_if_due(table: TableContext) -> None:
         archive(table, keep)
 
 
-def _checked_keep(table: TableContext, keep: KeepActive | None) -> KeepActive:
-    """Return `keep` or the settings' value; impossible values raise `InvalidSettings`.
-
-    A table not writable here raises `UnsupportedTable`.
-    """
-    writable_config(table)
-    keep = table.settings.archival if keep is None else keep
-    if not isinstance(keep, KeepActive):
-        raise InvalidSettings(f"keep={shown(keep)} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
-    if keep.fault:
-        raise InvalidSettings(keep.fault)
-    return keep
-
-
 # The steps of a round:
 #     write     the contents of the instants, as one file of the archive
 #     decide    the next manifest, which names the file: a fenced publish, so no later change is overlooked
@@ -116,7 +107,10 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
         calls = [partial(_content, table, action) for action in planned.actions]
         archive_files.add_instants(table, lease, concurrently(table.store, calls))
         archive_files.remove_archived(table, lease, planned.actions)
-        _remove_markers(table, planned.actions)
+        # Writers that died after their commits left markers.
+        begins, markers = {action.done.begin for action in planned.actions}, table.store.list(f"{MARKERS}/")
+        dead = [e.path for e in markers if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins]
+        table.store.delete_all(dead)
         archive_files.compact(table, lease)
     writes = sum(action.done.changes_rows for action in planned.actions)
     return planned, writes < _ROUND
@@ -142,20 +136,16 @@ def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
 def _earliest(table: TableContext, timeline: Timeline) -> str:
     """Return the begin time of the oldest write that the retention needs, or ""."""
     policy = table.settings.retention
-    if not isinstance(policy, KeepHours):
-        return write.begin if (write := earliest_retained(policy, timeline, 0)) else ""
-    now_ms = table.clock.store_ms()
+    now_ms = table.clock.store_ms() if isinstance(policy, KeepHours) else 0
     write = earliest_retained(policy, timeline, now_ms, plans.written_ms(table, policy, now_ms))
     return write.begin if write else ""
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
     """Read the begin times of writes that unfinished rollbacks remove; a rollback without a plan has not begun."""
-    requested = (
-        Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in timeline.pending_rollbacks
-    )
-    plans = ((name, _read(table, name)) for name in requested if name in timeline.names)
-    return frozenset(decode_rollback_plan(data, name).begin for name, data in plans if data)
+    instants = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED) for begin in timeline.pending_rollbacks)
+    stored = ((i.file_name, _read(table, i.file_name)) for i in instants if i.file_name in timeline.names)
+    return frozenset(decode_rollback_plan(data, name).begin for name, data in stored if data)
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
@@ -175,10 +165,3 @@ def _content(table: TableContext, action: Archivable) -> Archived:
 
 def _read(table: TableContext, name: str) -> bytes | None:
     return table.store.read(f"{TIMELINE}/{name}").data or None
-
-
-def _remove_markers(table: TableContext, actions: Iterable[Archivable]) -> None:
-    """Delete the markers of writers that died after their commits."""
-    begins = {action.done.begin for action in actions}
-    entries = table.store.list(f"{MARKERS}/")
-    table.store.delete_all([e.path for e in entries if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins])

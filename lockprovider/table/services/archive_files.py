@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec_cas import ObjectNotFound, Version, Won
 from lockprovider import Lease
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, Instant, parse_instant
+from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.layout import HISTORY, TIMELINE
 from lockprovider.table.format.lsm import (
     SCHEMA,
@@ -191,10 +191,8 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
         names = [instant for name in fresh for instant in archive_index.names_in(table.knowledge, name, files[name])]
     except (Corrupt, ObjectNotFound):
         return False
-    return (
-        bool(added)
-        and {instant for instant in names if parse_instant(instant) is not None} <= table.listed_timeline().names
-    )
+    instants = {name for name in names if parse_instant(name) is not None}
+    return bool(added) and instants <= table.listed_timeline().names
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
@@ -230,11 +228,14 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
     timeline = table.listed_timeline()
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     candidates = (i for i in timeline.instants if i.is_completed and (i.changes_rows or i.action in BESIDES))
-    done = [instant for instant in candidates if instant.begin not in savepoints]
-    oldest = min((instant.begin for instant in done), default="~")
+    completed = [instant for instant in candidates if instant.begin not in savepoints]
+    oldest = min((instant.begin for instant in completed), default="~")
     archived = {instant.file_name for instant in archive_index.instants_since(table.knowledge, oldest)}
-    removed = [instant for instant in done if instant.file_name in archived]
-    states = ([i for i in timeline.begun_at(instant.begin) if _is_same(i, instant)] for instant in removed)
+    removed = [instant for instant in completed if instant.file_name in archived]
+    states = (
+        [i for i in timeline.begun_at(done.begin) if (i.changes_rows and done.changes_rows) or i.action is done.action]
+        for done in removed
+    )
     remove_archived(table, lease, map(Archivable.of, states))
 
 
@@ -251,7 +252,3 @@ def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archiva
     for name in sorted(i.file_name for action in archived for i in action.completed):
         lease.check()
         table.store.delete(f"{TIMELINE}/{name}")
-
-
-def _is_same(instant: Instant, done: Instant) -> bool:
-    return (instant.changes_rows and done.changes_rows) or instant.action is done.action

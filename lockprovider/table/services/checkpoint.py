@@ -94,6 +94,5 @@ def _complete_view(table: TableContext, record: LockRecord | None) -> TableView 
     later = table.lock.look()  # A removal of files during the listing has ended the log.
     if later is None or later.log is None or later.log.name != view.log or may_lack_files(table, view.timeline):
         return None
-    return replace(
-        view, slices={file_slice.group: file_slice for file_slice in table.knowledge.cache_files(snapshot).slices}
-    )
+    slices = table.knowledge.cache_files(snapshot).slices
+    return replace(view, slices={file_slice.group: file_slice for file_slice in slices})

@@ -177,10 +177,8 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
     with contextlib.suppress(CasError):
         beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
         oldest_ms = now_ms - round(max(_STAYS_S, table.settings.heartbeat.tolerance_s) * 1000)
-        pending = {*timeline.pending(*Action)}
-        table.lock.discard(
-            *(heartbeat_path(begin) for begin, ms in beats_ms.items() if ms < oldest_ms and begin not in pending)
-        )
+        old = {begin for begin, ms in beats_ms.items() if ms < oldest_ms} - {*timeline.pending(*Action)}
+        table.lock.discard(*map(heartbeat_path, sorted(old)))
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:

@@ -118,9 +118,8 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
     Tries ten times at most, if others commit meanwhile; then raises `Aborted`.
     """
     config = table.config()
-    index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or config.record_keys).checked(
-        config.record_keys
-    )
+    keys = config.record_keys
+    index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or keys).checked(keys)
     if config.bucket_index not in (None, index):
         raise UnsupportedTable(f"table {config.name!r} has {config.bucket_index}, which cannot be changed to {index}")
     changed = replace(config, bucket_index=index)
@@ -132,8 +131,10 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
     for _ in range(_TRIES):
         timeline = table.listed_timeline()
         _check_rows(table, timeline, changed, index)
-        if _write_index(table, timeline, index):
-            return
+        with table.lock.acquire() as lease:
+            if table.listed_timeline().written == timeline.written:
+                plans.change_properties(table, lease, lambda config: replace(config, bucket_index=index))
+                return
     raise Aborted("other writers committed each time while the table's keys were read; try again when fewer are active")
 
 
@@ -151,12 +152,3 @@ def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, in
                 f"{misplaced_rows} rows of {file_slice.path!r} are of other buckets with {config.bucket_index}: ask "
                 f"its writer for {BUCKETS} and {HASH_FIELD}"
             )
-
-
-def _write_index(table: TableContext, timeline: Timeline, index: BucketIndex) -> bool:
-    """Write the index under the lock; return False if something was committed since `timeline`."""
-    with table.lock.acquire() as lease:
-        if table.listed_timeline().written != timeline.written:
-            return False
-        plans.change_properties(table, lease, lambda config: replace(config, bucket_index=index))
-    return True

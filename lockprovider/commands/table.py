@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -89,26 +88,19 @@ def _add_create(commands: Commands) -> None:
 def _add_queries(commands: Commands) -> None:
     """Register the commands that query a table."""
     add_table_command(commands, "info", _info, "Show the table's settings and its size.")
-    parser = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
-    _add_last(parser)
-    option(parser, "--svg", Path, "draw instants, writers, rollbacks and waits for the lock")
-    _add_last(add_table_command(commands, "log", _log, "List the completed writes."))
+    timeline = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
+    log = add_table_command(commands, "log", _log, "List the completed writes.")
+    for parser in (timeline, log):
+        option(parser, "--last", positive, "list only the latest N")
+    option(timeline, "--svg", Path, "draw instants, writers, rollbacks and waits for the lock")
     files = add_table_command(commands, "files", _list_files, "List the files that a reader reads.")
-    _add_what(files)
-    parser = add_table_command(commands, "read", _read, "Print rows.")
-    _add_what(parser)
-    option(parser, "--columns", "A,B", "print only these columns")
-    flag(parser, "--read-optimized", "read only the base files of a merge-on-read table")
-    option(parser, "--limit", whole, "print at most N rows; 0 prints all (default: 20)", 20)
-
-
-def _add_last(parser: argparse.ArgumentParser) -> None:
-    option(parser, "--last", positive, "list only the latest N")
-
-
-def _add_what(parser: argparse.ArgumentParser) -> None:
-    option(parser, "--partition", "PATH", "only this partition, by the name of its folder")
-    option(parser, "--as-of", "VERSION", VERSION)
+    read = add_table_command(commands, "read", _read, "Print rows.")
+    for parser in (files, read):
+        option(parser, "--partition", "PATH", "only this partition, by the name of its folder")
+        option(parser, "--as-of", "VERSION", VERSION)
+    option(read, "--columns", "A,B", "print only these columns")
+    flag(read, "--read-optimized", "read only the base files of a merge-on-read table")
+    option(read, "--limit", whole, "print at most N rows; 0 prints all (default: 20)", 20)
 
 
 def _create(arguments: Any) -> CommandAnswer:

@@ -32,10 +32,10 @@ _COMMITS = "for layers that let publishes be decided together, as tables do; the
 _READS = ("to_arrow", "to_pandas", "to_polars")
 # What has none of its own, and why; a class stands for its methods, too.
 NONE = {
-    **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("monotonic_s", "new_id", "now_ms")},
-    **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("random", "sleep")},
-    **{f"fsspec_cas.testing.faulty.Faulty.{name}": "a backend's" for name in ("close", "relay", *_REQUESTS)},
-    **{f"fsspec_cas.testing.gateway.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
+    **{f"fsspec_cas.testing.ManualClock.{name}": "see `World`" for name in ("monotonic_s", "new_id", "now_ms")},
+    **{f"fsspec_cas.testing.ManualClock.{name}": "see `World`" for name in ("random", "sleep")},
+    **{f"fsspec_cas.testing.Faulty.{name}": "a backend's" for name in ("close", "relay", *_REQUESTS)},
+    **{f"fsspec_cas.testing.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
     **{f"lockprovider.storage_lock.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
     **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},
     **{f"lockprovider.storage_lock.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},

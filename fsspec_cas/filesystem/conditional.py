@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 
-from fsspec_cas.answer import Content, Info
+from fsspec_cas.answer import Content
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
 from fsspec_cas.exclusive import PART_BYTES
-from fsspec_cas.filesystem.forward import plain
 from fsspec_cas.naming import with_colons
 from fsspec_cas.outcome import Outcome, Unknown, Version
 from fsspec_cas.store import Store
@@ -24,10 +23,25 @@ T = TypeVar("T")
 
 _MIB = 1024 * 1024
 _LOOKS = 5
-
-
 # The target's key of the version; a head costs other kinds no request.
 _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
+
+
+def plain(path: Any) -> Any:
+    """Return a path without our prefix (`cas::`, `cas://`).
+
+    A list, tuple or set becomes a list; of a dict the keys change; other values stay.
+    """
+    match path:
+        case os.PathLike():
+            return plain(os.fspath(path))
+        case str():
+            return path.removeprefix("cas::").removeprefix("cas://")
+        case dict():
+            return {plain(key): value for key, value in path.items()}
+        case list() | tuple() | set():
+            return [plain(item) for item in path]
+    return path
 
 
 class ConditionalCalls:
@@ -122,7 +136,11 @@ class ConditionalCalls:
             return self.fs.cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
         source, target = self._full_path(path1), self._full_path(path2)
-        if self._is_folder(source):
+        try:
+            self.store.head(source)
+        except ObjectNotFound:
+            if not self.fs.isdir(source):
+                raise
             return self.fs.makedirs(target, exist_ok=True)
         self._copy_object(source, target)
         return None
@@ -202,39 +220,23 @@ class ConditionalCalls:
             return await self.fs._copy(plain(path1), plain(path2), *args, **kwargs)  # noqa: SLF001
         return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)  # noqa: SLF001
 
-    def _is_folder(self, full: str) -> bool:
-        """Return whether the path is a folder and no object, after a head; raise ObjectNotFound if it is neither."""
-        try:
-            self.store.head(full)
-        except ObjectNotFound:
-            if self.fs.isdir(full):
-                return True
-            raise
-        return False
-
     def _copy_object(self, source: str, target: str) -> None:
         """Copy the object through memory to an empty path, and drop cached listings; raises as `cp_file`."""
-        info, content = self._seen_whole(source)
+        for _ in range(_LOOKS):
+            info, content = self.store.head(source), self.store.read(source)
+            if info.version == content.version:
+                break
+        else:
+            raise Unavailable(f"{source!r} was changed by others at each of {_LOOKS} looks", path=source)
         keeps_attributes = self.store.backend.attribute_rules.keeps
         writer = self.store.open_exclusive(
             target,
-            part_size=_part_size(len(content.data)),
+            part_size=max(PART_BYTES, -(-len(content.data) // (1000 * _MIB)) * _MIB),  # at most 1000 parts
             content_type=info.content_type if keeps_attributes else None,
             metadata=(info.metadata or None) if keeps_attributes else None,
         )
         writer.write(content.data)
         self._won(target, writer.close)
-
-    def _seen_whole(self, full: str) -> tuple[Info, Content]:
-        """Return info and content of one version.
-
-        Reads both, `_LOOKS` times at most, until their versions agree; else raises Unavailable.
-        """
-        for _ in range(_LOOKS):
-            info, content = self.store.head(full), self.store.read(full)
-            if info.version == content.version:
-                return info, content
-        raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
     def _full_path(self, path: Any) -> Any:
         """Return the path as the target names it; a list gives a list."""
@@ -305,17 +307,14 @@ class ConditionalCalls:
             return info
         kind = self.cas_backend.name
         if kind in _VERSION_KEYS:
-            token = info.get(_VERSION_KEYS[kind])
-            return {**info, "version": str(_version(kind, str(token)))} if token else info
+            if not (token := info.get(_VERSION_KEYS[kind])):
+                return info
+            bare = kind != "gcs" and not str(token).startswith(('"', "W/"))  # Azure lists ETags without quotes
+            return {**info, "version": str(Version(kind, f'"{token}"' if bare else str(token)))}
         try:
             return {**info, "version": str(self.store.head(info["name"]).version)}
         except (ObjectNotFound, InvalidInput):  # removed since, or an invalid name
             return info
-
-
-def _part_size(total: int) -> int:
-    """Return a part size that keeps within every store's part limit."""
-    return max(PART_BYTES, -(-total // (1000 * _MIB)) * _MIB)
 
 
 def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -330,9 +329,3 @@ def _refuse(kwargs: dict[str, Any]) -> None:
     named = sorted(name for name, value in kwargs.items() if value is not None)
     if named:
         raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
-
-
-def _version(kind: str, token: str) -> Version:
-    """Return the version of a listed token, with the quotes that Azure's listing omits."""
-    bare = kind != "gcs" and not token.startswith(('"', "W/"))  # Azure lists ETags without quotes
-    return Version(kind, f'"{token}"' if bare else token)

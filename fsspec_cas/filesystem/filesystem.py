@@ -10,10 +10,13 @@ All other calls go to the target.
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,7 @@ from fsspec_cas.backends import backend_for, check_options, merged_options, off_
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
-from fsspec_cas.filesystem.conditional import ConditionalCalls
-from fsspec_cas.filesystem.forward import attach, plain
+from fsspec_cas.filesystem.conditional import ConditionalCalls, plain
 from fsspec_cas.outcome import Outcome, Version
 from fsspec_cas.store import Store
 
@@ -133,6 +135,10 @@ class ExclusiveText(io.TextIOWrapper):
 _CREATE = "create"
 _MIB = 1024 * 1024
 _TEXT_ARGUMENTS = ("encoding", "errors", "newline")
+_PATHS = {"path", "path1", "path2", "paths", "rpath", "root", "fn"}
+# Methods about the instance, or built from overridable ones.
+_KEPT = {"clear_instance_cache", "current", "from_dict", "from_json", "get_mapper", "stat", "to_dict", "to_json"}
+_KEPT |= {"upload", "write_bytes"}
 
 
 class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
@@ -173,11 +179,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     ) -> None:
         del fo
         options = merged_options(target_options or {}, storage_options, ("target_options", "the arguments of cas"))
-        target = (
-            _set_up(fs, target_protocol, options)
-            if fs is not None
-            else _made(target_protocol, options, loop, asynchronous=asynchronous)
-        )
+        target = _target(fs, target_protocol, options, loop, asynchronous=asynchronous)
         super().__init__(asynchronous=asynchronous, loop=loop)
         self.fs = (
             AsyncFileSystemWrapper(target, asynchronous=True) if asynchronous and not target.async_impl else target
@@ -322,42 +324,32 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
         writer = self.store.open_exclusive(full, part_size=size, **attributes)
-        self._refuse_existing(full)
-        file = ExclusiveFile(writer, lambda settle: self._won(full, settle), autocommit=not later)
+        with suppress(ObjectNotFound):
+            info = self.store.head(full)
+            raise AlreadyExists(f"{full!r} already exists ({info.version})", path=full, current=info.version)
+        file = ExclusiveFile(writer, partial(self._won, full), autocommit=not later)
         if self._intrans and later:
             self.transaction.files.append(file)
         return file
 
-    def _refuse_existing(self, full: str) -> None:
-        """Send a head; raise AlreadyExists if an object exists."""
-        try:
-            info = self.store.head(full)
-        except ObjectNotFound:
-            return
-        raise AlreadyExists(f"{full!r} already exists ({info.version})", path=full, current=info.version)
 
+def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
+    """Return `fs`, or create the target of this protocol, which may look for credentials.
 
-def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """Check the target's options, then create it, which may look for credentials.
-
-    Raises InvalidInput without a protocol, or for an unknown option.
+    Raises InvalidInput with neither or both of them, or for an unknown option.
     """
+    if fs is not None:
+        if superfluous := sorted(options) + (["target_protocol"] if protocol is not None else []):
+            raise InvalidInput(
+                f"{', '.join(superfluous)} given with fs=, which is set up already: give it to fs, or leave fs out"
+            )
+        return fs
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     kind = get_filesystem_class(protocol)
     check_options(kind, options)
     mode = {"asynchronous": True, "loop": loop} if asynchronous and kind.async_impl else {}
     return filesystem(protocol, **options, **mode)
-
-
-def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
-    """Return `fs` unchanged; raise InvalidInput if a protocol or options are given with it."""
-    superfluous = sorted(options) + (["target_protocol"] if protocol is not None else [])
-    if superfluous:
-        raise InvalidInput(
-            f"{', '.join(superfluous)} given with fs=, which is set up already: give it to fs, or leave fs out"
-        )
-    return fs
 
 
 def _is_binary(mode: str) -> bool:
@@ -367,4 +359,38 @@ def _is_binary(mode: str) -> bool:
     return "b" in mode
 
 
-attach(CasFileSystem)
+def _attach(kind: type) -> None:
+    """Add to a class each method of fsspec's interface that it lacks; its instances have the target as `fs`."""
+    ours = [base for base in kind.__mro__ if base.__module__.startswith(__package__)]
+    for name in dir(AsyncFileSystem):
+        method = inspect.getattr_static(AsyncFileSystem, name)
+        own = any(name in vars(base) for base in ours) or name in _KEPT or name.startswith("__")
+        suspends = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        if inspect.isfunction(method) and not own and (suspends or not name.startswith("_")):
+            setattr(kind, name, _forwarded(name, method))
+
+
+def _forwarded(name: str, method: Any) -> Callable[..., Any]:
+    """Return a function, coroutine or generator that calls the target's method `name`, with our prefix stripped."""
+    parameters = list(inspect.signature(method).parameters)[1:]
+    places = {position for position, parameter in enumerate(parameters) if parameter in _PATHS}
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        positional = [plain(arg) if position in places else arg for position, arg in enumerate(args)]
+        named = {key: plain(value) if key in _PATHS else value for key, value in kwargs.items()}
+        return getattr(self.fs, name)(*positional, **named)
+
+    async def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await call(self, *args, **kwargs)
+
+    async def iterate(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async for item in call(self, *args, **kwargs):
+            yield item
+
+    is_generator, is_coroutine = inspect.isasyncgenfunction(method), inspect.iscoroutinefunction(method)
+    chosen: Callable[..., Any] = iterate if is_generator else wait if is_coroutine else call
+    chosen.__name__, chosen.__doc__ = name, f"See `{name}` of the target."
+    return chosen
+
+
+_attach(CasFileSystem)

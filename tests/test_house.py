@@ -100,7 +100,6 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.resolve": set(),
     "fsspec_cas.read_state": set(),
     "fsspec_cas.backends.reply": set(),
-    "fsspec_cas.backends.meaning": set(),
     **{f"fsspec_cas.backends.{name}.answers": set() for name in ("s3", "gcs", "azure")},
     "lockprovider.bounded": {"fsspec_cas"},
     "lockprovider.errors": set(),
@@ -296,7 +295,7 @@ def test_pure_modules_touch_nothing(module: str) -> None:
 
 DIALECTS = {f"fsspec_cas.backends.{name}.answers" for name in ("s3", "gcs", "azure")}
 OPENED_BY = DIALECTS | {"fsspec_cas.backends.reply"}
-MEANT_BY = {"fsspec_cas.backends.meaning"}
+MEANT_BY = {"fsspec_cas.backends.reply"}
 # What a caller acts on -> who may build it among the backends that speak HTTP.
 BUILT_BY = {
     **dict.fromkeys(("Applied", "ConditionFailed", "Missing", "Unchanged", "UploadGone"), MEANT_BY),
@@ -309,7 +308,7 @@ BUILT_BY = {
 
 def test_no_backend_believes_an_answer_by_its_status() -> None:
     """Only a dialect opens a reply, and what it has not heard cannot become an answer that a caller acts on."""
-    vendors = ("http", "reply", "meaning", "wire", "s3", "gcs", "azure", "obstore")
+    vendors = ("http", "reply", "wire", "s3", "gcs", "azure", "obstore")
     spoken = {m for m in MODULES if m.startswith(tuple(f"fsspec_cas.backends.{name}" for name in vendors))}
     wrong = []
     for module in spoken:

@@ -21,7 +21,6 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
-from fsspec_cas.backends.meaning import meaning
 from fsspec_cas.backends.reply import (
     Confirm,
     Dialect,
@@ -31,6 +30,7 @@ from fsspec_cas.backends.reply import (
     StoreRequest,
     StoreStatement,
     Verb,
+    meaning,
 )
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import Unavailable

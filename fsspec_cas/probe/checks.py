@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -29,7 +28,7 @@ from fsspec_cas.answer import (
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.errors import NotSupported, Unavailable
+from fsspec_cas.errors import Unavailable
 from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won, Write
 
 CheckState = Literal["yes", "no", "known", "skipped", "failed"]
@@ -83,15 +82,6 @@ class Bench:
         """Return bytes that were never written before."""
         self._count += 1
         return f"{self._count} {self.world.new_id()}".encode()
-
-    async def require_usable(self) -> None:
-        """Read, then create, the object `reach`, which remains; raise the error of an unusable store.
-
-        NotSupported is ignored for the create only.
-        """
-        await self.store.read_or_none("reach", timeout=self.timeout)
-        with suppress(NotSupported):
-            await self.write("reach")
 
     async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
         """Write by `put_if_absent`, or by `put_if_match` at a version; return the outcome. Default body: new bytes."""
@@ -207,16 +197,6 @@ async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: 
     return "" if not won or data == bodies[won[0]] else "the bytes are not the winner's"
 
 
-def current(answer: WriteAnswer, before: Version) -> Version:
-    """Return the version after a send: the answer's, or `before` if the send was not applied."""
-    return answer.version if isinstance(answer, Applied) and answer.version else before
-
-
-def yes_or_no(*, holds: bool, yes: str, no: str) -> CheckResult:
-    """Return "yes" with its evidence if the property holds, else "no" with the other."""
-    return ("yes", yes) if holds else ("no", no)
-
-
 def describe_outcome(outcome: Outcome) -> str:
     """Return an outcome in words."""
     match outcome:
@@ -243,7 +223,7 @@ async def _create(bench: Bench) -> CheckResult:
     """Create an object; return "yes" if the same bytes and version are read back."""
     content = await bench.write_or_raise("create")
     held = await bench.read("create") == content
-    return yes_or_no(holds=held, yes=f"made, and read back at {content.version}", no=_OTHER_BYTES)
+    return ("yes", f"made, and read back at {content.version}") if held else ("no", _OTHER_BYTES)
 
 
 async def _create_refused(bench: Bench) -> CheckResult:
@@ -293,7 +273,7 @@ async def _match_form(bench: Bench) -> CheckResult:
     if not bench.store.backend.adapt():
         accepted = isinstance(first_answer, Applied)
         return ("known", "one form") if accepted else ("no", f"the right version: {first_answer}")
-    other = await bench.send("form", current(first_answer, version))
+    other = await bench.send("form", (isinstance(first_answer, Applied) and first_answer.version) or version)
     if isinstance(first_answer, Applied):
         bench.store.backend.adapt()  # back to the store's own form
     accepts = [form for form, answer in (("quoted", first_answer), ("unquoted", other)) if isinstance(answer, Applied)]
@@ -408,8 +388,9 @@ async def _identity(bench: Bench) -> CheckResult:
     write = bench.new_write("identity")
     await retry_while_not_applied(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
     stored_id = (await bench.store.head("identity", timeout=bench.timeout)).write_id
-    lost = f"lost: a read shows {stored_id!r}"
-    return yes_or_no(holds=stored_id == write.write_id, yes="kept with the object", no=lost)
+    if stored_id == write.write_id:
+        return "yes", "kept with the object"
+    return "no", f"lost: a read shows {stored_id!r}"
 
 
 async def _equal_bytes(bench: Bench) -> CheckResult:
@@ -440,7 +421,7 @@ async def _upload(bench: Bench) -> CheckResult:
     if not isinstance(answer, Applied):
         return "no", f"not made: {answer}"
     data = (await bench.store.read("upload", timeout=bench.timeout)).data
-    return yes_or_no(holds=data == body, yes="made", no=_OTHER_BYTES)
+    return ("yes", "made") if data == body else ("no", _OTHER_BYTES)
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:

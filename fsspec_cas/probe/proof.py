@@ -96,12 +96,12 @@ async def _require(bench: Bench, path: str) -> None:
         raise _unsafe(bench.store, "a match at the right version was refused")
     await _require_refusal(bench, path, first, "a match at a stale version")
     for number in range(_ROUNDS):
-        paths = _paths(path, number)
-        versions = await _winners(bench, dict.fromkeys(paths, ABSENT), "creates of one object")
-        last = versions
+        last = await _winners(bench, dict.fromkeys(_paths(path, number), ABSENT), "creates of one object")
         for _ in range(_MATCHES):
             last = await _winners(bench, last, "matches at one version")
-    await asyncio.gather(*(_require_current(bench, race_path, version) for race_path, version in last.items()))
+    heads = await asyncio.gather(*(bench.store.head(race_path, timeout=bench.timeout) for race_path in last))
+    if [info.version for info in heads] != [*last.values()]:
+        raise _unsafe(bench.store, "after a race the object is not the one that was reported as won")
 
 
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
@@ -119,21 +119,13 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dic
             raise _unsafe(bench.store, f"two {races} at once were both reported as won")
         if not applied and all(isinstance(answer, ConditionFailed) for answer in pair):
             raise _unsafe(bench.store, f"two {races} at once were both refused")
-        won[race_path] = applied[0] if applied and applied[0] else await _settled(bench, race_path, at[race_path])
+        if applied and applied[0]:
+            won[race_path] = applied[0]
+        else:  # write again, in case neither was applied
+            outcome = await bench.write(race_path, at[race_path])
+            now = outcome if isinstance(outcome, Won) else await bench.store.head(race_path)
+            won[race_path] = now.version
     return won
-
-
-async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
-    """Write under the condition, in case neither racing write was applied; return the version now at the path."""
-    outcome = await bench.write(path, condition)
-    return outcome.unwrap() if isinstance(outcome, Won) else (await bench.store.head(path)).version
-
-
-async def _require_current(bench: Bench, path: str, version: Version) -> None:
-    """Read the object's head; raise NotSupported unless it is at `version`."""
-    info = await bench.store.head(path, timeout=bench.timeout)
-    if info.version != version:
-        raise _unsafe(bench.store, "after a race the object is not the one that was reported as won")
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, attempt: str) -> None:

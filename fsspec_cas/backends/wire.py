@@ -6,10 +6,8 @@ import asyncio
 import os
 import sys
 import weakref
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import aiohttp
 
@@ -25,8 +23,6 @@ else:
     from async_timeout import timeout as within  # comes with aiohttp
 
 __all__ = ["AIOHTTP_UNSENT", "AioBackend", "Answered", "Refusing", "Trip", "sends_once", "within"]
-
-C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
 _LONG_S = 1e6
 AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
@@ -63,7 +59,7 @@ class Trip:
 
 
 class AioBackend(HttpBackend):
-    """Backend that sends through a client of the running loop.
+    """Backend that sends through a client, one per event loop and process; its garbage collection closes them.
 
     Attributes:
         failures: the client's exceptions for a failed request.
@@ -77,19 +73,33 @@ class AioBackend(HttpBackend):
 
     def __init__(self, fs: Any, dialect: Dialect, *, gives_request_ids: bool | None = None) -> None:
         super().__init__(fs, dialect, gives_request_ids=gives_request_ids)
-        self._connections: PerLoop[Any] = PerLoop()
+        # the finalizer closes the client with this backend
+        self._clients: dict[tuple[int, int], tuple[Any, asyncio.AbstractEventLoop, weakref.finalize[..., Any]]] = {}
+        self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def close(self) -> None:
-        """Close the running loop's client."""
-        await self._connections.close()
+        """Close the running loop's client, if open."""
+        if _here() in self._clients:
+            client, _, closer = self._clients.pop(_here())
+            closer.detach()
+            await client.__aexit__(None, None, None)
 
     async def _open(self) -> Any:
         """Open a client as the user's filesystem would, without re-sends."""
         raise NotImplementedError
 
     async def _client(self) -> Any:
-        """Return the running loop's client; open it if needed."""
-        return await self._connections.get(self._open)
+        """Return the running loop's client; if needed open it, once, and drop those of closed loops unclosed."""
+        here = _here()
+        if here not in self._clients:
+            for key in [key for key, (_, loop, _) in self._clients.items() if loop.is_closed()]:
+                self._clients.pop(key)[2].detach()
+                self._opening.pop(key, None)
+            async with self._opening.setdefault(here, asyncio.Lock()):
+                if here not in self._clients:
+                    loop, client = asyncio.get_running_loop(), await self._open()
+                    self._clients[here] = client, loop, weakref.finalize(self, close_from_any_thread, loop, client)
+        return self._clients[here][0]
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
         """Send the request; the transport marks the trip, stores the reply in it, and may raise `Answered`."""
@@ -145,40 +155,6 @@ class Refusing:
     def request(self, method: str, **kwargs: Any) -> Any:
         """Send a request without redirects."""
         return self._session.request(method, **{**kwargs, "allow_redirects": False})
-
-
-class PerLoop(Generic[C]):
-    """One connection per event loop and process; garbage collection of this object starts to close them."""
-
-    def __init__(self) -> None:
-        # the finalizer closes it with this object
-        self._opened: dict[tuple[int, int], tuple[C, asyncio.AbstractEventLoop, weakref.finalize[..., Any]]] = {}
-        self._opening: dict[tuple[int, int], asyncio.Lock] = {}
-
-    async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
-        """Return the running loop's connection; if needed await `open_one` for it, once, and forget closed loops."""
-        here = _here()
-        if here not in self._opened:
-            self._forget_closed_loops()
-            async with self._opening.setdefault(here, asyncio.Lock()):
-                if here not in self._opened:
-                    loop, connection = asyncio.get_running_loop(), await open_one()
-                    closer = weakref.finalize(self, close_from_any_thread, loop, connection)
-                    self._opened[here] = connection, loop, closer
-        return self._opened[here][0]
-
-    async def close(self) -> None:
-        """Close the running loop's connection, if open."""
-        if _here() in self._opened:
-            connection, _, closer = self._opened.pop(_here())
-            closer.detach()
-            await connection.__aexit__(None, None, None)
-
-    def _forget_closed_loops(self) -> None:
-        """Drop the connections of closed loops, without closing them."""
-        for key in [key for key, (_, loop, _) in self._opened.items() if loop.is_closed()]:
-            self._opened.pop(key)[2].detach()
-            self._opening.pop(key, None)
 
 
 def sends_once(session: Any) -> Any:

@@ -8,7 +8,6 @@ multipart upload limits".
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import cache, partial
 from io import BytesIO
 from typing import Any
@@ -18,16 +17,8 @@ import aiobotocore.session
 import aiohttp
 import botocore.loaders
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    ParamValidationError,
-    ProxyConnectionError,
-    SSLError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ParamValidationError
+from botocore.exceptions import ConnectionError as NotConnected
 from s3fs import S3FileSystem
 
 from fsspec_cas.answer import NotApplied
@@ -56,76 +47,13 @@ _DIALECT = S3Dialect()
 _SMALL_BYTES = 64 * 1024  # sent before a server could refuse it
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The user's settings for requests: s3fs's `s3_additional_kwargs` and requester-pays."""
-
-    given: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        for name in _OURS:
-            if name in self.given:
-                raise InvalidInput(f"s3_additional_kwargs has {name!r}, which each call sets itself: leave it out")
-        if not isinstance(self.given.get("Metadata", {}), dict):
-            raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
-
-    def making(self, write: Write) -> dict[str, Any]:
-        """Return the parameters of a request that creates an object; the write's own attributes win."""
-        more = write.attributes
-        kind = {"ContentType": more.content_type} if more.content_type else {}
-        metadata = {**self.given.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write.write_id}
-        return {**self.given, **kind, **more.own, "Metadata": metadata}
-
-    def known_to(self, client: Any, operation: str) -> dict[str, Any]:
-        """Return the settings that another operation accepts, such as a head's key."""
-        if not self.given:
-            return {}
-        accepted = client.meta.service_model.operation_model(operation).input_shape.members
-        return {name: value for name, value in self.given.items() if name in accepted}
-
-
 def key_of(path: str) -> dict[str, str]:
     """Return an object's bucket and key as request parameters."""
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
 
 
-async def connect(filesystem: Any) -> Any:
-    """Create a client for the running loop, as `filesystem` (of s3fs) would, that sends each request once.
-
-    No retries, redirects, or `Expect` for small bodies.
-    """
-    options = {
-        "session": _session(filesystem),
-        **filesystem.storage_options,
-        "config_kwargs": {
-            # aiobotocore fails on a 304 with a checksum, which rclone sends.
-            "response_checksum_validation": "when_required",
-            **filesystem.config_kwargs,
-            "retries": {"mode": "standard", "total_max_attempts": 1},
-            "http_session_cls": _SendsOnce,
-        },
-        "asynchronous": True,  # else s3fs closes from the garbage collector's thread
-        "skip_instance_cache": True,
-    }
-    fs = S3FileSystem(*filesystem.storage_args, **options)
-    client = await fs.set_session()
-    client.meta.events.register_last("before-call.s3", _send_at_once)
-    client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
-    # This retry handler would only count to one.
-    client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
-    _keep_user_agent(client)
-    return client
-
-
-_loader = cache(botocore.loaders.create_loader)
-
-
-def _session(filesystem: Any) -> Any:
-    """Create a session as s3fs would; botocore's slowly parsed files are shared."""
-    session = aiobotocore.session.AioSession(**filesystem.kwargs)
-    session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
-    return session
+_loader = cache(botocore.loaders.create_loader)  # botocore parses its files slowly
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
@@ -166,19 +94,7 @@ def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
         )
 
 
-def _keep_user_agent(client: Any) -> None:
-    """Build the User-Agent once, which costs a tenth of a small request.
-
-    Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
-    """
-    named = getattr(client, "_user_agent_creator", None)
-    if named is not None:
-        text = named.to_string()
-        named.to_string = lambda: text
-
-
-_UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
-_PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientError)
+_PASSING = (asyncio.TimeoutError, NotConnected, HTTPClientError, aiohttp.ClientError)
 
 
 class S3Backend(S3Api, AioBackend):
@@ -190,14 +106,49 @@ class S3Backend(S3Api, AioBackend):
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs)
-        self._settings = Settings({**fs.s3_additional_kwargs, **fs.req_kw})
+        self._additional = {**fs.s3_additional_kwargs, **fs.req_kw}  # with requester-pays
+        for name in _OURS:
+            if name in self._additional:
+                raise InvalidInput(f"s3_additional_kwargs has {name!r}, which each call sets itself: leave it out")
+        if not isinstance(self._additional.get("Metadata", {}), dict):
+            raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     async def endpoint(self) -> str:
         """Return the URL of requests; opens the running loop's client if needed, and sends the store nothing."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Any:
-        return await connect(self._given)
+        """Create a client as the user's filesystem would, that sends each request once.
+
+        No retries, redirects, or `Expect` for small bodies.
+        """
+        filesystem = self._given
+        session = aiobotocore.session.AioSession(**filesystem.kwargs)
+        session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
+        options = {
+            "session": session,
+            **filesystem.storage_options,
+            "config_kwargs": {
+                # aiobotocore fails on a 304 with a checksum, which rclone sends.
+                "response_checksum_validation": "when_required",
+                **filesystem.config_kwargs,
+                "retries": {"mode": "standard", "total_max_attempts": 1},
+                "http_session_cls": _SendsOnce,
+            },
+            "asynchronous": True,  # else s3fs closes from the garbage collector's thread
+            "skip_instance_cache": True,
+        }
+        client = await S3FileSystem(*filesystem.storage_args, **options).set_session()
+        client.meta.events.register_last("before-call.s3", _send_at_once)
+        client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
+        # This retry handler would only count to one.
+        client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
+        # Building the User-Agent costs a tenth of a small request; a fixed text in the config would lose the app id.
+        # Source: botocore.useragent, `UserAgentString.to_string`.
+        if named := getattr(client, "_user_agent_creator", None):
+            text = named.to_string()
+            named.to_string = lambda: text
+        return client
 
     async def _client(self) -> Any:
         """Return the running loop's client; if it is Amazon's, require request ids from now on."""
@@ -221,12 +172,26 @@ class S3Backend(S3Api, AioBackend):
         summary = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
         raise AccessDenied(f"{summary}; check key, profile, role and token", path=path) from error
 
+    def _making(self, write: Write) -> dict[str, Any]:
+        """Return the parameters of a request that creates an object; the write's own attributes win."""
+        more = write.attributes
+        kind = {"ContentType": more.content_type} if more.content_type else {}
+        metadata = {**self._additional.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write.write_id}
+        return {**self._additional, **kind, **more.own, "Metadata": metadata}
+
+    def _known_to(self, client: Any, operation: str) -> dict[str, Any]:
+        """Return the user's settings that another operation accepts, such as a head's key."""
+        if not self._additional:
+            return {}
+        accepted = client.meta.service_model.operation_model(operation).input_shape.members
+        return {name: value for name, value in self._additional.items() if name in accepted}
+
     async def _send(self, client: Any, request: StoreRequest) -> None:
         """Send the request through botocore's client; the transport stores the reply and raises Answered."""
-        key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
+        key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         match request.verb:
             case Verb.CREATE | Verb.MATCH:
-                attributes = self._settings.making(request.the_write())
+                attributes = self._making(request.the_write())
                 await client.put_object(**attributes, **key, Body=request.data)
             case Verb.HEAD:
                 await client.head_object(**key, **more("HeadObject"))
@@ -245,10 +210,10 @@ class S3Backend(S3Api, AioBackend):
 
     async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
         """Send a request of a multipart upload; the transport stores the reply and raises Answered."""
-        key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._settings.known_to, client)
+        key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         upload = request.upload
         if upload is None:
-            attributes = self._settings.making(request.the_write())
+            attributes = self._making(request.the_write())
             await client.create_multipart_upload(**attributes, **key)
             return
         named = {**key, "UploadId": upload.token}

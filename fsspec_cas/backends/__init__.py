@@ -9,30 +9,16 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
-from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, Backend, PartRules, Relay, attributes_of
+from fsspec_cas.backends.base import Backend, Relay, attributes_of
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
 from fsspec_cas.naming import check_root, check_url
 
-__all__ = [
-    "WRITE_ID_KEY",
-    "AttributeRules",
-    "Backend",
-    "PartRules",
-    "Relay",
-    "attributes_of",
-    "backend_for",
-    "is_remote",
-    "off_thread",
-    "service_key",
-    "split_url",
-]
-
-T = TypeVar("T")
+__all__ = ["Backend", "Relay", "attributes_of", "backend_for", "is_remote", "off_thread", "service_key", "split_url"]
 
 # protocol -> (module, class, pip extra)
 _BACKENDS = {
@@ -65,9 +51,10 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
     if separator:
-        if protocol not in _BACKENDS and _HADOOP_NAMES.get(protocol) is None:
+        name = _HADOOP_NAMES.get(protocol, protocol)
+        if name not in _BACKENDS:
             raise _unsupported_protocol(protocol, plain)
-        plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
+        plain = f"{name}://{rest}"
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInput(f"storage_options={storage_options!r} must be a dict, e.g. storage_options={{'anon': True}}")
     options = dict(storage_options or {})
@@ -139,16 +126,15 @@ def backend_for(fs: Any) -> Backend:
     if own is not None:
         return own
     if any(kind.__module__ == "obstore.fsspec" for kind in type(fs).__mro__):
-        served: Backend = import_module("fsspec_cas.backends.obstore.client").LeanS3Backend(fs)
-        return served
+        lean: Callable[[Any], Backend] = import_module("fsspec_cas.backends.obstore.client").LeanS3Backend
+        return lean(fs)
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:
         if protocol in _BACKENDS:
             check_options(type(fs), fs.storage_options)
             module, name, _ = _BACKENDS[protocol]
-            kind = getattr(import_module(f"fsspec_cas.backends.{module}"), name)
-            backend: Backend = kind(fs)
-            return backend
+            kind: Callable[[Any], Backend] = getattr(import_module(f"fsspec_cas.backends.{module}"), name)
+            return kind(fs)
     raise _unsupported_protocol(protocols[0], type(fs).__name__)
 
 

@@ -170,7 +170,9 @@ def attributes_of(
     present = {name: value for name, value in common.items() if value is not None}
     if present and not rules.keeps:
         raise NotSupported(f"{' and '.join(present)} given, but {kind} objects are bytes alone: leave it out")
-    _check_type(common["content_type"])
+    media = common["content_type"]
+    if media is not None and not (isinstance(media, str) and _is_header(media) and "/" in media):
+        raise InvalidInput(f"content_type={media!r} is not a content type: write e.g. content_type='application/json'")
     _check_metadata(rules, common["metadata"])
     return Attributes(common["content_type"], dict(common["metadata"] or {}), own_left)
 
@@ -191,16 +193,6 @@ def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
-
-
-def _check_type(content_type: object) -> None:
-    """Raise InvalidInput unless it is None or a content type, as printable ASCII with a slash."""
-    if content_type is not None and not (
-        isinstance(content_type, str) and _is_header(content_type) and "/" in content_type
-    ):
-        raise InvalidInput(
-            f"content_type={content_type!r} is not a content type: write e.g. content_type='application/json'"
-        )
 
 
 def _check_metadata(rules: AttributeRules, metadata: object) -> None:

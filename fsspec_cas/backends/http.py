@@ -37,6 +37,15 @@ from fsspec_cas.errors import Unavailable
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 _CLOCK = Machine()
+ALL_CAPABILITIES = Capabilities(
+    create=True,
+    match=True,
+    delete_match=True,
+    read_changed=True,
+    unique_versions=True,
+    keeps_write_id=True,
+    own_clock=True,
+)
 
 
 class HttpBackend(Backend):
@@ -188,11 +197,9 @@ class HttpBackend(Backend):
             return replace(answer, data=None)
         if request.verb is not Verb.GET or other.verb is not Verb.GET:
             return self._nothing(confirm.why)  # the object to delete still exists
-        return (
-            self._meaning(request, replace(heard, kind=StatementKind.UNCHANGED))
-            if answer.version == request.version
-            else answer
-        )
+        if answer.version == request.version:
+            return self._meaning(request, replace(heard, kind=StatementKind.UNCHANGED))
+        return answer
 
 
 def _left(deadline_s: float) -> float:

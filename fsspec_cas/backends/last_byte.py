@@ -23,7 +23,7 @@ _LONGEST_S = 1.0
 
 
 class _Barrier:
-    """Barrier at which racing requests wait, on loops and on threads, for at most `_LONGEST_S`."""
+    """Barrier at which racing requests wait, on loops and on threads, for at most `_LONGEST_S`, then let all go."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -31,24 +31,14 @@ class _Barrier:
         self._arrivals = count(1)
         self._open: Future[None] = Future()
 
-    async def cross(self) -> None:
-        """Wait, for at most `_LONGEST_S`, until all racers have arrived, then let all go."""
-        self._arrive()
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
-        self._let_go()
-
-    def cross_here(self) -> None:
-        """Block the thread, for at most `_LONGEST_S`, until all racers have arrived, then let all go."""
-        self._arrive()
-        wait([self._open], _LONGEST_S)
-        self._let_go()
-
-    def _arrive(self) -> None:
+    def arrive(self) -> Future[None]:
+        """Count this racer; return the future that is done once all have arrived or one has waited long enough."""
         if next(self._arrivals) >= self._last:
-            self._let_go()
+            self.let_go()
+        return self._open
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Let all racers go."""
         with suppress(InvalidStateError):
             self._open.set_result(None)
 
@@ -101,11 +91,13 @@ def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
 
 async def _in_two(body: bytes, barrier: _Barrier) -> AsyncIterator[bytes]:
     yield body[:-1]
-    await barrier.cross()
+    await asyncio.wait([asyncio.wrap_future(barrier.arrive())], timeout=_LONGEST_S)
+    barrier.let_go()
     yield body[-1:]
 
 
 def _in_two_here(body: bytes, barrier: _Barrier) -> Iterator[bytes]:
     yield body[:-1]
-    barrier.cross_here()
+    wait([barrier.arrive()], _LONGEST_S)
+    barrier.let_go()
     yield body[-1:]

@@ -277,7 +277,7 @@ def _temporary(
                 copy_attributes(target, replaces, path)
             _sync_file(file.fileno(), mtime_ns)
         if replaces is not None:
-            copy_mode(replaces, path)
+            path.chmod(S_IMODE(replaces.st_mode))  # last, as it may forbid writing
         yield path
     finally:
         _remove_temporary(path)
@@ -466,18 +466,7 @@ def copy_attributes(source: Path, stat: os.stat_result, target: Path) -> None:
         os.chown(target, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):
         os.chown(target, stat.st_uid, -1)
-    for name in _extended(source):
-        with contextlib.suppress(OSError):  # security.* and trusted.* need privileges
-            os.setxattr(target, name, os.getxattr(source, name))
-
-
-def copy_mode(stat: os.stat_result, target: Path) -> None:
-    """Copy the permissions; call it last, as they may forbid writing."""
-    target.chmod(S_IMODE(stat.st_mode))
-
-
-def _extended(path: Path) -> list[str]:
-    try:
-        return os.listxattr(path)
-    except (OSError, AttributeError):  # AttributeError: not Linux
-        return []
+    with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux
+        for name in os.listxattr(source):
+            with contextlib.suppress(OSError):  # security.* and trusted.* need privileges
+                os.setxattr(target, name, os.getxattr(source, name))

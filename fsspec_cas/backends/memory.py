@@ -61,7 +61,13 @@ class MemoryBackend(Backend):
             current = self._version(write.path)
             if current != (None if isinstance(write.condition, Absent) else write.condition):
                 return ConditionFailed()
-            file = self._open_file(write.path, data)
+            try:
+                file = self._fs._open(_key(write.path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
+            except FileExistsError as error:  # it must not look like a lost race
+                where = f"{write.path!r} is below {str(error)!r}, which is an object, not a folder"
+                raise StoreError(where, path=write.path) from None
+            except IsADirectoryError:
+                raise StoreError(f"{write.path!r} is a folder", path=write.path) from None
             if self._fs._intrans:  # noqa: SLF001 - a conditional write does not wait for fsspec's transaction
                 file.commit()
             file.cas_write_id, file.cas_attributes = write.write_id, write.attributes
@@ -122,18 +128,6 @@ class MemoryBackend(Backend):
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts."""
         self._parts.pop(upload.token, None)
-
-    def _open_file(self, path: str, data: bytes) -> Any:
-        """Store the object, unless a transaction defers its commit; return its file.
-
-        A folder, or a path below an object, raises StoreError.
-        """
-        try:
-            return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
-        except FileExistsError as error:  # it must not look like a lost race
-            raise StoreError(f"{path!r} is below {str(error)!r}, which is an object, not a folder", path=path) from None
-        except IsADirectoryError:
-            raise StoreError(f"{path!r} is a folder", path=path) from None
 
     def _file(self, path: str) -> Any:
         return self._fs.store.get(_key(path))

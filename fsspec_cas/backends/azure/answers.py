@@ -53,6 +53,11 @@ AZURE_CODES = MappingProxyType(
         **dict.fromkeys(("ContainerBeingDeleted", "ContainerBeingCreated"), StatementKind.BUSY),
     }
 )
+_KINDS = {
+    **dict.fromkeys((401, 403), StatementKind.FORBIDDEN),
+    **dict.fromkeys((408, 429), StatementKind.BUSY),
+    501: StatementKind.UNSUPPORTED,
+}
 _UNDONE = ("ContainerBeingDeleted", "ContainerBeingCreated")
 _ADVICE = MappingProxyType(
     {
@@ -121,14 +126,7 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
         return reply.unproven("neither the success of this request nor an x-ms-error-code")
     kind = AZURE_CODES.get(code)
     if kind is None:
-        kind = (
-            StatementKind.FORBIDDEN
-            if status in (401, 403)
-            else StatementKind.BUSY
-            if status in (408, 429)
-            else StatementKind.OTHER
-        )
-        kind = StatementKind.UNSUPPORTED if status == 501 else StatementKind.BUSY if status >= 500 else kind
+        kind = _KINDS.get(status, StatementKind.BUSY if status >= 500 else StatementKind.OTHER)
     not_applied = status == 429 or code in _UNDONE
     advice = _ADVICE.get(code, "check account, key and roles" if kind is StatementKind.FORBIDDEN else "")
     return replace(statement, kind=kind, code=code or str(status), why=why, not_applied=not_applied, advice=advice)

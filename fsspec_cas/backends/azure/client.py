@@ -23,32 +23,15 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob import BlobBlock, ContentSettings
 from azure.storage.blob.aio import BlobServiceClient
 
-from fsspec_cas.answer import (
-    Capabilities,
-    ConditionFailed,
-    NoAnswer,
-    NotApplied,
-    Upload,
-    UploadAnswer,
-    UploadGone,
-    WriteAnswer,
-)
+from fsspec_cas.answer import ConditionFailed, NoAnswer, NotApplied, Upload, UploadAnswer, UploadGone, WriteAnswer
 from fsspec_cas.backends.azure.answers import BLOB_ID_KEY, AzureDialect, block_id
 from fsspec_cas.backends.base import AttributeRules, PartRules
+from fsspec_cas.backends.http import ALL_CAPABILITIES
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, AioBackend, Answered, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied, InvalidInput
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
-_CAPABILITIES = Capabilities(
-    create=True,
-    match=True,
-    delete_match=True,
-    read_changed=True,
-    unique_versions=True,
-    keeps_write_id=True,
-    own_clock=True,
-)
 _OF_ALL = "later reads of the blob need it too, and adlfs has no option for it"
 AZURE_RULES = AttributeRules(
     own=frozenset({"content_settings", "immutability_policy", "legal_hold", "standard_blob_tier", "tags"}),
@@ -97,7 +80,7 @@ class AzureBackend(AioBackend):
     """
 
     name = "azure"
-    capabilities = _CAPABILITIES
+    capabilities = ALL_CAPABILITIES
     attribute_rules = AZURE_RULES
     part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
     failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: an unreadable reply

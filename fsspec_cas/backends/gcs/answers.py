@@ -41,19 +41,13 @@ _PACE_S = 0.5  # half of one object's write interval; GCS sends no Retry-After
 
 GCS_STATUSES = MappingProxyType(
     {
-        401: StatementKind.FORBIDDEN,
-        403: StatementKind.FORBIDDEN,
+        **dict.fromkeys((401, 403), StatementKind.FORBIDDEN),
         404: StatementKind.ABSENT,
-        408: StatementKind.BUSY,
         409: StatementKind.CONFLICT,
         410: StatementKind.GONE,
         412: StatementKind.FALSE,
-        429: StatementKind.BUSY,
-        500: StatementKind.BUSY,
         501: StatementKind.UNSUPPORTED,
-        502: StatementKind.BUSY,
-        503: StatementKind.BUSY,
-        504: StatementKind.BUSY,
+        **dict.fromkeys((408, 429, 500, 502, 503, 504), StatementKind.BUSY),
     }
 )
 KINDS = MappingProxyType(

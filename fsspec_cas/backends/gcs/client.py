@@ -12,7 +12,7 @@ import asyncio
 import gzip
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -22,24 +22,15 @@ import google.auth.exceptions
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
-from fsspec_cas.answer import Capabilities, NotApplied, Upload
+from fsspec_cas.answer import NotApplied
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, PartRules
 from fsspec_cas.backends.gcs.answers import GcsDialect
+from fsspec_cas.backends.http import ALL_CAPABILITIES
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AioBackend, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied
 from fsspec_cas.outcome import Absent, Write
 
-_CAPABILITIES = Capabilities(
-    create=True,
-    match=True,
-    delete_match=True,
-    read_changed=True,
-    unique_versions=True,
-    keeps_write_id=True,
-    own_clock=True,
-    writes_per_s=1.0,
-)
 _IN_THE_QUERY = ("kmsKeyName", "predefinedAcl")
 GCS_RULES = AttributeRules(
     own=frozenset(
@@ -58,7 +49,7 @@ class GcsBackend(AioBackend):
     """Conditional writes over Cloud Storage's JSON API; the version is the generation, which never recurs."""
 
     name = "gcs"
-    capabilities = _CAPABILITIES
+    capabilities = replace(ALL_CAPABILITIES, writes_per_s=1.0)
     attribute_rules = GCS_RULES
     part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
 
@@ -161,8 +152,10 @@ def _request(request: StoreRequest) -> GcsRequest:
     upload = request.the_upload()
     if request.verb is Verb.ABORT:
         return GcsRequest("DELETE", "", {}, {"Content-Length": "0"}, url=upload.token)
-    total = "*" if request.verb is Verb.PART else str(upload.sent + len(request.data))
-    return _chunk(upload, request.data, total)
+    end = upload.sent + len(request.data)
+    span = f"{upload.sent}-{end - 1}" if request.data else "*"
+    headers = {"Content-Range": f"bytes {span}/{'*' if request.verb is Verb.PART else end}", **plain}
+    return GcsRequest("PUT", "", {}, headers, request.data, upload.token)
 
 
 def _write(request: StoreRequest) -> GcsRequest:
@@ -202,12 +195,6 @@ def _begin(request: StoreRequest) -> GcsRequest:
         {"Content-Type": "application/json", "X-Upload-Content-Type": resource["contentType"]},
         json.dumps(resource).encode(),
     )
-
-
-def _chunk(upload: Upload, data: bytes, total: str) -> GcsRequest:
-    span = f"{upload.sent}-{upload.sent + len(data) - 1}" if data else "*"
-    headers = {"Content-Range": f"bytes {span}/{total}", "Accept-Encoding": "identity"}
-    return GcsRequest("PUT", "", {}, headers, data, upload.token)
 
 
 def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:

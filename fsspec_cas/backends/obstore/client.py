@@ -13,7 +13,7 @@ import http.client
 import os
 from base64 import b64encode
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 from xml.sax.saxutils import escape
@@ -36,6 +36,7 @@ from fsspec_cas.backends.obstore.connections import Connections, NeverSent, Time
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
+from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
 from fsspec_cas.outcome import Write
 
@@ -182,10 +183,12 @@ class _Site:
         self._virtual = _is_true(self._said("virtual_hosted_style_request"))
         self.verify = not _is_true(client.get("allow_invalid_certificates"))
         self.proxy = client.get("proxy_url")
-        self.connect_s = _seconds_of(fs.storage_options.get("client_options") or {}, "connect_timeout")
         named = fs.storage_options.get("client_options") or {}
+        connect = named.get("connect_timeout")
+        self.connect_s = connect.total_seconds() if isinstance(connect, timedelta) else None
         self._always = {"user-agent": str(named.get("user_agent") or "fsspec-cas")}
-        self._always |= {name.lower(): _text_of(value) for name, value in (named.get("default_headers") or {}).items()}
+        for name, value in (named.get("default_headers") or {}).items():
+            self._always[name.lower()] = value.decode() if isinstance(value, bytes) else str(value)
         if self._said("request_payer"):
             self._always["x-amz-request-payer"] = "requester"
         self._sealed = _encryption(self._said)
@@ -296,8 +299,10 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
 
     def ask() -> Any:
         """Return cached credentials, or call `provider` if they expire soon; raise AccessDenied if it fails."""
-        if cached and not _expires_soon(cached[0][1]):
-            return cached[0][0]
+        if cached:
+            at = cached[0][1]  # None never expires
+            if at is None or at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) >= timedelta(minutes=5):
+                return cached[0][0]
         try:
             provided = provider()
             credentials = Credentials(provided["access_key_id"], provided["secret_access_key"], provided.get("token"))
@@ -308,17 +313,6 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
         return credentials
 
     return ask
-
-
-def _expires_soon(at: Any) -> bool:
-    """Return whether this time is within five minutes; None never expires."""
-    if at is None:
-        return False
-    from datetime import datetime  # noqa: PLC0415 - only for providers
-
-    from fsspec_cas.clock import Machine  # noqa: PLC0415 - likewise
-
-    return bool(at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) < timedelta(minutes=5))
 
 
 def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
@@ -394,12 +388,3 @@ def _encryption(setting: Callable[..., str | None]) -> dict[str, str]:
 
 def _is_true(text: object) -> bool:
     return str(text).lower() in ("true", "1", "yes", "on")
-
-
-def _text_of(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _seconds_of(options: dict[str, Any], name: str) -> float | None:
-    value = options.get(name)
-    return value.total_seconds() if isinstance(value, timedelta) else None

@@ -35,12 +35,17 @@ class NeverSent(Exception):
 
 
 class Connections:
-    """Kept connections to one origin, at most `most` idle, for any threads; a forked child starts with none."""
+    """Kept connections to one origin, at most `most` idle, for any threads; a forked child starts with none.
+
+    `proxy`: default the environment's.
+    """
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
         self._origin = urlsplit(origin)
         self._context = _context(verify=verify) if self._origin.scheme == "https" else None
-        self._proxy = _proxy_of(self._origin, proxy)
+        if proxy is None and not proxy_bypass(self._origin.netloc):
+            proxy = getproxies().get(self._origin.scheme)
+        self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
         self._kept: deque[http.client.HTTPConnection] = deque(maxlen=most)
         self._pid = os.getpid()
 
@@ -154,13 +159,6 @@ def _context(*, verify: bool) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _proxy_of(origin: SplitResult, proxy: str | None) -> SplitResult | None:
-    """Return the given proxy, else the environment's, as a split URL; None without one."""
-    if proxy is None and not proxy_bypass(origin.netloc):
-        proxy = getproxies().get(origin.scheme)
-    return urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from fsspec_cas.answer import Applied, Capabilities, WriteAnswer
+from fsspec_cas.answer import Applied, WriteAnswer
 from fsspec_cas.backends.base import PartRules
-from fsspec_cas.backends.http import HttpBackend
+from fsspec_cas.backends.http import ALL_CAPABILITIES, HttpBackend
 from fsspec_cas.backends.reply import StoreRequest, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import NotSupported
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
-S3_CAPABILITIES = Capabilities(
-    create=True,
-    match=True,
-    delete_match=True,
-    read_changed=True,
-    unique_versions=False,  # the ETag is a hash
-    keeps_write_id=True,
-    own_clock=True,
-)
-S3_PARTS = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)
 _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 
 
@@ -37,8 +28,8 @@ class S3Api(HttpBackend):
     """Base of both clients of S3."""
 
     name = "s3"
-    capabilities = S3_CAPABILITIES
-    part_rules = S3_PARTS
+    capabilities = replace(ALL_CAPABILITIES, unique_versions=False)  # the ETag is a hash
+    part_rules = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, S3Dialect())

@@ -22,7 +22,6 @@ from xml.etree import ElementTree as ET
 
 from fsspec_cas.answer import Entry, Page, Upload
 from fsspec_cas.backends.reply import (
-    Carried,
     Confirm,
     Dialect,
     HttpReply,
@@ -54,20 +53,17 @@ S3_CODES = MappingProxyType(
         "ConditionalRequestConflict": StatementKind.CONFLICT,
         "ConcurrentModification": StatementKind.CONFLICT,
         **dict.fromkeys(
-            ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"),
+            {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"}
+            | {"KMS.ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "TooManyRequests"}
+            | {"TemporaryRedirect", "Busy"},
             StatementKind.BUSY,
         ),
         **dict.fromkeys(
-            ("KMS.ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"), StatementKind.BUSY
+            {"AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
+            | {"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AllAccessDisabled"}
+            | {"AccountProblem"},
+            StatementKind.FORBIDDEN,
         ),
-        **dict.fromkeys(("TooManyRequests", "TemporaryRedirect", "Busy"), StatementKind.BUSY),
-        **dict.fromkeys(
-            ("AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken"), StatementKind.FORBIDDEN
-        ),
-        **dict.fromkeys(
-            ("TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"), StatementKind.FORBIDDEN
-        ),
-        **dict.fromkeys(("RequestTimeTooSkewed", "AllAccessDisabled", "AccountProblem"), StatementKind.FORBIDDEN),
         "NotImplemented": StatementKind.UNSUPPORTED,
     }
 )
@@ -216,7 +212,9 @@ class _S3Reply:
         hashed = hashlib.md5(request.data, usedforsecurity=False).hexdigest()
         if not statement.has_request_id and etag.strip('"') != hashed:
             return self._confirmed_by("head" if verb.writes else None, why)
-        return self._proven(replace(statement, version=version_of(etag), document=_sent_part(request, etag)))
+        upload = request.upload if verb is Verb.PART else None
+        part = upload and replace(upload, tags=(*upload.tags, etag), sent=upload.sent + len(request.data))
+        return self._proven(replace(statement, version=version_of(etag), document=part))
 
     def _confirmed_by(self, verb: Literal["get", "head"] | None, why: str) -> ReplyMeaning:
         """Return the request that shows whether the store gives request ids; if it gives none, that by `verb`."""
@@ -266,7 +264,7 @@ def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStat
     if request.verb is Verb.LIST:
         return _listed(request, root, statement)
     if request.verb is Verb.DELETE_MANY:
-        failed = {_text(error, "Key"): _text(error, "Code") for error in _children(root, "Error")}
+        failed = {_text(error, "Key"): _text(error, "Code") for error in root.iterfind(f"{_space(root)}Error")}
         return replace(statement, document=Refusals(failed))
     if request.verb is Verb.BEGIN:
         token = _text(root, "UploadId")
@@ -296,14 +294,6 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
     return replace(statement, document=Page(entries, token if cut == "true" else None))
 
 
-def _sent_part(request: StoreRequest, etag: str) -> Carried | None:
-    """Return the upload with the part just sent; None for other requests."""
-    upload = request.upload
-    if request.verb is not Verb.PART or upload is None:
-        return None
-    return replace(upload, tags=(*upload.tags, etag), sent=upload.sent + len(request.data))
-
-
 def _document(body: bytes) -> ET.Element | None:
     """Return the root of an XML body, which blanks may precede; None for other bodies."""
     text = body.lstrip()
@@ -319,17 +309,17 @@ def _name(root: ET.Element) -> str:
     return root.tag.rpartition("}")[2]
 
 
-def _children(root: ET.Element, name: str) -> Iterator[ET.Element]:
-    return root.iterfind(f"{root.tag.removesuffix(_name(root))}{name}")
+def _space(root: ET.Element) -> str:
+    return root.tag.removesuffix(_name(root))
 
 
 def _text(root: ET.Element, name: str) -> str:
-    return root.findtext(f"{root.tag.removesuffix(_name(root))}{name}") or ""
+    return root.findtext(f"{_space(root)}{name}") or ""
 
 
 def _entries(bucket: str, root: ET.Element, *, encoded: bool) -> Iterator[Entry]:
     """Yield a listing's objects; raise KeyError or ValueError for missing or bad fields."""
-    space = root.tag.removesuffix(_name(root))
+    space = _space(root)
     names = {f"{space}{name}": name for name in ("Key", "Size", "LastModified", "ETag")}
     for item in root.iterfind(f"{space}Contents"):
         fields = {names[child.tag]: child.text or "" for child in item if child.tag in names}

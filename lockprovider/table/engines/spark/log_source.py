@@ -32,9 +32,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark.data_source import Part, ReadsParts
 from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import Parser, count_option, json_option, parsed, text_option
-from lockprovider.table.engines.spark.reader import Part, ReadsParts
 from lockprovider.wal import LogBatch, LogReader, MalformedObject, Position, Wal
 
 if TYPE_CHECKING:

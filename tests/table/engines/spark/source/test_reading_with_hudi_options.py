@@ -15,9 +15,8 @@ from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
 from lockprovider.table import CommitResult, Table, TableSpec
-from lockprovider.table.engines.spark.data_source import HudiCas
+from lockprovider.table.engines.spark.data_source import HudiCas, StreamReader
 from lockprovider.table.engines.spark.errors import typed_errors
-from lockprovider.table.engines.spark.reader import StreamReader
 
 TYPE = "hoodie.datasource.query.type"
 BEGIN = "hoodie.datasource.read.begin.instanttime"

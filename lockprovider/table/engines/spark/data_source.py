@@ -30,13 +30,13 @@ from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.jobs import arrow_schema
 from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation, check_read
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
-from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
+from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
-from lockprovider.table.read.scan import ScanPlan, read_slice
+from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.context import TableContext
@@ -87,8 +87,7 @@ class HudiCas(DataSource):
         timeline = table.timeline()
         check_times(table, timeline, options)
         self._pinned = options.as_of or latest_completion(timeline) or None
-        columns = None if options.columns is None else list(options.columns)
-        schema = plain_columns(table.schema(timeline), columns)
+        schema = selected(table.schema(timeline), options.columns)
         return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)
 
     @without_traceback()
@@ -231,20 +230,6 @@ def changed(
     return pieces(table, replace(scan, slices=slices), schema)
 
 
-def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """Return the schema of the named columns in their order, Hudi's columns included.
-
-    None: `schema`, which must lack Hudi's columns, as it is. Raises InvalidRecords for an unknown name.
-    """
-    if columns is None:
-        return schema
-    full = hudi_schema.with_meta(schema)
-    missing = hudi_schema.absent(columns, full.names)
-    if missing:
-        raise InvalidRecords(f"columns {missing} are not in the table: use some of {schema.names}")
-    return pa.schema([full.field(name) for name in columns])
-
-
 def latest_completion(timeline: Timeline) -> str:
     """Return the last write's completion time; empty, before every time, without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
@@ -327,7 +312,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         Runs before the batch is committed, so that a restart reads it again.
         """
         names = self._schema.names
-        table_columns = plain_columns(self._table.schema(), names if self._options.columns else None)
+        table_columns = selected(self._table.schema(), names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
         table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}
         if differing := [f"{name} {kind}" for name, kind in table_types.items() if query_types.get(name) != kind]:

@@ -15,44 +15,64 @@ commit's metadata. Table errors of tasks keep their own types. Several threads m
 transaction. A file group must fit into an executor's memory. Not promised: that changes which differ each time they are
 computed survive the loss of an executor.
 
-Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`, `HoodieSparkCompactor`, `MultipleSparkJobExecutionStrategy`.
+Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`, `HoodieSparkCompactor`, `MultipleSparkJobExecutionStrategy`;
+Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from operator import methodcaller
 
 import pyarrow as pa
+from pyarrow import types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.changes import check_within
 from lockprovider.table.engines.scan import Scan, resolve_scan, source_snapshot
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.errors import typed_errors
-from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
 from lockprovider.table.engines.writer import WritePlan, cluster_by, compact_by, plan_for_tasks, start_for_tasks
-from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
+from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
 from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import changes_since
 from lockprovider.table.read.consistent import PointInTime
-from lockprovider.table.read.scan import Where
+from lockprovider.table.read.filters import has_floats
+from lockprovider.table.read.scan import ScanPlan, Where, read_slice
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.rewrite.executor import RewriteTask, Runner
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.versions import Order
-from lockprovider.table.timeline.view import given_partitions
+from lockprovider.table.timeline.view import FileSlice, given_partitions
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
+
+NativeReads = bool | str
+AUTO = "auto"
+
+_PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its locale
+_GLOB = re.compile(r"[][{}*?\\]")
+_HIDDEN = ("_", ".")  # prefixes of names that Spark ignores
+_THIS_CALENDAR = b"3.0.0"  # a text, as Spark compares texts, too
+_OPTIONS = {  # override the session's settings
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
 
 
 @dataclass(frozen=True)
@@ -392,11 +412,87 @@ def on_executors(spark: SparkSession) -> Runner:
         if not work:
             return iter(())
         with typed_errors(), jobs.describe_jobs(spark, f"hudi: rewrite {len(work)} file slices"):
-            rows = jobs.run_per_piece(spark, list(work), _written, tasks.STATS).collect()
+            written = jobs.run_per_piece(spark, list(work), lambda task: tasks.stats_table(task.write()), tasks.STATS)
+            rows = written.collect()
         return (WriteStat(**row.asDict()) for row in rows)
 
     return run
 
 
-def _written(task: RewriteTask) -> pa.Table:
-    return tasks.stats_table(task.write())
+# -- base files that Spark reads itself --------------------------------------------------------------------------------
+
+
+def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
+    """Return the table's folder as Spark's URL, or None if Python reads all files; may raise InvalidInput."""
+    local = f"file://{place.store.root}" if place.is_local else None
+    if native_reads == AUTO:
+        return local if hasattr(spark, "_jsparkSession") else None  # a server may run on another machine
+    if isinstance(native_reads, str):
+        if "://" not in native_reads:
+            raise InvalidInput(
+                f"native_reads={native_reads!r} is not a URL: pass True, False, 'auto', or the table's URL for Spark"
+            )
+        return native_reads.rstrip("/")
+    return (local or place.url.rstrip("/")) if native_reads else None
+
+
+def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
+    """Describe a scan's rows as a DataFrame, perhaps unfiltered; with `folder` it requests the files' footers.
+
+    `folder` is the table's address for Spark; with None, Python reads all files. Nested columns with floats are always
+    read by Python. Within `typed_errors`, a file cleaned since raises HistoryGone.
+    """
+    by_spark: list[FileSlice] = []
+    by_python: list[FileSlice] = []
+    folder = None if any(types.is_nested(column.type) and has_floats(column.type) for column in scan.read) else folder
+    for file_slice in scan.slices:
+        is_alike = folder is not None and is_read_alike(place, file_slice, scan.read, folder)
+        (by_spark if is_alike else by_python).append(file_slice)
+    read_by_python = partial(jobs.run_per_piece, spark, by_python, partial(read_slice, place, scan), scan.schema)
+    if not by_spark:
+        return read_by_python()
+    with typed_errors():
+        reader = spark.read.schema(from_arrow_schema(scan.schema)).options(**_OPTIONS)
+        rows = reader.parquet(*(f"{folder}/{file_slice.path}" for file_slice in by_spark))
+    rows = rows.selectExpr(*map(_by_row, scan.schema))  # texts: a `Column` takes several calls of the JVM
+    return rows.union(read_by_python()) if by_python else rows
+
+
+def _by_row(column: pa.Field) -> str:
+    """Select a column; a filter on floats must see rows, as statistics cannot express NaN and -0."""
+    name = f"`{column.name}`"
+    return f"nanvl({name}, {name}) as {name}" if types.is_floating(column.type) else name
+
+
+def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
+    """Return whether Spark reads a slice as Python does; may request its footer.
+
+    False for logs or unreadable files. `folder` is the table's address for Spark.
+    """
+    path = f"{folder}/{file_slice.path}"
+    if (
+        file_slice.logs
+        or not _PLAIN.fullmatch(path)
+        or _GLOB.search(path)
+        or path.rpartition("/")[2].startswith(_HIDDEN)
+    ):
+        return False
+    try:
+        footer = place.footer(file_slice.path)
+    except (Corrupt, HistoryGone, UnsupportedTable):
+        return False
+    metadata = footer.metadata or {}
+    if LEGACY_KEY.encode() in metadata or metadata.get(SPARK_KEY.encode(), _THIS_CALENDAR) < _THIS_CALENDAR:
+        return False  # its dates are of the calendar before Spark 3.0
+    return has_alike(footer.schema.to_arrow_schema(), columns)
+
+
+def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
+    """Return whether each column has this type in the file or is missing; Spark ignores case."""
+    stored_fields: dict[str, list[tuple[str, pa.DataType]]] = {}
+    for field in stored:
+        stored_fields.setdefault(field.name.lower(), []).append((field.name, field.type))
+    return all(
+        stored_fields.get(column.name.lower(), [(column.name, column.type)]) == [(column.name, column.type)]
+        for column in columns
+    )

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark.functions import read
-from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads
+from lockprovider.table.engines.spark.functions import AUTO, NativeReads, read
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext

@@ -27,7 +27,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table import HistoryGone, KeepVersions, Table, TableSpec, UnsupportedTable
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.errors import typed_errors
-from lockprovider.table.engines.spark.native_reads import has_alike
+from lockprovider.table.engines.spark.functions import has_alike
 from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
 
 UTC = dt.timezone.utc
@@ -137,7 +137,7 @@ def test_float_filters_by_file_statistics_would_lose_rows(
     table = Table.create(str(tmp_path / "t"), TableSpec("t", EVERY, "id"), settings=SETTINGS)
     table.append(pa.Table.from_pylist(VALUES, schema=EVERY))
     whole = engine.read(spark, table)
-    monkeypatch.setattr("lockprovider.table.engines.spark.native_reads._by_row", lambda column: column.name)
+    monkeypatch.setattr("lockprovider.table.engines.spark.functions._by_row", lambda column: column.name)
     assert (whole.where("single = 0").count(), engine.read(spark, table).where("single = 0").count()) == (1, 0)
 
 

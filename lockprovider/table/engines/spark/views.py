@@ -17,7 +17,7 @@ from lockprovider.table.engines.spark.functions import AUTO, NativeReads, read
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.transaction.retry import WHOLE_RETRIES
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
@@ -93,12 +93,21 @@ def sql(
         raise ModuleNotFoundError(
             "sql needs sqlglot, which is not installed: install the extra 'spark' of fsspec-cas", name="sqlglot"
         )
-    from lockprovider.table.engines.spark.run import run_sql  # noqa: PLC0415 - executors need no parser
+    from lockprovider.table.engines.spark import statement  # noqa: PLC0415 - executors need no parser
 
-    return run_sql(spark, text, retries=retries, extra=extra)
+    parsed = statement.parse_statement(text)
+    view = _writable_view(spark, parsed.target.name)
+
+    def run(txn: Transaction) -> None:
+        statement.StatementRun(spark, txn, view, text).run(parsed)
+
+    result = transact(view.table, run, retries=retries, extra=extra)
+    with SHOWN:
+        view.show(spark, view.table)  # after an error, it may show the version that the statement has read
+    return result
 
 
-def writable_view(spark: SparkSession, name: str) -> RegisteredView:
+def _writable_view(spark: SparkSession, name: str) -> RegisteredView:
     """Return the registered view of this name; raise InvalidInput for an unknown or partial one."""
     views = _VIEWS.get(spark, {})
     view = views.get(name.lower())

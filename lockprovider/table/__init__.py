@@ -23,8 +23,7 @@ from lockprovider.table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from lockprovider.table.read.changes import Changes
-from lockprovider.table.read.consistent import Commit, CommitHistory
+from lockprovider.table.read.consistent import Changes, Commit, CommitHistory
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import ShowProgress, TableEvent, Watcher

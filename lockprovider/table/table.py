@@ -24,8 +24,7 @@ from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint
 from lockprovider.table.format.writer_settings import SettingChange
 from lockprovider.table.read import consistent
-from lockprovider.table.read.changes import Changes, changes_since
-from lockprovider.table.read.consistent import CommitHistory, PointInTime
+from lockprovider.table.read.consistent import Changes, CommitHistory, PointInTime, changes_since
 from lockprovider.table.read.scan import Where
 from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult

@@ -1,34 +1,64 @@
-"""Consistent reads of one moment: a read starts again if other clients change what it has listed.
+"""Reads at one moment, the history of commits, and the changes between two moments.
 
-NOT promised: success if files are removed faster than a read lists them (`HistoryGone`).
+A read starts again if other clients remove what it has listed. NOT promised: success if files are removed faster than a
+read lists them (`HistoryGone`).
+
+Source: RFC-22; Hudi `HoodieTableFileSystemView`, `LSMTimeline`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import shown
 from lockprovider.table.errors import HistoryGone
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.html import grid
-from lockprovider.table.read import scan
-from lockprovider.table.state.as_of import snapshot_of_version, unless_stale
+from lockprovider.table.read.scan import (
+    SCAN_BATCH_ROWS,
+    ScanPlan,
+    Where,
+    checked_columns,
+    plan_scan,
+    read_slice,
+    selected,
+    to_table,
+)
+from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, snapshot_of_version, unless_stale
 from lockprovider.table.state.events import with_progress
 from lockprovider.table.state.parallel import Stale, repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import TableVersion
-from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.timeline.versions import (
+    OPERATION,
+    Order,
+    TableVersion,
+    Window,
+    changed_rows,
+    checkpoint_of,
+    is_empty,
+    is_instant,
+    latest_checkpoint,
+    touched,
+    window,
+)
+from lockprovider.table.timeline.view import Snapshot, given_partitions
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _SHOWN = 50
-_Part = TypeVar("_Part")
+_NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 PointInTime = TableVersion | None  # None means the present.
 
@@ -76,16 +106,14 @@ class CommitHistory(list[Commit]):
 
     def _repr_html_(self) -> str:
         names = "completion", "operation", "instant", "partitions", "files", "inserts", "updates", "deletes"
-        rows = [_row(commit) for commit in reversed(self[-_SHOWN:])]
+        rows: list[tuple[object, ...]] = []
+        for commit in reversed(self[-_SHOWN:]):
+            stats = commit.metadata.all_stats
+            counts = (sum(getattr(stat, f"num_{name}") for stat in stats) for name in names[-3:])
+            times = commit.completion, commit.operation, commit.instant
+            rows.append((*times, len(commit.metadata.stats), len(stats), *counts))
         note = f", the newest {_SHOWN} shown" if len(self) > _SHOWN else ""
         return grid(f"{len(self)} completed writes{note}", names, rows)
-
-
-def _row(commit: Commit) -> tuple[object, ...]:
-    stats = commit.metadata.all_stats
-    counts = [sum(getattr(stat, name) for stat in stats) for name in ("num_inserts", "num_updates", "num_deletes")]
-    touched = len(commit.metadata.stats)
-    return commit.completion, commit.operation, commit.instant, touched, len(stats), *counts
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
@@ -118,28 +146,26 @@ def plan(
     table: TableContext,
     snapshot: Snapshot,
     columns: Iterable[str] | None,
-    where: scan.Where,
+    where: Where,
     partitions: Iterable[str] | None,
     *,
     read_optimized: bool = False,
     config: TableConfig | None = None,
-) -> scan.ScanPlan:
-    """Plan which files of a snapshot to read; see `scan.plan_scan`.
+) -> ScanPlan:
+    """Plan which files of a snapshot to read; see `plan_scan`.
 
     Reads the properties unless given by `config`. Files may be cleaned before they are read.
     """
     schema = table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
-    return scan.plan_scan(
-        snapshot, schema, config, columns=columns, where=where, partitions=partitions, ranges_of=ranges
-    )
+    return plan_scan(snapshot, schema, config, columns=columns, where=where, partitions=partitions, ranges_of=ranges)
 
 
 def rows(
     table: TableContext,
     columns: Iterable[str] | None,
-    where: scan.Where,
+    where: Where,
     partitions: Iterable[str] | None,
     as_of: PointInTime = None,
     *,
@@ -154,18 +180,14 @@ def rows(
         """Read once; a cleaned file raises `Stale`, or with `as_of` `HistoryGone`."""
         try:
             scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
-            return scan.to_table(table.place, scan_plan, partial(_reporting, table, len(scan_plan.slices)))
+            report = partial(with_progress, table, "", "read file groups", total=len(scan_plan.slices))
+            return to_table(table.place, scan_plan, report)
         except HistoryGone as error:
             if as_of is not None:
                 raise
             raise Stale(error) from error  # The present rows are in other files now.
 
     return repeat_while_stale(look)
-
-
-def _reporting(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_Part]:
-    """Yield the parts, and report progress to the table's watcher."""
-    return with_progress(table, "", "read file groups", parts, total)
 
 
 def commits(table: TableContext) -> CommitHistory:
@@ -185,3 +207,189 @@ def commits(table: TableContext) -> CommitHistory:
             raise Stale(error) from error  # A commit was archived during the read.
 
     return repeat_while_stale(look)
+
+
+# -- changes between two moments ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanges:
+    """Changes of one partition: its touched file groups before and after. Picklable."""
+
+    before: ScanPlan
+    after: ScanPlan
+    schema: pa.Schema
+
+    def read(self, place: TablePlace) -> pa.Table:
+        """Read the partition's touched file groups; return its changed rows.
+
+        May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
+        """
+        old, new = (
+            pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
+            for scan in (self.before, self.after)
+        )
+        return changed_rows(old, new).select(self.schema.names).cast(self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of some commits; they can be read several times.
+
+    Attributes:
+        checkpoint: pass it as `after` in the next call. It stays the same if there are no new commits.
+        commits: the instants with these changes, in the requested order.
+        schema: the operation (`insert`, `update` or `delete`), then the requested columns.
+        parts: the changes by partition, for engines that read them in several processes.
+
+    >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
+    >>> done = table.append(rows)
+    >>> changes = table.changes()
+    >>> changes.checkpoint == done.completion
+    True
+    """
+
+    checkpoint: str
+    commits: tuple[Instant, ...]
+    schema: pa.Schema
+    parts: tuple[PartitionChanges, ...] = field(repr=False)
+    _place: TablePlace = field(repr=False)
+
+    def to_arrow(self) -> pa.Table:
+        """Read all changes.
+
+        Raises:
+            HistoryGone: a file was cleaned before it was read.
+
+        >>> changes.to_arrow().column("_operation").to_pylist()
+        ['insert', 'insert']
+        """
+        return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Read the changes in batches; memory holds one partition's touched files, before and after.
+
+        Iteration may raise `HistoryGone`, as `to_arrow` does.
+
+        >>> sum(batch.num_rows for batch in changes.to_reader())
+        2
+        """
+        read = (part.read(self._place) for part in self.parts)
+        batches = (batch for rows in read for batch in rows.to_batches(SCAN_BATCH_ROWS))
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def changes_since(
+    table: TableContext,
+    after: TableVersion | None = None,
+    until: TableVersion | None = None,
+    *,
+    order: Order | str = Order.COMPLETION,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+) -> Changes:
+    """Plan the changes in (after, until] without reading rows; plans again while files disappear.
+
+    Raises as `Table.changes`, `HistoryGone` after ten plans.
+    """
+    by_name = {known.value: known for known in Order}
+    if not isinstance(order, str) or order not in by_name:
+        raise InvalidInput(f"order={shown(order)} is unknown: use {', '.join(by_name)}")
+    order = by_name[order]
+    columns, within = checked_columns(columns), given_partitions(partitions)
+    only = None if within is None else frozenset(within)
+
+    def look() -> Changes:
+        """List the timeline anew, and plan the changes.
+
+        Raises `Stale` if files may have been removed since the listing, or an error of `check_since`.
+        """
+        # A listing of several pages shows objects created during it on later pages only. The next listing has all
+        # instants that completed before the last commit of this one.
+        latest = latest_checkpoint(table.timeline(), order)
+        timeline = table.timeline()
+        start, end = (
+            "" if version is None or is_empty(version) else checkpoint_of(timeline, version, order, reached(table))
+            for version in (after, until)
+        )
+        check_since(table, timeline, start, order, is_checkpoint=is_instant(after))
+        span = window(timeline, start, min(latest, end) if end else latest, order)
+        read = partial(_changes, table, timeline, span, continues=bool(start), columns=columns, only=only)
+        return unless_stale(table, timeline, read)
+
+    return repeat_while_stale(look)
+
+
+def _changes(
+    table: TableContext,
+    timeline: Timeline,
+    span: Window,
+    *,
+    continues: bool,
+    columns: Sequence[str] | None,
+    only: frozenset[str] | None,
+) -> Changes:
+    """Plan a window's changes by partition, listing the files; unless `continues`, every row is an insert.
+
+    Cleaned files raise `HistoryGone`, unknown columns `InvalidInput`.
+    """
+    schema = table.schema(span.then if span.then.writes else timeline)
+    if OPERATION in schema.names:
+        raise InvalidInput(f"column {OPERATION!r} of the table has the name of the operation; read it by a scan")
+    result = pa.schema([pa.field(OPERATION, pa.string()), *selected(schema, columns)])
+    if not span.commits:
+        return Changes(span.checkpoint, (), result, (), table.place)
+    files = table.data_files()
+    then = table.snapshot_of(span.then, files)
+    before = table.snapshot_of(span.before, files) if continues else Snapshot(span.before, ())
+    table.current.refuse_misread(span.then, before)  # The old rows are read with the new schema.
+    by_partition = touched(table.metadata_of(i) for i in span.commits) if continues else then.groups
+    groups = {name: by_partition[name] for name in sorted(by_partition) if only is None or name in only}
+
+    def is_read(group: FileGroup) -> bool:
+        if not continues:  # A full read does not need file groups that ended.
+            return only is None or group[0] in only
+        return group[1] in groups.get(group[0], ())
+
+    refuse_gone(table, timeline, then, is_read, f"up to {span.checkpoint}")
+    if continues:
+        refuse_gone(table, timeline, before, is_read, "before these changes")
+    names = list(dict.fromkeys((*result.names[1:], *_NEEDED)))
+    old, new = (plan_scan(snapshot, schema, table.config(), columns=names) for snapshot in (before, then))
+    # Each part is a whole partition, since a row may have moved between its file groups.
+    parts = (
+        PartitionChanges(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items()
+    )
+    return Changes(span.checkpoint, span.commits, result, tuple(parts), table.place)
+
+
+def check_since(
+    table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
+) -> None:
+    """Refuse a checkpoint after which commits were archived or undone, or (`is_checkpoint`) that is no commit's time.
+
+    An empty text, the table's beginning, is never refused.
+
+    Raises:
+        HistoryGone: the changes since `start` are unknown.
+    """
+    if not start:
+        return
+    archived = refuse_archived(table, start, order)
+    restored = (i for i in timeline.instants if i.action is Action.RESTORE and i.is_completed)
+    if restore := next((i for i in restored if order.time_of(i) > start), None):
+        raise HistoryGone(
+            f"the table was restored ({restore.file_name}) after {start}, which undid commits that you may have read; "
+            "read the whole table again"
+        )
+    if is_checkpoint and start != archived and not any(start in (i.begin, i.completion) for i in timeline.instants):
+        raise HistoryGone(
+            f"checkpoint {start} is not a commit time of the table at {table.url!r}: it was recreated or copied, "
+            f"or the checkpoint is of another table, or of another order than {order.value!r}; read the whole table "
+            "again, or give a datetime to read what completed after it"
+        )
+
+
+def _within_groups(scan: ScanPlan, partition: str, file_ids: frozenset[str]) -> ScanPlan:
+    return replace(scan, slices=tuple(s for s in scan.slices if s.partition == partition and s.file_id in file_ids))

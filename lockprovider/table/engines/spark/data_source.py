@@ -34,7 +34,7 @@ from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
-from lockprovider.table.read.changes import changes_since, check_since
+from lockprovider.table.read.consistent import changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where

@@ -47,8 +47,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
-from lockprovider.table.read.changes import changes_since
-from lockprovider.table.read.consistent import PointInTime
+from lockprovider.table.read.consistent import PointInTime, changes_since
 from lockprovider.table.read.filters import has_floats
 from lockprovider.table.read.scan import ScanPlan, Where, read_slice
 from lockprovider.table.rewrite.clustering import ClusteringResult

@@ -369,7 +369,7 @@ def delete_where(
     _, scan = resolve_scan(Scan(txn, filter=jobs.pushable_filter(where, schema), partitions=partitions))
     numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without slices that cannot have such rows
     locate = tasks.locator(plan.planner, used)
-    located = jobs.run_per_piece(spark, list(numbered.old.items()), locate, tasks.grouped_schema(used))
+    located = jobs.run_per_piece(spark, list(numbered.old.items()), locate, pa.schema([*used, *tasks.KEYS]))
     deletes = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
     txn.add(jobs.write_changes(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), deletes, numbered))
 

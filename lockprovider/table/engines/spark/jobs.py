@@ -21,7 +21,6 @@ from pyspark.sql.types import (
     LongType,
     NumericType,
     StringType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -251,14 +250,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
+        kind = field.dataType.simpleString()
         try:
             column = to_arrow_schema(
                 StructType([field]), error_on_duplicated_field_names_in_struct=True, timezone="UTC"
             ).field(0)
         except (PySparkException, KeyError):  # Arrow has no such type
             column = None
-        if column is None or _VARIANT.search(field.dataType.simpleString()):
-            misfits.append(_unheld(field))
+        if column is None or _VARIANT.search(kind):
+            advice = f"{field.name}: Spark's {kind} fits no column of a table: cast it first"
+            misfits.append(Misfit(field.name, kind, "", advice))
         else:
             columns.append(column.with_metadata(None))
     if misfits:
@@ -266,13 +267,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(columns)
 
 
-def _unheld(field: StructField) -> Misfit:
-    kind = field.dataType.simpleString()
-    return Misfit(field.name, kind, "", f"{field.name}: Spark's {kind} fits no column of a table: cast it first")
-
-
-def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
-    """Return a frame's columns; raise InvalidInput or DoesNotFit, which calls it `name`, if it cannot be written.
+def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> None:
+    """Raise InvalidInput or DoesNotFit, which call a frame `name`, if it cannot be written.
 
     `new` rows may lack columns, `whole` rows may not. Of `deletes` only the key and partition columns count, of `valued
     deletes` also the ordering column.
@@ -282,10 +278,8 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
         names = {*writer.config.identifying, *([writer.config.ordering_field] if use == "valued deletes" else [])}
         schema = arrow_schema(StructType([field for field in rows.schema.fields if field.name in names]))
         writer.deletes(schema.empty_table(), valued=use == "valued deletes")
-        return schema
-    schema = arrow_schema(rows.schema)
-    writer.plan(schema, "null" if use == "new" else "refuse")
-    return schema
+    else:
+        writer.plan(arrow_schema(rows.schema), "null" if use == "new" else "refuse")
 
 
 def frame(rows: Any, name: str) -> DataFrame:

@@ -35,7 +35,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.data_source import Part, ReadsParts
 from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import Parser, count_option, json_option, parsed, text_option
-from lockprovider.wal import LogBatch, LogReader, MalformedObject, Position, Wal
+from lockprovider.wal import LogReader, MalformedObject, Position, Wal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +58,7 @@ def register_log(spark: SparkSession) -> None:
     spark.dataSource.register(LogSource)
 
 
-def _starting(name: str, text: str) -> str:
-    del name
+def _starting(_: str, text: str) -> str:
     if text not in {"earliest", "latest"}:
         Position.parse(text)
     return text
@@ -123,7 +122,11 @@ class LogPart(Part):
             for batch in self.options.open().read(self.start):
                 if batch.start.slot >= self.end.slot:
                     break
-                yield _rows(batch)
+                count, start, at_us = len(batch.records), batch.start, batch.at_ms * 1000
+                offsets = range(start.offset, start.offset + count)
+                columns = [[start.slot] * count, offsets, batch.records, [batch.epoch] * count, [at_us] * count]
+                arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=True)]
+                yield pa.record_batch(arrays, schema=COLUMNS)
                 reached = batch.end.offset
             if reached != self.end.offset:
                 gap = f"the records {reached} to {self.end.offset} of {self.options.url!r} are missing"
@@ -136,16 +139,6 @@ def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> 
         return []
     cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
     return [LogPart(options, first, last) for first, last in pairwise([start, *cuts, end])]
-
-
-def _rows(batch: LogBatch) -> pa.RecordBatch:
-    """Convert the records of one slot to the columns `COLUMNS`."""
-    count = len(batch.records)
-    at = pa.array([batch.at_ms * 1000] * count, pa.timestamp("us", tz="UTC"))
-    offsets = range(batch.start.offset, batch.start.offset + count)
-    columns = [[batch.start.slot] * count, offsets, batch.records, [batch.epoch] * count]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=False)]
-    return pa.record_batch([*arrays, at], schema=COLUMNS)
 
 
 class LogSource(DataSource):

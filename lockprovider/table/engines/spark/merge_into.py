@@ -95,7 +95,8 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         jobs.check_frame(planner, rows, "deletes", "source")
         for clause in clauses:
             _check(clause, planner)
-        return rows.mapInArrow(tasks.tagger(planner), _tagged_type(rows))
+        kind = StructType([*rows.schema.fields]).add(tasks.KEY, StringType()).add(tasks.PARTITION, StringType())
+        return rows.mapInArrow(tasks.tagger(planner), kind)
 
     plan, steps = plan_for_tasks(txn, split), jobs.Steps(txn, "merge", 4)
     with jobs.computed_once(plan.changes) as keyed:
@@ -103,7 +104,9 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         writer = start_for_tasks(txn, plan.planner.schema)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         with jobs.computed_once(jobs.with_groups(keyed, numbered, writer, steps)) as grouped:
-            touched = _touched(grouped, numbered, steps)
+            groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
+            numbers = {row[tasks.GROUP] for row in jobs.collect_rows(groups, grouped.schema, step)}
+            touched = [(number, file_slice) for number, file_slice in numbered.old.items() if number in numbers]
             changes = _changes(_joined(grouped, touched, writer, names), keyed.columns, clauses, writer, names)
             txn.add(jobs.write_changes(steps, writer, changes, numbered))
 
@@ -138,10 +141,6 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
         )
 
 
-def _tagged_type(source: DataFrame) -> StructType:
-    return StructType([*source.schema.fields]).add(tasks.KEY, StringType()).add(tasks.PARTITION, StringType())
-
-
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     """Run and report a job, the first step; return the source's row count per partition.
 
@@ -158,13 +157,6 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
-def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[int, FileSlice]]:
-    """Run and report a job, the third step; return the numbered slices that are the file group of a source row."""
-    groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
-    touched = {row[tasks.GROUP] for row in jobs.collect_rows(groups, grouped.schema, step)}
-    return [(number, file_slice) for number, file_slice in numbered.old.items() if number in touched]
-
-
 def _joined(
     grouped: DataFrame, touched: list[tuple[int, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
@@ -173,7 +165,7 @@ def _joined(
         grouped.sparkSession,
         touched,
         tasks.locator(writer, writer.schema),
-        tasks.grouped_schema(writer.schema),
+        pa.schema([*writer.schema, *tasks.KEYS]),
     )
     table_alias, source_alias = names
     same = [F.col(f"{source_alias}.{name}") == F.col(f"{table_alias}.{name}") for name in (tasks.KEY, tasks.PARTITION)]

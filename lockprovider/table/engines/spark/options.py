@@ -44,9 +44,8 @@ def parsed(lowered: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[st
     return {name: parse(name, lowered[name.lower()]) for name, parse in parsers.items() if name.lower() in lowered}
 
 
-def text_option(name: str, text: str) -> str:
+def text_option(_: str, text: str) -> str:
     """Return the text unchanged."""
-    del name
     return text
 
 
@@ -68,8 +67,7 @@ def json_option(name: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _names(name: str, text: str) -> tuple[str, ...]:
-    del name
+def _names(_: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -77,11 +75,6 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise InvalidInput(f"{name}={text} is neither true nor false")
     return text.lower() == "true"
-
-
-def _upper(name: str, text: str) -> str:
-    del name
-    return text.upper()
 
 
 def _fence(name: str, text: str) -> Fence:
@@ -332,7 +325,7 @@ _OF_TABLES: Mapping[str, tuple[Parser, str, tuple[str, ...]]] = {
         (_ORDERING, f"{_OF_WRITES}precombine.field", "hoodie.table.precombine.field"),
     ),
     "name": (text_option, "name", (_NAME, f"{_OF_WRITES}table.name")),
-    "table_type": (_upper, "table_type", (f"{_OF_WRITES}table.type", "hoodie.table.type")),
+    "table_type": (lambda _, text: text.upper(), "table_type", (f"{_OF_WRITES}table.type", "hoodie.table.type")),
     "hive_style": (_flag, "hive_style", (f"{_OF_WRITES}hive_style_partitioning",)),
     "url_encode": (_flag, "url_encode", (f"{_OF_WRITES}partitionpath.urlencode",)),
 }

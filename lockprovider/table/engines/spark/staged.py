@@ -146,7 +146,8 @@ class _Merging:
         rewrite = tasks.rewriter(writer, numbered, valued=self.stage.valued)
 
         def merge(home: int, group: int, parts: list[tuple[Path, int]]) -> list[WriteStat]:
-            rows = pa.Table.from_batches([_opened(path).get_batch(number) for path, number in parts])
+            opened = ((pa.ipc.open_file(pa.memory_map(str(path))), number) for path, number in parts)
+            rows = pa.Table.from_batches([file.get_batch(number) for file, number in opened])
             return [WriteStat(**stat) for stat in rewrite((pa.scalar(names[home]), pa.scalar(group)), rows).to_pylist()]
 
         parts = self._sort(homes, *places)
@@ -191,10 +192,6 @@ class _Merging:
 
 
 _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).empty_table()
-
-
-def _opened(path: Path) -> pa.ipc.RecordBatchFileReader:
-    return pa.ipc.open_file(pa.memory_map(str(path)))
 
 
 def _groups(

@@ -59,11 +59,6 @@ def change_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
 
-def grouped_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with key, partition and file group added."""
-    return pa.schema([*schema, *KEYS])
-
-
 def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Batches]:
     """Make a function that yields the rows that `change` makes of each batch."""
 
@@ -91,7 +86,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, wanted: NDArray[np.uint32] | None = None
 ) -> Callable[[tuple[int, FileSlice]], pa.Table]:
-    """Make a function that reads a numbered file slice's rows with key, partition and group (`grouped_schema`).
+    """Make a function that reads a numbered file slice's rows as `schema` with key, partition and group (`KEYS`).
 
     An empty `schema` reads only keys. `wanted`, ascending hashes of keys, drops other rows.
     """
@@ -102,7 +97,7 @@ def locator(
         if wanted is not None:
             table = table.filter(may_be_in(wanted, table.column(0)))
         partition, group = (pa.repeat(pa.scalar(value), table.num_rows) for value in (file_slice.partition, number))
-        return pa.table([*table.columns[1:], table.column(0), partition, group], schema=grouped_schema(schema))
+        return pa.table([*table.columns[1:], table.column(0), partition, group], schema=pa.schema([*schema, *KEYS]))
 
     return rows
 
@@ -261,7 +256,10 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     """
     if not (collected := list(batches)):
         return []
-    task = _task_number()
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("base files are written in Spark tasks only")
+    task = context.partitionId()  # the same in each attempt
     by_partition = changes_by_partition(writer, pa.Table.from_batches(collected), None)
     if within is not None:
         check_within(by_partition, within)
@@ -283,19 +281,15 @@ def rewriter(
     Its `key` is partition and group, see `Numbered`. `valued`: deletes have ordering values.
     """
 
-    def stored(changes: pa.Table) -> pa.Table:
-        """Convert rows that came back from Spark with other nested names and zones."""
-        if not changes.num_rows:
-            return writer.schema.empty_table()  # deletes by a condition have no columns
-        columns = changes.select(writer.schema.names)
-        return writer.plan(columns.schema)(columns)
-
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
         """Write one group's next file, and return its statistics as a table, empty if nothing changed."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)
-        rows, keys = stored(changes.filter(upserts)), keys.filter(upserts)
+        rows, keys = writer.schema.empty_table(), keys.filter(upserts)
+        if len(keys):  # else perhaps no columns, as of deletes by a condition
+            columns = changes.filter(upserts).select(writer.schema.names)
+            rows = writer.plan(columns.schema)(columns)  # Spark has changed nested names and zones
         file_slice = numbered.old.get(group)
         if file_slice is not None:
             values = None
@@ -319,14 +313,6 @@ def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
     """Return write statistics as rows."""
     rows = [{name: getattr(stat, name) for name in STATS.names} for stat in stats]
     return pa.Table.from_pylist(rows, schema=STATS)
-
-
-def _task_number() -> int:
-    """Return the number of this task's part of the rows, the same in each attempt; RuntimeError outside of a task."""
-    context = TaskContext.get()
-    if context is None:
-        raise RuntimeError("base files are written in Spark tasks only")
-    return context.partitionId()
 
 
 def _token(number: int) -> str:

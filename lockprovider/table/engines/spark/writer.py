@@ -129,8 +129,23 @@ class WriteJob:
         """
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
-        if table is not None:
-            self._check(table)
+        if table is None:
+            return None
+        config, operation = table.config(), self.hudi_write.operation
+        if config.bucket_index is not None and not self.hudi_write.gathers:
+            raise InvalidInput(
+                "this table has a bucket index, and a data source cannot insert rows by bucket: use append, upsert or "
+                "insert_overwrite of lockprovider.table.engines.spark (in foreachBatch for a stream)"
+            )
+        planner = GroupWriter(table.place, "", config, table.schema())
+        valued = self.hudi_write.gathers and Transaction(table).may_be_blind
+        if operation is WriteOperation.DELETE:
+            valued = valued and config.ordering_field in self.rows.names
+            planner.deletes(self.rows.empty_table(), valued=valued)
+        else:
+            planner.plan(self.rows, "refuse" if operation is WriteOperation.UPSERT else "null")
+        if self.hudi_write.gathers and self.stage is None:
+            self.stage = Stage(planner, operation, valued)
         return table
 
     def begin(self) -> Transaction | None:
@@ -155,24 +170,6 @@ class WriteJob:
     def overwrite(self) -> bool:
         """Whether the write replaces all rows of the table."""
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
-
-    def _check(self, table: TableContext) -> None:
-        """Set `stage` for a gathering write; raise InvalidInput or DoesNotFit for rows that this table cannot take."""
-        config, operation = table.config(), self.hudi_write.operation
-        if config.bucket_index is not None and not self.hudi_write.gathers:
-            raise InvalidInput(
-                "this table has a bucket index, and a data source cannot insert rows by bucket: use append, upsert or "
-                "insert_overwrite of lockprovider.table.engines.spark (in foreachBatch for a stream)"
-            )
-        planner = GroupWriter(table.place, "", config, table.schema())
-        valued = self.hudi_write.gathers and Transaction(table).may_be_blind
-        if operation is WriteOperation.DELETE:
-            valued = valued and config.ordering_field in self.rows.names
-            planner.deletes(self.rows.empty_table(), valued=valued)
-        else:
-            planner.plan(self.rows, "refuse" if operation is WriteOperation.UPSERT else "null")
-        if self.hudi_write.gathers and self.stage is None:
-            self.stage = Stage(planner, operation, valued)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's rows into new files while sending the heartbeat, or stage them; an ignored job writes nothing.

@@ -120,12 +120,14 @@ def position_of(literal: Any, kind: pa.DataType) -> Position:
 
     Raises `LiteralMisfit` if they do not compare.
     """
-    family, find = _family(kind)
-    position = find(literal, kind)
-    if position is None:
-        given = "a time" if isinstance(literal, TimeLiteral) else shown(literal)
-        raise LiteralMisfit(f"{given} is no {family}")
-    return position
+    for belongs, family, find in _FAMILIES:
+        if belongs(kind):
+            position = find(literal, kind)
+            if position is None:
+                given = "a time" if isinstance(literal, TimeLiteral) else shown(literal)
+                raise LiteralMisfit(f"{given} is no {family}")
+            return position
+    raise LiteralMisfit(f"values of type {kind} cannot be compared; only `is null` is possible")
 
 
 def literal_of(value: Any) -> Any:
@@ -140,11 +142,6 @@ def literal_of(value: Any) -> Any:
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
         passed = value.replace(tzinfo=None) - _EPOCH_TIME - (value.utcoffset() or timedelta())
         return TimeLiteral(passed // timedelta(microseconds=1), 10**6, value.tzinfo is not None)
-    return _of_arrow(value)
-
-
-def _of_arrow(value: Any) -> Any:
-    """Convert a value by pyarrow, as `literal_of` does."""
     try:
         scalar = value if isinstance(value, pa.Scalar) else pa.array([value], from_pandas=True)[0]
         if scalar.is_valid and types.is_timestamp(scalar.type):
@@ -154,14 +151,6 @@ def _of_arrow(value: Any) -> Any:
         return scalar.as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return value
-
-
-def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Position | None]]:
-    """Return the noun and the locating function of a column's type; other types raise `LiteralMisfit`."""
-    for belongs, called, find in _FAMILIES:
-        if belongs(kind):
-            return called, find
-    raise LiteralMisfit(f"values of type {kind} cannot be compared; only `is null` is possible")
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Position | None:

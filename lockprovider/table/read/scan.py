@@ -138,8 +138,9 @@ def to_table(
     `progress` wraps the iterator over slices' batches. Cleaned files raise `HistoryGone`.
     """
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
+    most = _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
     # pyarrow decodes slices without logs by several threads.
-    parts = progress(in_order(reads, 1 if scan.merged is None else _merge_concurrency(place)))
+    parts = progress(in_order(reads, 1 if scan.merged is None else most))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 
@@ -156,11 +157,6 @@ def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
     """Read the filtered rows of one slice into memory; may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
-
-
-def _merge_concurrency(place: TablePlace) -> int:
-    """Return how many slices with logs to merge at once: locally one per processor at most."""
-    return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -231,8 +227,10 @@ def _pruned(
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
     """Return an expression true of all rows of a partition, by its path; the constant true if the path is ambiguous."""
     sure = pc.scalar(True)
-    if not _paths_are_values(config):
-        return sure
+    generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
+    names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
+    if not all(name.startswith(_VALUE_KEYGENS) for name in names):
+        return sure  # paths are not values
     try:
         texts = config.partition_style.values_of(partition)
     except InvalidRecords:
@@ -242,12 +240,6 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
         if value is not None:
             sure = (pc.field(name) == value) & sure
     return sure
-
-
-def _paths_are_values(config: TableConfig) -> bool:
-    generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
-    names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
-    return all(name.startswith(_VALUE_KEYGENS) for name in names)
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:

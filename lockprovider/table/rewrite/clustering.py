@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import types
@@ -58,13 +58,6 @@ class ClusteringResult:
     completion: str
     file_groups: tuple[FileGroup, ...]
     new_file_groups: tuple[FileGroup, ...]
-
-
-class _Output(NamedTuple):
-    """Slices of one partition in one group of a plan, and the file ids for their rows."""
-
-    slices: tuple[PlannedSlice, ...]
-    file_ids: tuple[str, ...]
 
 
 def cluster_table(
@@ -207,16 +200,16 @@ def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) 
 
 def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
     at = data_file_at(path)
-    return at is not None and any(at[1].file_id in output.file_ids for output in _outputs(begin, planned))
+    return at is not None and any(at[1].file_id in file_ids for _, file_ids in _outputs(begin, planned))
 
 
-def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
-    """Yield the outputs of a plan, with the same file ids in each attempt."""
+def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[PlannedSlice, ...], tuple[str, ...]]]:
+    """Yield a plan's slices by group and partition, with the file ids for their rows, the same in each attempt."""
     for number, group in enumerate(planned.groups):
         for partition in sorted({planned_slice.partition for planned_slice in group.slices}):
             slices = tuple(planned_slice for planned_slice in group.slices if planned_slice.partition == partition)
             ids = tuple(group_id(begin, CLUSTER, number, partition, output) for output in range(group.outputs))
-            yield _Output(slices, ids)
+            yield slices, ids
 
 
 def _execute(
@@ -232,9 +225,9 @@ def _execute(
     writer = GroupWriter(table.place, begin, table.config(), schema)
 
     tasks = []
-    for output in _outputs(begin, planned):
-        slices = [execution.slice_of(planned_slice) for planned_slice in output.slices]
-        write = partial(write_clustered, writer, slices, planned.sort_by, output.file_ids, executor.TOKEN)
+    for planned_slices, file_ids in _outputs(begin, planned):
+        slices = [execution.slice_of(planned_slice) for planned_slice in planned_slices]
+        write = partial(write_clustered, writer, slices, planned.sort_by, file_ids, executor.TOKEN)
         tasks.append(executor.RewriteTask(write, sum(map(bytes_of, slices))))
     return list(run(tasks))
 

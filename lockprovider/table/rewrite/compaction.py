@@ -8,7 +8,7 @@ Source: Hudi `ScheduleCompactionActionExecutor`, `HoodieCompactor`, `BaseHoodieT
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -86,8 +86,12 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
-        stats = _execute(table, begin, execution, run)
-        completion = executor.complete(table, begin, Action.COMPACTION, execution, stats)
+        writer = GroupWriter(table.place, begin, table.config(), table.schema())
+        tasks = [
+            executor.RewriteTask(partial(_write, writer, file_slice), held_bytes(file_slice))
+            for file_slice in map(execution.slice_of, execution.planned)
+        ]
+        completion = executor.complete(table, begin, Action.COMPACTION, execution, list(run(tasks)))
     table.report("compacted", begin, file_groups=len(execution.planned))
     return _result(begin, completion, execution.planned)
 
@@ -121,30 +125,12 @@ def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
     return f"_{executor.TOKEN}_" in path
 
 
-def _execute(
-    table: TableContext,
-    begin: str,
-    execution: executor.Execution[tuple[PlannedSlice, ...]],
-    run: executor.Runner,
-) -> list[WriteStat]:
-    """Write the base files of a plan by `run`; return their statistics."""
-    writer = GroupWriter(table.place, begin, table.config(), table.schema())
-    slices = [execution.slice_of(planned_slice) for planned_slice in execution.planned]
-    tasks = [executor.RewriteTask(partial(_write, writer, file_slice), held_bytes(file_slice)) for file_slice in slices]
-    return list(run(tasks))
-
-
 def _write(writer: GroupWriter, file_slice: FileSlice) -> list[WriteStat]:
     """Compact one slice; return the new base file's statistics."""
     return [write_compacted(writer, file_slice, executor.TOKEN)]
 
 
-def _result(begin: str, completion: str, planned: Iterable[PlannedSlice]) -> CompactionResult:
+def _result(begin: str, completion: str, planned: Sequence[PlannedSlice]) -> CompactionResult:
     """Build the result of a compaction; `begin` and `completion` are empty for a dry run."""
-    done = tuple(planned)
-    return CompactionResult(
-        begin,
-        completion,
-        tuple(planned_slice.group for planned_slice in done),
-        sum(len(planned_slice.logs) for planned_slice in done),
-    )
+    logs = sum(len(planned_slice.logs) for planned_slice in planned)
+    return CompactionResult(begin, completion, tuple(planned_slice.group for planned_slice in planned), logs)

@@ -116,7 +116,7 @@ def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ..
 
     Writes and removes a heartbeat for each, to compare ages.
     """
-    return tuple(begin for begin in table.listed_timeline().pending(action) if not _is_run(table, begin))
+    return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
         else:
             latest_ms = table.clock.store_ms() - (hours or 0) * _HOUR_MS
             old = [plan for plan in table.listed_timeline().pending(action) if to_ms(plan) <= latest_ms]
-            begins = [plan for plan in old if not _is_run(table, plan)]
+            begins = [plan for plan in old if not _probe_executor(table, plan)]
         for plan in begins:
             plans.remove_plan(table, lease, plan, action)
     for plan in begins:
@@ -243,14 +243,14 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
     return tuple(begins)
 
 
-def _is_run(table: TableContext, begin: str) -> bool:
-    """Return whether a plan's executor is alive; writes a heartbeat meanwhile, to compare ages."""
+def _probe_executor(table: TableContext, begin: str) -> bool:
+    """Write a heartbeat for the duration of the call, to compare ages; return whether a plan's executor is alive."""
     with plans.claim_with_heartbeat(table, table.listed_timeline()):  # A fresh heartbeat shows the other's age.
         return begin not in plans.dead_among(table, [begin])
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive; writes as `_is_run`.
+    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive; writes as `_probe_executor`.
 
     The caller holds the lock.
     """
@@ -258,7 +258,7 @@ def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None
         raise HistoryGone(
             f"no {action.value} that began at {begin} is scheduled; `lockprovider table doctor` lists the plans"
         )
-    if _is_run(table, begin):
+    if _probe_executor(table, begin):
         raise _at_work(begin, action)
 
 

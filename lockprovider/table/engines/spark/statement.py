@@ -99,7 +99,7 @@ Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
 def parse_statement(text: str) -> Statement:
     """Parse a statement; may raise InvalidInput with the place in the text."""
     try:
-        tokens = sqlglot.Dialect.get_or_raise(_DIALECT).tokenize(text)
+        tokens = sqlglot.tokenize(text, dialect=_DIALECT)
     except TokenError as error:
         raise InvalidInput(f"SQL {text!r} cannot be understood: {error}") from None
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:

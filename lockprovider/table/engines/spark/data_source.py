@@ -311,7 +311,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
         Runs before the batch is committed, so that a restart reads it again.
         """
-        names = self._schema.names
+        names = [name for name in self._schema.names if name != OPERATION]
         table_columns = selected(self._table.schema(), names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
         table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}

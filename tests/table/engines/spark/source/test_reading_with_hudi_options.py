@@ -82,6 +82,17 @@ def test_stream_starts_where_the_offset_says(table: Table, done: list[CommitResu
     assert start(done[1].instant) == start(done[1].completion) == done[1].completion
 
 
+def test_stream_of_net_changes_can_select_columns(table: Table, done: list[CommitResult]) -> None:
+    found = source(table, {"changes": "true", "columns": "id"})
+    stream = found.streamReader(found.schema())
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert end == {"completion": done[2].completion}
+    parts = stream.partitions(stream.initialOffset(), end)
+    rows = [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows) == [0, 1, 2]
+    assert {row["_operation"] for row in rows} == {"insert"}
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

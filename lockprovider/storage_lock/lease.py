@@ -415,21 +415,25 @@ class Heartbeat:
         self._began_s = self._world.monotonic_s()
         self._stopped = Signal()
         self._beating = threading.Lock()
-        self._thread: threading.Thread = Worker(self._beat_until_stopped, "lease-heartbeat")
+        self._thread = Worker(self._beat_until_stopped, "lease-heartbeat")
 
     def start(self) -> None:
-        """Start to beat in a new thread, first after one interval; may raise `RuntimeError`."""
-        self._thread.start()
+        """Start to beat, first after one interval, in a new thread; may raise `RuntimeError`.
+
+        A lease that ends before costs no thread. If the system then starts no thread, this is tried each second.
+        """
+        self._thread.start_later(self._interval_s)
 
     def stop(self) -> None:
         """Stop, and wait for a beat under way, whose answer must not follow the release."""
         self._stopped.set()
+        self._thread.start_never()
         if self._thread is not threading.current_thread():
             with self._beating:
                 pass
 
     def _beat_until_stopped(self) -> None:
-        pause_s: float | None = self._interval_s
+        pause_s = self._beat()
         while pause_s is not None and not self._stopped.wait(pause_s):
             pause_s = self._beat()
 

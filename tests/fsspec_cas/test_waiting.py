@@ -115,3 +115,42 @@ def test_worker_starts_in_a_forked_child() -> None:
         Worker(over.set, "of the child").start()
         os._exit(0 if over.wait(PATIENCE_S) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_worker_starts_when_it_is_due_and_an_earlier_one_before_it() -> None:
+    order: list[str] = []
+    over = Signal()
+    Worker(lambda: (order.append("late"), over.set()), "late").start_later(0.2)
+    Worker(lambda: order.append("early"), "early").start_later(0.01)
+    assert over.wait(PATIENCE_S)
+    assert order == ["early", "late"]
+
+
+def test_cancelled_worker_starts_no_thread() -> None:
+    over, cancelled = Signal(), Worker(lambda: None, "cancelled")
+    cancelled.start_later(0.05)
+    cancelled.start_never()
+    Worker(over.set, "after it").start_later(0.1)
+    assert over.wait(PATIENCE_S)
+    assert cancelled.ident is None
+
+
+def test_worker_starts_later_in_a_forked_child() -> None:
+    parents = Worker(lambda: None, "of the parent")
+    parents.start_later(0.01)
+    child = os.fork()
+    if child == 0:
+        over = Signal()
+        Worker(over.set, "of the child").start_later(0.02)
+        os._exit(0 if over.wait(PATIENCE_S) and parents.ident is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_worker_starts_later_after_the_starting_thread_was_killed() -> None:
+    starter, idents, over = _Starter(), [], Signal()
+    starter.start(lambda: idents.append(threading.get_ident()), wait=True)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(idents[0]), ctypes.py_object(SystemExit))
+    starter.start(lambda: None, wait=False)  # wakes the thread, which ends then
+    until(lambda: idents[0] not in sys._current_frames())
+    starter.start_later(over.set, time.monotonic() + 0.01)
+    assert over.wait(PATIENCE_S)

@@ -19,6 +19,7 @@ import pytest
 import lockprovider
 from fsspec_cas import AlreadyExists, CasError, ObjectNotFound, StoreError
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest
+from fsspec_cas.waiting import Worker
 from lockprovider import (
     HUDI_LOCK_PATH,
     Lease,
@@ -190,11 +191,11 @@ def test_other_threads_get_the_lock_after_the_holding_thread_died(town: Town, mo
 def test_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     client, other = town.client(), town.client()
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(Worker, "start_later", refuse)
         with pytest.raises(RuntimeError, match="start new thread"):
             client.lock.acquire()
     assert town.record.expired

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.errors import UnsupportedTable
@@ -91,6 +91,7 @@ class Reason:
         return f"{self.stated} {self.why}"
 
 
+@lru_cache(maxsize=1024)
 def property_of(key: str) -> Property | None:
     """Return the list's entry for a property; None if it is not listed."""
     return _NAMED.get(key) or next((known for known in _FAMILIES if key.startswith(known.key)), None)
@@ -211,9 +212,10 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
 
 def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
     """Yield the reasons against writes of settings that `LockSettings` refuses, alone or together."""
-    refused = _refusal(settings)
+    if not (refused := _refusal(settings)):
+        return
     alone = {f"{key}={value}": error for key, value in settings.items() if (error := _refusal({key: value}))}
-    for stated, error in (alone or {", ".join(settings): refused}).items() if refused else ():
+    for stated, error in (alone or {", ".join(settings): refused}).items():
         yield Reason(stated, f"is set for all writers, and this library cannot use it: {error}", reads=False)
 
 

@@ -68,7 +68,7 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """The heartbeat of one instant: a thread renews its file until `leave` or `stop`.
+    """The heartbeat of one instant: a thread, started for the first beat, renews its file until `leave` or `stop`.
 
     Begin it by exactly one of `start`, `resume` or `accompany`.
     """
@@ -84,6 +84,7 @@ class WriterHeartbeat:
         self._removed = False
         self._stop = threading.Event()
         self._thread = Worker(self._beat, f"writer-heartbeat-{begin}")
+        self._is_started = False
 
     @property
     def alive(self) -> bool:
@@ -97,11 +98,11 @@ class WriterHeartbeat:
 
     @property
     def is_started(self) -> bool:
-        """Whether its thread was started, so that its file may exist."""
-        return self._thread.ident is not None
+        """Whether it beats or did, so that its file may exist."""
+        return self._is_started
 
     def start(self) -> bool:
-        """Create the file, then start the thread that renews it; False, and no thread, if another writer has the file.
+        """Create the file, then begin to renew it; False, and no beats, if another writer has the file.
 
         After an error the instant must not begin.
         """
@@ -110,14 +111,13 @@ class WriterHeartbeat:
         if self._version is None:
             return False
         self._last_s = sent_s
-        self._thread.start()
+        self.accompany()
         return True
 
     def resume(self) -> bool:
-        """Renew another process's file for this writer, then start the thread; False, and no thread, if it is gone.
+        """Renew another process's file for this writer, now and from now on; False, and no beats, if it is gone.
 
-        Tries `_RESUMES` times. If all fail, it returns True; the thread goes on, and `alive` is false until it
-        succeeds.
+        Tries `_RESUMES` times. If all fail, it returns True; the beats go on, and `alive` is false until one succeeds.
         """
         for _ in range(_RESUMES):  # the other process may still beat in between
             self._once()
@@ -125,16 +125,18 @@ class WriterHeartbeat:
                 return False
             if self._last_s > -math.inf:
                 break
-        self._thread.start()
+        self.accompany()
         return True
 
     def accompany(self) -> None:
-        """Start a thread that renews another process's file; its first beat comes after half an interval."""
-        self._thread.start()
+        """Begin to renew another process's file; the first beat comes after half an interval."""
+        self._is_started = True
+        self._thread.start_later(self._settings.interval_s / _BEATS_PER_INTERVAL)
 
     def leave(self) -> None:
         """Stop beating but keep the file, for a successor or a cleaner."""
         self._stop.set()
+        self._thread.start_never()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -144,8 +146,9 @@ class WriterHeartbeat:
         self._store.delete(self._path)
 
     def _beat(self) -> None:
-        while not self._stop.wait(self._settings.interval_s / _BEATS_PER_INTERVAL) and not self._removed:
+        while not self._stop.is_set() and not self._removed:
             self._once()
+            self._stop.wait(self._settings.interval_s / _BEATS_PER_INTERVAL)
 
     def _once(self) -> None:
         """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.

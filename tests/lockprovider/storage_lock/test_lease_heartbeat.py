@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from patience import until
 
 from fsspec_cas import Unavailable
-from fsspec_cas.waiting import Worker
 from lockprovider.storage_lock.lease import Heartbeat
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
@@ -35,6 +35,7 @@ class Beaten:
 
 
 def ended(heartbeat: Heartbeat) -> bool:
+    until(lambda: heartbeat._thread.ident)
     heartbeat._thread.join(SOON_S)
     return not heartbeat._thread.is_alive()
 
@@ -124,24 +125,36 @@ def test_heartbeat_can_be_stopped_from_its_own_thread() -> None:
 
 
 def test_stopped_heartbeat_ends_its_thread() -> None:
-    heartbeat = Heartbeat(Beaten(), 1000.0)
+    lease = Beaten()
+    heartbeat = Heartbeat(lease, 0.001)
     heartbeat.start()
+    assert lease.beats.acquire(timeout=SOON_S)
     heartbeat.stop()
     assert ended(heartbeat)
 
 
-def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_stopped_before_its_first_beat_starts_no_thread() -> None:
     lease = Beaten()
-
-    class Full(Worker):
-        def start(self) -> None:
-            raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("lockprovider.storage_lock.lease.Worker", Full)
-        with pytest.raises(RuntimeError, match="can't start"):
-            Heartbeat(lease, 0.001).start()
-    heartbeat = Heartbeat(lease, 0.001)
+    heartbeat = Heartbeat(lease, 0.05)
     heartbeat.start()
+    heartbeat.stop()
+    assert not lease.beats.acquire(timeout=0.2)
+    assert heartbeat._thread.ident is None
+
+
+def test_heartbeat_beats_once_the_system_starts_threads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, refused = Beaten(), threading.Event()
+    heartbeat = Heartbeat(lease, 0.001)
+    start = threading.Thread.start
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread is heartbeat._thread and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    heartbeat.start()
+    assert refused.wait(SOON_S)
     assert lease.beats.acquire(timeout=SOON_S)
     heartbeat.stop()

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import uuid
 from collections import defaultdict, deque
 from pathlib import Path
@@ -24,6 +23,7 @@ from fsspec_cas import CasError, NotSupported, Store
 from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
+from fsspec_cas.waiting import Worker
 from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLock,
@@ -215,11 +215,11 @@ def test_garbage_at_the_path_and_a_heartbeat_that_cannot_start_are_fatal(
 ) -> None:
     lock, counters, _ = town.lock()
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(Worker, "start_later", refuse)
         with pytest.raises(RuntimeError):
             lock.acquire()
     assert counters.values["lock.provider.fatal.error"] == 1

@@ -1,11 +1,39 @@
-"""Capabilities of a store, and a backend's answers to one request, the same for every store."""
+"""Answers of a store to one request, and the decision table of a conditional write that follows on them.
+
+The table says what a refusal or a missing answer means, given what a HEAD then reads. All sends carry the same
+condition and identity. `doubt` is true once a copy may have been applied, or may still arrive.
+
+    after               answer                     next
+    ------------------  -------------------------  --------------------------------------------------
+    send                applied, with a version    won
+    send                applied, without one       doubt; HEAD
+    send                condition false            HEAD: a proxy may have sent this write twice
+    send                certainly not applied      HEAD, after a pause: a rival may have written
+    send                none                       doubt; HEAD
+    send                gone (an upload)           doubt, spent; HEAD: an earlier copy may have completed it
+    HEAD                this write's identity      won
+    HEAD, refused       still as expected          adapt the dialect, send; after several the store is at
+                                                   fault, or in doubt unknown: a copy may have been refused
+    HEAD, not refused   still as expected          send again: the condition lets one copy apply
+    HEAD, no doubt      anything else              lost
+    HEAD, doubt         another's, create-once     lost
+    HEAD, doubt         anything else              unknown: perhaps applied and replaced
+    HEAD, spent         still as expected          unknown: nothing is left to send
+    HEAD                none                       HEAD again; at the deadline unknown, never lost
+
+A delete leaves no identity, so it begins with a HEAD:
+
+    HEAD, nothing sent  anything else              lost
+    HEAD, refused       anything else              unknown: the refusal may be of a proxy's second copy
+    send                applied, but no proof      unknown: success is also reported without an object
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from fsspec_cas.outcome import Version, Write
+from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +229,175 @@ class Capabilities:
         True
         """
         return asdict(self)
+
+
+_CONTRADICTIONS = 4  # more than dialects and races in a row are likely to cause
+
+
+@dataclass(frozen=True, slots=True)
+class WriteProgress:
+    """Progress of one logical write.
+
+    Attributes:
+        doubt: a copy may have been applied, or may still arrive: an answer was lost, or carried no version.
+        refused: the newest send was answered "condition false".
+        failures: sends and HEADs in a row without a result; they set the pace.
+        spent: the write cannot be re-sent.
+        resent: two copies may have been applied, or may still be.
+        contradictions: refusals of a condition that a HEAD showed to be true.
+        dialect: form of the condition in the newest refusal.
+    """
+
+    write: Write
+    doubt: bool = False
+    refused: bool = False
+    spent: bool = False
+    resent: bool = False
+    failures: int = 0
+    contradictions: int = 0
+    dialect: str = ""
+    why: str = ""
+
+    @property
+    def unsure(self) -> bool:
+        """True if the write may have been applied, as far as its answers show."""
+        return self.doubt or (self.refused and self.write.removes)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Next step: send the write, after a pause drawn for `after_failures`."""
+
+    after_failures: int = 0
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead:
+    """Next step: read the object's head, after a pause drawn for `after_failures`."""
+
+    after_failures: int = 0
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """Next step: switch from the dialect `refused` to the other one, unless another write did, and send again.
+
+    One refusal does not blame the store: a racing write that came and went looks the same.
+    """
+
+    after_failures: int
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicts:
+    """Final step: the store keeps refusing a true condition. Never in doubt, as the HEAD may then be wrong."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inconclusive:
+    """Final step: no further read can settle whether the write was applied."""
+
+    why: str
+
+
+Next = Send | ReadHead | Adapt | Contradicts | Won | Lost | Inconclusive
+
+
+def first_step(write: Write) -> Next:
+    """Return a write's first step: a HEAD for a delete, else a send."""
+    return ReadHead() if write.removes else Send()
+
+
+def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
+    """Return the write's progress and next step after the answer to a send; sends nothing."""
+    if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
+        progress = replace(progress, resent=True)
+    match answer:
+        case Applied(version) if version is not None:
+            return progress, _done(progress, version)
+        case Applied():
+            # The write was applied: "lost" would be wrong whatever the HEAD shows.
+            return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
+        case ConditionFailed(dialect):
+            return replace(progress, refused=True, dialect=dialect), ReadHead()
+        case NotApplied(why, retry_after_s):
+            failures = progress.failures + 1
+            after = replace(progress, doubt=progress.unsure, refused=False, failures=failures, why=why)
+            return after, ReadHead(failures, retry_after_s)
+        case NoAnswer(why, retry_after_s):
+            failures = progress.failures + 1
+            after = replace(progress, doubt=True, refused=False, failures=failures, why=why)
+            return after, ReadHead(0, retry_after_s)
+        case UploadGone(why):
+            return replace(progress, doubt=True, refused=False, spent=True, why=why), ReadHead()
+
+
+def _done(progress: WriteProgress, version: Version) -> Next:
+    """Return the final step for an applied write: won, or inconclusive if success proves nothing."""
+    if progress.write.success_is_proof:
+        return Won(version, resent=progress.resent)
+    same = "the store reports success, but it also does so for a missing object"
+    return Inconclusive(f"{same}: this call or another one removed it")
+
+
+def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
+    """Return the write's progress and next step after the answer to a HEAD; sends nothing."""
+    match answer:
+        case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
+            failures = progress.failures + 1
+            return replace(progress, failures=failures, why=why), ReadHead(failures, retry_after_s)
+        case ObjectState(version=version, write_id=write_id) if write_id == progress.write.write_id:
+            return progress, Won(version, resent=progress.resent)
+        case ObjectState(version=version, write_id=write_id):
+            return _settle(progress, version, write_id)
+        case Missing() | Unchanged():
+            return _settle(progress, ABSENT, None)
+
+
+def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -> tuple[WriteProgress, Next]:
+    """Return progress and next step for the state `current` that a HEAD read, of another write or none."""
+    if current == progress.write.condition:
+        return _as_expected(progress)
+    if progress.unsure:
+        return progress, _replaced_or_not(progress, current, write_id)
+    # It was refused, or is an unsent delete.
+    return progress, Lost(progress.write.path, progress.write.condition, current)
+
+
+def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
+    """Return progress and next step for an object that a HEAD showed unchanged.
+
+    The condition makes another send safe.
+    """
+    if progress.spent:
+        return progress, Inconclusive(
+            f"{progress.why}; now the object is as before, and this write cannot be sent again"
+        )
+    if not progress.refused:
+        return progress, Send(max(1, progress.failures) if progress.doubt else 0)
+    contradictions = progress.contradictions + 1
+    if contradictions > _CONTRADICTIONS:
+        refusals = f"the store refused a true condition {contradictions} times"
+        if progress.doubt:
+            return progress, Inconclusive(f"{progress.why}; then {refusals}")
+        return progress, Contradicts(refusals)
+    return replace(progress, contradictions=contradictions), Adapt(contradictions - 1, progress.dialect)
+
+
+def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
+    """Return the final step of a write in doubt, whose object has another version or is gone: lost or inconclusive."""
+    write = progress.write
+    if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
+        return Lost(write.path, write.condition, current)
+    if write.removes:
+        now = "no object exists" if isinstance(current, Absent) else f"the object has another version ({current})"
+        before = "it was refused" if progress.refused else progress.why
+        return Inconclusive(f"{before}, and now {now}: this call or another one removed or replaced it")
+    return Inconclusive(
+        f"{progress.why}; the object now has another version ({current}); this write may have been applied before"
+    )

@@ -10,14 +10,23 @@ from functools import partial
 from typing import Any
 
 from fsspec_cas.answer import Capabilities, Content, Entry, Info, Missing, ObjectState, Unchanged
+from fsspec_cas.arguments import (
+    Bytes,
+    check_bytes,
+    check_items,
+    check_path,
+    check_prefix,
+    check_root,
+    check_seconds,
+    check_start,
+    url_of,
+)
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Drive, OnLoop
-from fsspec_cas.clock import Machine, World
 from fsspec_cas.deletes import DeleteBehavior, delete_behavior_of
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
-from fsspec_cas.given import Bytes, check_bytes, seconds, several
-from fsspec_cas.naming import check_path, check_prefix, check_root, check_start, url_of
+from fsspec_cas.machine import Machine, World
 from fsspec_cas.outcome import ABSENT, Attributes, Condition, Lost, Outcome, Unknown, Version, Write
 from fsspec_cas.sender import Sender, delay_s
 
@@ -281,7 +290,7 @@ class AsyncStore:
         9
         """
         write = self._new_write(path, ABSENT, content_type, metadata, own, create_once=create_once)
-        timeout = seconds(timeout)
+        timeout = check_seconds(timeout)
         return AsyncExclusive(self.backend, write, self._sender, part_size=part_size, timeout=timeout)
 
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
@@ -322,7 +331,7 @@ class AsyncStore:
         True
         """
         full, version = self._full_path(path), self._checked_version(version)
-        deadline = self._world.monotonic_s() + seconds(timeout)
+        deadline = self._world.monotonic_s() + check_seconds(timeout)
         behavior = await self._delete_behavior(full, timeout)
         write = Write(full, version, self._world.new_id(), removes=True, success_is_proof=behavior.success_is_proof)
         return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
@@ -338,7 +347,7 @@ class AsyncStore:
 
         >>> await store.require_conditional_delete()
         """
-        await self._delete_behavior(self._join("cas-probe"), seconds(timeout))
+        await self._delete_behavior(self._join("cas-probe"), check_seconds(timeout))
 
     async def _delete_behavior(self, full: str, timeout: float) -> DeleteBehavior:
         """Return how the store treats conditional deletes; may test it once, on a temporary object.
@@ -381,7 +390,7 @@ class AsyncStore:
         >>> await store.delete_all(["a", "never there"])
         """
         by_bucket: dict[str, list[str]] = {}  # a request names one bucket
-        for full in [self._full_path(path) for path in several(paths, "paths", "paths of objects")]:
+        for full in [self._full_path(path) for path in check_items(paths, "paths", "paths of objects")]:
             by_bucket.setdefault(full.partition("/")[0], []).append(full)
         for in_bucket in by_bucket.values():
             await self._delete_in_bucket(in_bucket, timeout)
@@ -432,7 +441,7 @@ class AsyncStore:
 
         >>> newer = await store.update("a", lambda old: b"%d" % (int(old or 0) + 1))
         """
-        deadline = self._world.monotonic_s() + seconds(timeout)
+        deadline = self._world.monotonic_s() + check_seconds(timeout)
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the old bytes (or None) that returns the new ones")
         failures = 0

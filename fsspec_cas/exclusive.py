@@ -9,10 +9,10 @@ from functools import partial, wraps
 from typing import Any, Concatenate
 
 from fsspec_cas.answer import ConditionFailed, ObjectState, Upload
+from fsspec_cas.arguments import Bytes, check_buffer, check_whole
 from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.drive import A, Drive, P, SyncForm, sync, without_await
 from fsspec_cas.errors import CasError, InvalidInput
-from fsspec_cas.given import Bytes, check_buffer, whole
 from fsspec_cas.outcome import ABSENT, Lost, Outcome, Won, Write
 from fsspec_cas.sender import Sender
 
@@ -278,7 +278,7 @@ def sync_opener(
 
 def _check(backend: Backend, part_size: int) -> None:
     """Raise InvalidInput unless the store takes parts of `part_size` bytes."""
-    rules, part_size = backend.part_rules, whole(part_size, "part_size", least=1)
+    rules, part_size = backend.part_rules, check_whole(part_size, "part_size", least=1)
     if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
         raise InvalidInput(
             f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "

@@ -12,35 +12,33 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from fsspec_cas.answer import (
+    Adapt,
     Applied,
+    Contradicts,
     FinishAnswer,
+    Inconclusive,
     Missing,
+    Next,
     NoAnswer,
     NotApplied,
     ObjectState,
     ReadAnswer,
-    Unchanged,
-    WriteAnswer,
-    throttled,
-)
-from fsspec_cas.backends import Backend
-from fsspec_cas.bridge.drive import Drive
-from fsspec_cas.clock import World
-from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
-from fsspec_cas.given import seconds
-from fsspec_cas.outcome import Absent, Lost, Outcome, Unknown, Version, Won, Write
-from fsspec_cas.resolve import (
-    Adapt,
-    Contradicts,
-    Inconclusive,
-    Next,
     ReadHead,
     Send,
+    Unchanged,
+    WriteAnswer,
     WriteProgress,
     first_step,
     on_head_answer,
     on_write_answer,
+    throttled,
 )
+from fsspec_cas.arguments import check_seconds
+from fsspec_cas.backends import Backend
+from fsspec_cas.bridge.drive import Drive
+from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
+from fsspec_cas.machine import World
+from fsspec_cas.outcome import Absent, Lost, Outcome, Unknown, Version, Won, Write
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -246,7 +244,7 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the steps of `resolve.py` until settled or out of time.
+        """Run the decision table's steps (`answer.py`) until settled or out of time.
 
         Store errors in doubt become Unknown, others raise; an interrupt's cause is OutcomeUnknown.
         """
@@ -305,7 +303,7 @@ class Sender:
         return answer
 
     def _tries(self, path: str, timeout: float) -> RetryBudget:
-        return RetryBudget(self._world, self._drive, path, seconds(timeout))
+        return RetryBudget(self._world, self._drive, path, check_seconds(timeout))
 
 
 def _after(progress: WriteProgress, step: Next, answer: FinishAnswer | ReadAnswer) -> tuple[WriteProgress, Next]:

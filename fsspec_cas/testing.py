@@ -26,9 +26,8 @@ from typing import Any, Literal, get_args
 
 from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends import Backend, Relay
-from fsspec_cas.clock import World
 from fsspec_cas.errors import InvalidInput
-from fsspec_cas.waiting import Worker
+from fsspec_cas.machine import Worker, World
 
 __all__ = [
     "WRONG_ANSWERS",

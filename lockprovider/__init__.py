@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from fsspec_cas.bridge.tasks import on_thread
+from fsspec_cas.bridge.threads import on_thread
 from lockprovider.errors import (
     Holder,
     InvalidSettings,

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fsspec_cas.given import LARGEST_NUMBER
+from fsspec_cas.arguments import LARGEST_NUMBER
 
 LARGEST_OBJECT = 64 << 20
 """Most bytes of a stored object, unless its decoder has a better bound."""

@@ -25,11 +25,10 @@ MODULES = {
 # From the ground up; what stands in one line does not know its neighbours.
 FLOORS: dict[str, list[tuple[str, ...]]] = {
     "fsspec_cas": [
-        ("waiting", "read_state"),
-        ("clock",),
+        ("machine",),
         ("errors", "outcome"),  # nouns that are tied by annotations
-        ("answer", "command", "given", "naming"),
-        ("bridge", "resolve"),
+        ("answer", "arguments", "command"),
+        ("bridge",),
         ("backends",),
         ("sender", "testing"),
         ("deletes", "exclusive"),
@@ -97,8 +96,6 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.errors": set(),
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),
-    "fsspec_cas.resolve": set(),
-    "fsspec_cas.read_state": set(),
     "fsspec_cas.backends.reply": set(),
     **{f"fsspec_cas.backends.{name}.answers": set() for name in ("s3", "gcs", "azure")},
     "lockprovider.bounded": {"fsspec_cas"},
@@ -210,16 +207,15 @@ def test_lower_packages_do_not_import_higher_ones() -> None:
 INNER = {
     "fsspec_cas.command": "commands of both packages end, complain and take storage options alike",
     "fsspec_cas.backends": "large files of a table are read through the filesystem that its store is opened on",
-    "fsspec_cas.bridge.background": "a result that another thread waits for is set as those of calls in the background",
-    "fsspec_cas.bridge.tasks": "tasks call what blocks in the same way, in all packages",
-    "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
+    "fsspec_cas.bridge.threads": "tasks call what blocks in the same way, and threads wait for results alike",
+    "fsspec_cas.arguments": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
     "lockprovider.hudi_keys": "options of Spark reads are told from those of a writer by the same table of names",
     "lockprovider.bounded": "what is stored beside a table's lock is decoded within the same bounds",
     "lockprovider.recipes.errors": "a writer whose epoch is over is refused by tables as by the recipes",
     "lockprovider.recipes.values": "a fence is given to tables as to the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",
-    "fsspec_cas.waiting": "threads of all packages wait for each other by the same signal",
+    "fsspec_cas.machine": "threads of all packages wait for each other by the same signal",
     "fsspec_cas.sender": "a transaction that lost waits as a request does",
 }
 
@@ -326,7 +322,7 @@ def test_threads_are_workers() -> None:
     wrong = [
         module
         for module in MODULES
-        if module != "fsspec_cas.waiting" and not module.startswith("lockprovider.demo")
+        if module != "fsspec_cas.machine" and not module.startswith("lockprovider.demo")
         for node in ast.walk(parsed(module))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Thread"
     ]

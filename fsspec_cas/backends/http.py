@@ -32,8 +32,8 @@ from fsspec_cas.backends.reply import (
     Verb,
     meaning,
 )
-from fsspec_cas.clock import Machine
 from fsspec_cas.errors import Unavailable
+from fsspec_cas.machine import Machine
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 _CLOCK = Machine()

@@ -32,8 +32,8 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
-from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
+from fsspec_cas.machine import Machine, time_ns
 from fsspec_cas.outcome import Absent, Version, Write
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock

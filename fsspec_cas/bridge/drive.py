@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from fsspec_cas.bridge.background import run_here
-from fsspec_cas.clock import World
+from fsspec_cas.bridge.threads import WorksAtExit
 from fsspec_cas.errors import CasError, NotSupported
-from fsspec_cas.waiting import Signal, WaitStopped, Worker
+from fsspec_cas.machine import Signal, WaitStopped, Worker, World
 
 T = TypeVar("T")
 
@@ -155,17 +153,6 @@ class _Call(Generic[T]):
             self.over.set()
 
 
-class _WorksAtExit(ThreadPoolExecutor):
-    """Runs calls on threads; after the interpreter has ended all executors, in the thread that submits them."""
-
-    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start the call on a thread, or at interpreter exit run it here; return its future."""
-        try:
-            return super().submit(call, *args, **kwargs)
-        except RuntimeError:
-            return run_here(partial(call, *args, **kwargs))
-
-
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:
     """Return fsspec's event loop, after starting its thread and giving it an executor, each if needed."""
     from fsspec.asyn import get_loop  # noqa: PLC0415 - already imported with any filesystem
@@ -180,7 +167,7 @@ def _with_executor(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop
     aiohttp then still looks up names.
     """
     if getattr(loop, "_default_executor", None) is None:
-        loop.set_default_executor(_WorksAtExit(thread_name_prefix="asyncio"))
+        loop.set_default_executor(WorksAtExit(thread_name_prefix="asyncio"))
     return loop
 
 

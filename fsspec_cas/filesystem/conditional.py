@@ -10,12 +10,12 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 
 from fsspec_cas.answer import Content
+from fsspec_cas.arguments import with_colons
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.backends import Backend
-from fsspec_cas.bridge.tasks import on_thread
+from fsspec_cas.bridge.threads import on_thread
 from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
 from fsspec_cas.exclusive import PART_BYTES
-from fsspec_cas.naming import with_colons
 from fsspec_cas.outcome import Outcome, Unknown, Version
 from fsspec_cas.store import Store
 

@@ -29,7 +29,7 @@ from fsspec.implementations.chained import ChainedFileSystem
 from fsspec_cas.answer import Capabilities
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, check_options, merged_options, off_thread
-from fsspec_cas.bridge.tasks import on_thread
+from fsspec_cas.bridge.threads import on_thread
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
 from fsspec_cas.filesystem.conditional import ConditionalCalls, plain

@@ -27,8 +27,8 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends.last_byte import run_race
-from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import Unavailable
+from fsspec_cas.machine import Machine, World
 from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won, Write
 
 CheckState = Literal["yes", "no", "known", "skipped", "failed"]

@@ -13,8 +13,8 @@ from typing import Any
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
-from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import CasError, NotSupported
+from fsspec_cas.machine import Machine, World
 from fsspec_cas.probe.checks import BROKEN, CHECKS, Bench, Check, Finding, Use
 from fsspec_cas.store import Store
 

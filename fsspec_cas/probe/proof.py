@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fsspec_cas.answer import Applied, ConditionFailed
+from fsspec_cas.arguments import check_seconds
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.bridge.drive import OnLoop, drive_of
-from fsspec_cas.clock import Machine, World
 from fsspec_cas.deletes import undocumented_endpoint
 from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
-from fsspec_cas.given import seconds
+from fsspec_cas.machine import Machine, World
 from fsspec_cas.outcome import ABSENT, Condition, Version, Won
 from fsspec_cas.sender import delay_s
 from fsspec_cas.store import Store
@@ -51,7 +51,9 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """
     if store.kind != "s3":
         return
-    key = drive_of(Machine(), store.backend).run(undocumented_endpoint(store.backend, store.root, seconds(timeout)))
+    key = drive_of(Machine(), store.backend).run(
+        undocumented_endpoint(store.backend, store.root, check_seconds(timeout))
+    )
     if key is None or key in _PROVED:
         return
     racing = AsyncStore(off_thread(store.backend), store.root)

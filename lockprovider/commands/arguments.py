@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.arguments import LARGEST_NUMBER
 from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options, complain
-from fsspec_cas.given import LARGEST_NUMBER
 
 Commands = Any  # argparse's own type is private
 

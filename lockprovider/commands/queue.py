@@ -18,7 +18,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import complain, storage_options
-from fsspec_cas.waiting import Worker
+from fsspec_cas.machine import Worker
 from lockprovider.commands.arguments import (
     CODES,
     RUNS,

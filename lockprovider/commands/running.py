@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, InvalidInput, Machine
 from fsspec_cas.command import OPTIONS_HELP, complain
-from fsspec_cas.waiting import Worker
+from fsspec_cas.machine import Worker
 from lockprovider import LeaseLost, LockError
 from lockprovider.commands.arguments import RUNS, option, seconds
 from lockprovider.recipes.errors import CoordinationError, TermLost

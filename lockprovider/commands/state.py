@@ -18,7 +18,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import REFUSED, complain, storage_options
-from fsspec_cas.waiting import Worker
+from fsspec_cas.machine import Worker
 from lockprovider.commands.arguments import (
     RUNS,
     Commands,

@@ -9,7 +9,7 @@ import weakref
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from fsspec_cas import InvalidInput, Machine, Store, Unknown, Won, World, check_path, check_url, require_safe_for_locks
-from fsspec_cas.bridge.tasks import EnteredByTasks
+from fsspec_cas.bridge.threads import EnteredByTasks
 from lockprovider.errors import NotPicklable
 
 Opened = TypeVar("Opened", bound="AtUrl")

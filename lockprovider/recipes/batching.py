@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas import Machine, Store, World
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.given import seconds
-from fsspec_cas.waiting import SLICE_S, Signal, Worker, pause
+from fsspec_cas.arguments import check_seconds
+from fsspec_cas.bridge.threads import Later
+from fsspec_cas.machine import SLICE_S, Signal, Worker, pause
 from lockprovider.recipes.base import ProcessBound, Recipe
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
@@ -277,7 +277,7 @@ class BatchedRecipe(Recipe, Generic[Op, T]):
         self._batcher: Batcher[Op, T] = Batcher(
             lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - the writer is made later
             world=self.world,
-            pace_s=default_s if pace_s is None else seconds(pace_s, "pace_s"),
+            pace_s=default_s if pace_s is None else check_seconds(pace_s, "pace_s"),
         )
         self._store = store.on_throttled(self._batcher.throttled)
 
@@ -286,7 +286,7 @@ class BatchedRecipe(Recipe, Generic[Op, T]):
 
         >>> lockprovider.wal.create("memory://docs/orders").close(timeout=10)
         """
-        self._batcher.close(None if timeout is None else seconds(timeout))
+        self._batcher.close(None if timeout is None else check_seconds(timeout))
 
 
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()

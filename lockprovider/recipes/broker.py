@@ -25,8 +25,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas import InvalidInput, Machine, World
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.bridge.threads import Later
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.bounded import check_fits, parse_object, undecodable_as
 from lockprovider.recipes import broker_rules
 from lockprovider.recipes.broker_rules import Bundle, Foreign, HandedOver, NotHere, Offer, offers_of, without_bundle

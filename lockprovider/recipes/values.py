@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import LARGEST_NUMBER, check_text
+from fsspec_cas.arguments import LARGEST_NUMBER, check_text
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject, SequenceGap
 from lockprovider.words import storable

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fsspec_cas import Machine, Store, World
-from fsspec_cas.waiting import SLICE_S, Signal
+from fsspec_cas.machine import SLICE_S, Signal
 from lockprovider.errors import NotAcquired, held_by
 from lockprovider.storage_lock.driver import KnownRecord
 from lockprovider.storage_lock.machine import Held, Idle

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NoReturn, overload
 
 from fsspec_cas import CasError, Machine, Store, World
-from fsspec_cas.bridge.tasks import ForTasks, on_thread, threaded
+from fsspec_cas.bridge.threads import ForTasks, on_thread, threaded
 from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, wait_s
 from lockprovider.storage_lock.acquire import ProcessQueue

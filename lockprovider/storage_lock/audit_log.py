@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fsspec_cas import CasError, Machine, Store, Version, Won, World
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.storage_lock.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 

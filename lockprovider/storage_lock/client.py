@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Store, Version, Won, World
-from fsspec_cas.waiting import Signal
+from fsspec_cas.machine import Signal
 from lockprovider.errors import LockError, held_by
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock import machine

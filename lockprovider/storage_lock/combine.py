@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from urllib.parse import quote, unquote
 
-from fsspec_cas.given import LARGEST_NUMBER
+from fsspec_cas.arguments import LARGEST_NUMBER
 from lockprovider.bounded import inflate
 from lockprovider.storage_lock.machine import Me, Moment, hand_over_s, pending_after, pending_until_ms
 from lockprovider.storage_lock.polling import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fsspec_cas import Store, Unknown, Won, World
-from fsspec_cas.waiting import Signal
+from fsspec_cas.machine import Signal
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void
 from lockprovider.storage_lock.record import LARGEST_ENTRY, Log

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fsspec_cas import CasError, InvalidInput, Store, World, check_path
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown, Unappliable
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.audit_log import AuditLog

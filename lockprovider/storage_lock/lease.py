@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Protocol, overload
 
 from fsspec_cas import AlreadyExists, CasError, Machine, World, check_bytes
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import (
     LeaseLost,
     LockError,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, Machine, Store, World, check_bytes, check_path, require_safe_for_locks
-from fsspec_cas.waiting import Signal, ends_with
+from fsspec_cas.machine import Signal, ends_with
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire

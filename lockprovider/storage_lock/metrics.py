@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
-from fsspec_cas.waiting import WaitStopped
+from fsspec_cas.machine import WaitStopped
 from lockprovider.errors import LockError, NotAcquired
 from lockprovider.storage_lock.machine import (
     Checking,

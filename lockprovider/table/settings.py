@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeVar
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import whole
+from fsspec_cas.arguments import check_whole
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.properties import (
     BUCKET,
@@ -280,7 +280,7 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
     if not isinstance(every, kind):
         raise InvalidSettings(f"{name}={every!r} must be {kind.__name__}(...) or None")
     try:
-        whole(every.commits, "commits", least=1)
+        check_whole(every.commits, "commits", least=1)
         if isinstance(every, ClusterEvery):
             every.rule  # noqa: B018 - it refuses what cannot be
     except InvalidInput as error:

@@ -22,7 +22,7 @@ from patience import PATIENCE_S, until
 
 from fsspec_cas import ABSENT, AlreadyExists, AsyncStore, InvalidInput, Lost, ObjectNotFound, Store, Won
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.waiting import Signal
+from fsspec_cas.machine import Signal
 
 MIB = 1 << 20
 STORES = ("memory", "local", "seaweedfs", "ministack", "gcs_double", "azurite")

@@ -1,4 +1,4 @@
-"""Each row of the table in `fsspec_cas.resolve`, for a create, a create-once and a match."""
+"""Each row of the table in `fsspec_cas.answer`, for a create, a create-once and a match."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from dataclasses import replace
 import pytest
 
 from fsspec_cas import ABSENT, Lost, Version, Won
-from fsspec_cas.answer import Applied, ConditionFailed, Missing, NoAnswer, NotApplied, ObjectState, Unchanged
-from fsspec_cas.outcome import Write
-from fsspec_cas.resolve import (
+from fsspec_cas.answer import (
     Adapt,
+    Applied,
+    ConditionFailed,
     Contradicts,
     Inconclusive,
+    Missing,
+    NoAnswer,
+    NotApplied,
+    ObjectState,
     ReadHead,
     Send,
+    Unchanged,
     WriteProgress,
     first_step,
     on_head_answer,
     on_write_answer,
 )
+from fsspec_cas.outcome import Write
 
 V1, V2, V3 = (Version("t", str(n)) for n in (1, 2, 3))
 CREATE = Write("p", ABSENT, "mine")

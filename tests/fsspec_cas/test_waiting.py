@@ -13,7 +13,7 @@ import weakref
 import pytest
 from patience import PATIENCE_S, until
 
-from fsspec_cas.waiting import SLICE_S, Signal, Worker, _Starter
+from fsspec_cas.machine import SLICE_S, Signal, Worker, _Starter
 
 SENT = 200
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fsspec_cas.read_state import Failed, ReadResult, ReadState, SharedRead
+from fsspec_cas.cached import Failed, ReadResult, ReadState, SharedRead
 from model.search import BrokenPromise, explore
 
 BROKEN = OSError("the store did not answer")

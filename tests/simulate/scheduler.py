@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.storage_lock import lease as leases
 
 _SIMULATED = "simulated"

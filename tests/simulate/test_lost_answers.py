@@ -18,8 +18,8 @@ import pytest
 
 import lockprovider
 from fsspec_cas import AlreadyExists, CasError, ObjectNotFound, StoreError
+from fsspec_cas.machine import Worker
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest
-from fsspec_cas.waiting import Worker
 from lockprovider import (
     HUDI_LOCK_PATH,
     Lease,

@@ -36,8 +36,8 @@ from fsspec_cas.backends.obstore.connections import Connections, NeverSent, Time
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
-from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
+from fsspec_cas.machine import Machine
 from fsspec_cas.outcome import Write
 
 # S3's names -> HTTP's

@@ -14,7 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from fsspec_cas.backends.last_byte import hold_last_byte_here
 from fsspec_cas.backends.reply import HttpReply
-from fsspec_cas.clock import Machine
+from fsspec_cas.machine import Machine
 
 _CLOCK = Machine()
 _CHUNK_BYTES = 1 << 20

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from fsspec_cas import CasError, InvalidInput, OutcomeUnknown, Store, Unavailable, World
-from fsspec_cas.bridge.tasks import ForTasks, iterated, on_thread, threaded
-from fsspec_cas.given import seconds
-from fsspec_cas.waiting import Signal
+from fsspec_cas.arguments import check_seconds
+from fsspec_cas.bridge.threads import ForTasks, iterated, on_thread, threaded
+from fsspec_cas.machine import Signal
 from lockprovider.recipes.base import Recipe, RecipeForTasks, process_name
 from lockprovider.recipes.election.decide import (
     LARGEST_VALUE,
@@ -108,7 +108,7 @@ class Election(Recipe):
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work
         """
-        deadline_s = float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
+        deadline_s = float("inf") if timeout is None else self.world.monotonic_s() + check_seconds(timeout)
         while True:
             term = self.try_once(deadline_s)
             if isinstance(term, Term):
@@ -182,7 +182,7 @@ class Election(Recipe):
 
     def ending(self, on_deposed: OnDeposed, grace: float | None) -> Ending:
         """Return how `run` ends work that goes on after its term; may raise InvalidInput."""
-        return Ending(on_deposed, self.settings.margin_s if grace is None else seconds(grace, "grace"))
+        return Ending(on_deposed, self.settings.margin_s if grace is None else check_seconds(grace, "grace"))
 
     def stop(self) -> None:
         """Give up the term, make `run` end its `main` and return, and stand no more.

@@ -28,8 +28,8 @@ from fsspec_cas import (
     Won,
     World,
 )
-from fsspec_cas.given import function
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.arguments import check_function
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import LossReason, NotPicklable
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.election import decide
@@ -309,7 +309,7 @@ class Term:
         >>> term.resign()
         stop
         """
-        function(call, "call", "of nothing")
+        check_function(call, "call", "of nothing")
         with self._telling:
             if not Signal.is_set(self.lost):
                 self._callbacks.append(call)

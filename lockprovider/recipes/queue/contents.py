@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import LARGEST_NUMBER, seconds, whole
+from fsspec_cas.arguments import LARGEST_NUMBER, check_seconds, check_whole
 from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
@@ -81,10 +81,10 @@ class QueueSettings:
     max_bytes: int = MAX_BYTES
 
     def __post_init__(self) -> None:
-        visible_s, most = seconds(self.visible_s, "visible_s", finite=True, above=True), LARGEST_QUEUE // 2
+        visible_s, most = check_seconds(self.visible_s, "visible_s", finite=True, above=True), LARGEST_QUEUE // 2
         object.__setattr__(self, "visible_s", visible_s)
-        whole(self.max_attempts, "max_attempts", least=1)
-        if whole(self.max_bytes, "max_bytes", least=4096) > most:
+        check_whole(self.max_attempts, "max_attempts", least=1)
+        if check_whole(self.max_bytes, "max_bytes", least=4096) > most:
             because = "because every client reads the whole object"
             raise InvalidInput(f"max_bytes={self.max_bytes} must be at most {most}, {because}")
 

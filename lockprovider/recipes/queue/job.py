@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, InvalidInput, World
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.given import LARGEST_NUMBER, check_text, seconds
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.arguments import LARGEST_NUMBER, check_seconds, check_text
+from fsspec_cas.bridge.threads import Later
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.recipes.base import ProcessBound
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
 from lockprovider.recipes.queue.contents import Claim, Message
@@ -207,7 +207,9 @@ class Job(ProcessBound):
         (2, 'no file yet')
         """
         wait_s = (
-            min(2.0**self.attempt, _LONGEST_DELAY_S) if delay_s is None else seconds(delay_s, "delay_s", finite=True)
+            min(2.0**self.attempt, _LONGEST_DELAY_S)
+            if delay_s is None
+            else check_seconds(delay_s, "delay_s", finite=True)
         )
         delay_ms, error = int(wait_s * 1000), storable(check_text(error, "error"))[:_ERROR_CHARS]
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
@@ -241,7 +243,7 @@ class Job(ProcessBound):
         >>> job.extend(visible_s=3600)
         """
         sent_s = self._world.monotonic_s()
-        visible_s = seconds(visible_s, "visible_s", finite=True, above=True)
+        visible_s = check_seconds(visible_s, "visible_s", finite=True, above=True)
         if self._do(Beat(((self.n, self.token),), int(visible_s * 1000))):
             self.lost.set()
         self.visible_s = visible_s
@@ -293,7 +295,7 @@ class Job(ProcessBound):
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
     """Check and build a message to put, without a request; may raise InvalidInput, or TooLarge above 256 KiB."""
-    not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
+    not_before_ms = world.now_ms() + int(check_seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_storable(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
         raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")

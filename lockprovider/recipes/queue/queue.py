@@ -15,10 +15,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Store, World
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.bridge.tasks import EnteredByTasks, converted, on_thread, threaded
-from fsspec_cas.given import function, seconds, several, whole
-from fsspec_cas.waiting import Signal, Worker
+from fsspec_cas.arguments import check_function, check_items, check_seconds, check_whole
+from fsspec_cas.bridge.threads import EnteredByTasks, Later, converted, on_thread, threaded
+from fsspec_cas.machine import Signal, Worker
 from lockprovider.recipes.base import RecipeForTasks, process_name
 from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.broker import Broker, check_broker
@@ -84,7 +83,9 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> None:
         super().__init__(store, path, world, pace_s)
         self._broker = Broker(check_broker(broker), QueueCodec(), self._batcher.submit, self.world)
-        self._writer: QueueWriter = QueueWriter(self._store, self.path, seconds(timeout), self.world, self._broker)
+        self._writer: QueueWriter = QueueWriter(
+            self._store, self.path, check_seconds(timeout), self.world, self._broker
+        )
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._last_seqs: dict[str, int] = {}
         self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -187,9 +188,9 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         receipts: list[Receipt] = []
         waiting: deque[tuple[Put, Later[Any]]] = deque()
         if key is not None:
-            function(key, "key", "of a message, that returns its key")
+            check_function(key, "key", "of a message, that returns its key")
         try:
-            for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
+            for number, body in enumerate(check_items(bodies, "bodies", "messages"), 1):
                 message = new_message(self.world, body, "" if key is None else key(body))
                 waiting.append(self._putting(message, producer, None if producer is None else number, None, fence))
                 if len(waiting) >= _CHUNK:
@@ -223,8 +224,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         """
         if visible_s is None:
             visible_s = self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
-        visible_ms = int(seconds(visible_s, "visible_s", finite=True, above=True) * 1000)
-        deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout), _FIRST_POLL_S
+        visible_ms = int(check_seconds(visible_s, "visible_s", finite=True, above=True) * 1000)
+        deadline_s, poll_s = self.world.monotonic_s() + check_seconds(timeout), _FIRST_POLL_S
         while True:
             began_s = self.world.monotonic_s()
             token = f"{self._client[-17:]}-{next(self._claims)}"
@@ -270,7 +271,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         tue
         """
         if visible_s is not None:
-            seconds(visible_s, "visible_s", finite=True, above=True)
+            check_seconds(visible_s, "visible_s", finite=True, above=True)
         return self._jobs(visible_s, until_empty=until_empty)
 
     def _jobs(self, visible_s: float | None, *, until_empty: bool, errors: Sequence[object] = ()) -> Iterator[Job]:
@@ -301,7 +302,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         tue
         Worked(acked=2, failed=0)
         """
-        function(fn, "fn", "of a job")
+        check_function(fn, "fn", "of a job")
         tell = error_handler(on_error)
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
@@ -315,7 +316,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             except BaseException as error:  # noqa: BLE001 - `work` raises it
                 errors.append(error)
 
-        self._run_on(live, whole(threads, "threads", least=1))
+        self._run_on(live, check_whole(threads, "threads", least=1))
         if errors:
             raise errors[0]
         return worked
@@ -370,7 +371,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
         """
-        return [Letter.of(message) for message in self._writer.next_messages(whole(limit, "limit"))]
+        return [Letter.of(message) for message in self._writer.next_messages(check_whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
         """Return the dead letters.
@@ -388,8 +389,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         >>> queue.redrive(), queue.stat().ready
         (1, 2)
         """
-        chosen = None if numbers is None else several(numbers, "numbers", "the numbers of dead letters")
-        named = None if chosen is None else tuple(whole(n, "number", least=1) for n in chosen)
+        chosen = None if numbers is None else check_items(numbers, "numbers", "the numbers of dead letters")
+        named = None if chosen is None else tuple(check_whole(n, "number", least=1) for n in chosen)
         redriven: int = self._batcher.do(Redrive(named))
         return redriven
 
@@ -402,7 +403,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         >>> queue.purge(expected=queue.stat().rev)
         2
         """
-        removed: int = self._batcher.do(Purge(whole(expected, "expected")))
+        removed: int = self._batcher.do(Purge(check_whole(expected, "expected")))
         return removed
 
     def clean(self) -> int:
@@ -426,7 +427,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
         >>> queue.close(timeout=10)
         """
-        limit_s = None if timeout is None else seconds(timeout)
+        limit_s = None if timeout is None else check_seconds(timeout)
         self.stop()
         super().close(limit_s)
         self._heartbeat.close()
@@ -453,7 +454,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             self._last_seqs[producer] = self.last_seq(producer)
         with self._numbers:
             self._unnamed += seq is None
-            number = self._unnamed if seq is None else whole(seq, "seq", least=1)
+            number = self._unnamed if seq is None else check_whole(seq, "seq", least=1)
             was_told = (name, number) in self._acknowledged
             put = Put(message, name, number, self._client, number if was_told else self._last_seqs.get(name, 0), epoch)
             return put, self._batcher.submit(put, uncancellable=producer is not None)
@@ -475,7 +476,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
     """Return the function that gets a failed job and its error (None: does nothing), or raise InvalidInput."""
-    return (lambda *_: None) if on_error is None else function(on_error, "on_error", "of a job and its error")
+    return (lambda *_: None) if on_error is None else check_function(on_error, "on_error", "of a job and its error")
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
@@ -590,7 +591,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tue
         Worked(acked=1, failed=0)
         """
-        function(fn, "fn", "of a job that returns a coroutine")
+        check_function(fn, "fn", "of a job that returns a coroutine")
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
@@ -608,7 +609,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
             except Exception as error:  # noqa: BLE001 - raised once the other tasks have ended their jobs
                 errors.append(error)
 
-        await asyncio.gather(*(live() for _ in range(whole(tasks, "tasks", least=1))))
+        await asyncio.gather(*(live() for _ in range(check_whole(tasks, "tasks", least=1))))
         if errors:
             raise errors[0]
         return worked

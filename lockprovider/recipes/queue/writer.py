@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec_cas import Cached, Outcome, OutcomeUnknown, Store, StoreError, Unavailable, Unknown, Version, Won, World
+from fsspec_cas.machine import Signal
 from fsspec_cas.sender import delay_s
-from fsspec_cas.waiting import Signal
 from lockprovider.recipes.base import StoreCheck
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, OutcomeUnknown, Store, World
-from fsspec_cas.bridge.tasks import on_thread, threaded
-from fsspec_cas.given import seconds, whole
+from fsspec_cas.arguments import check_seconds, check_whole
+from fsspec_cas.bridge.threads import on_thread, threaded
 from lockprovider.recipes.base import RecipeForTasks
 from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
@@ -160,9 +160,9 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         if default is not None and not callable(default):
             raise InvalidInput(f"default={default!r} must be a function that makes the value, e.g. default=dict")
         self.codec: Codec[V] = codec_of(codec)
-        self.keep = whole(keep, "keep", least=1)
+        self.keep = check_whole(keep, "keep", least=1)
         self._default = default
-        self._timeout_s = seconds(timeout)
+        self._timeout_s = check_seconds(timeout)
         self._writer: StateWriter = StateWriter(
             self._store,
             self.path,
@@ -232,7 +232,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         {'day': 'wed'}
         """
         if expected is not None:
-            whole(expected, "expected")
+            check_whole(expected, "expected")
         encoded = self.codec.encode(value)
         return self._do(Update(lambda _: encoded, epoch_of(fence), check_storable(reason, "reason"), expected))
 
@@ -267,7 +267,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> [revision.reason for revision in state.history(limit=1)]
         ['migration 12']
         """
-        whole(limit, "limit")
+        check_whole(limit, "limit")
         current, _ = self._writer.read()
         revisions: list[Revision[V]] = []
         while current is not None and len(revisions) < limit:
@@ -285,7 +285,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
     def _at(self, serial: int) -> Document:
         """Read the document of a serial, from the object or its history; raises NoRevision."""
-        whole(serial, "serial")
+        check_whole(serial, "serial")
         current, _ = self._writer.read()
         if current is not None and serial <= current.serial:
             then = current if current.serial == serial else self._writer.at(current.lineage, serial)

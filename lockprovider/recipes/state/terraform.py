@@ -35,7 +35,7 @@ from fsspec_cas import (
     Won,
     World,
 )
-from fsspec_cas.given import seconds
+from fsspec_cas.arguments import check_seconds
 from fsspec_cas.sender import delay_s
 from lockprovider.bounded import Undecodable, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.errors import LockError, NotAcquired
@@ -335,7 +335,7 @@ class TfLock(AtUrl):
     def __init__(self, store: Store, path: str, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
         super().__init__(store, path, world)
         self.path += _SUFFIX
-        self._timeout_s = seconds(timeout)
+        self._timeout_s = check_seconds(timeout)
         self._store_check = StoreCheck(store, self.path)
 
     def shown(self) -> TfLockFile | None:
@@ -365,7 +365,7 @@ class TfLock(AtUrl):
         check_storable(info, "info")
         self._store_check.require()
         self._store_check.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
-        deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0
+        deadline_s, tries = self.world.monotonic_s() + check_seconds(timeout), 0
         identity = self.world.new_id()
         data = self._encoded(identity, operation, info)
         try:

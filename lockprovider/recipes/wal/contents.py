@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec_cas import Content, InvalidInput
-from fsspec_cas.given import check_text, whole
+from fsspec_cas.arguments import check_text, check_whole
 from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
@@ -64,8 +64,8 @@ def check_position(value: Any, argument: str) -> Position:
     """Return the position; raise InvalidInput unless it is one, with whole numbers of 0 or more."""
     if not isinstance(value, Position):
         raise InvalidInput(f"{argument}={value!r} must be a position: of an append, a batch, or Position.parse(text)")
-    whole(value.slot, f"{argument}.slot")
-    whole(value.offset, f"{argument}.offset")
+    check_whole(value.slot, f"{argument}.slot")
+    check_whole(value.offset, f"{argument}.offset")
     return value
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from fsspec_cas import ABSENT, Absent, CasError, InvalidInput, Outcome, Store, Version, Won, World
-from fsspec_cas.given import seconds
+from fsspec_cas.arguments import check_seconds
 from lockprovider.bounded import parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.base import ProcessBound, StoreCheck, repr_at
 from lockprovider.recipes.errors import CoordinationError, Fenced, LogFull, MalformedObject, NoLog, Trimmed
@@ -259,7 +259,7 @@ def follow(
         InvalidInput: the times do not fit, before `start` is called; or the log ends before the position.
         Trimmed: the position is not kept.
     """
-    idle_s, timeout_s = seconds(idle_s, "idle_s"), None if timeout is None else seconds(timeout)
+    idle_s, timeout_s = check_seconds(idle_s, "idle_s"), None if timeout is None else check_seconds(timeout)
     position = start()
     if position.slot < objects.manifest(fresh=True).floor:
         raise objects.trimmed_error(position.slot)

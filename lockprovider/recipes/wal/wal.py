@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fsspec_cas import Bytes, InvalidInput, Store, World
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.bridge.tasks import EnteredByTasks, ForTasks, awaited, converted, iterated, on_thread, threaded
-from fsspec_cas.given import seconds, whole
+from fsspec_cas.arguments import check_seconds, check_whole
+from fsspec_cas.bridge.threads import EnteredByTasks, ForTasks, Later, awaited, converted, iterated, on_thread, threaded
 from lockprovider.recipes.base import RecipeForTasks
 from lockprovider.recipes.batching import BatchedRecipe
 from lockprovider.recipes.broker import Broker, check_broker
@@ -71,8 +70,8 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         broker: bool | str = False,
         world: World | None = None,
     ) -> None:
-        super().__init__(store, path, world, seconds(pace_s, "pace_s"))
-        self._objects = LogObjects(self._store, self.path, seconds(timeout), self.world)
+        super().__init__(store, path, world, check_seconds(pace_s, "pace_s"))
+        self._objects = LogObjects(self._store, self.path, check_seconds(timeout), self.world)
         self._broker = Broker(check_broker(broker), LogCodec(), self._batcher.submit, self.world)
         self._writer: LogWriter = LogWriter(self._objects, self._broker)
         self._init_state()
@@ -106,7 +105,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         True
         """
         if slots is not None:
-            whole(slots, "slots", least=1)
+            check_whole(slots, "slots", least=1)
         if retain not in RETAIN:
             raise InvalidInput(f"retain={retain!r} must be one of {', '.join(RETAIN)}")
         log: Wal = cls.open(url, storage_options=storage_options, **options)

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Bytes, CasError, InvalidInput, OutcomeUnknown, Unavailable, Won, check_bytes
-from fsspec_cas.bridge.background import Later
-from fsspec_cas.given import several, whole
+from fsspec_cas.arguments import check_items, check_whole
+from fsspec_cas.bridge.threads import Later
 from fsspec_cas.sender import delay_s
 from lockprovider.recipes.base import ProcessBound, repr_at
 from lockprovider.recipes.batching import Batcher
@@ -278,7 +278,7 @@ class Appender(ProcessBound):
         if (seq is None) is not (self.producer is None):
             raise InvalidInput(f"seq={seq!r}: give `seq` with a producer's name, and leave it out without one")
         with self._guard:
-            number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
+            number = self._highest + 1 if seq is None else check_whole(seq, "seq", least=1)
             acknowledged = number if number <= self._highest and number in self._acknowledged else 0
             self._highest = max(self._highest, number)  # first: an interrupt must not reuse the number
             answer: Later[Appended] = self._batcher.submit(
@@ -299,11 +299,11 @@ class Appender(ProcessBound):
         [True, False]
         """
         if self.producer is not None:
-            whole(first, "first", least=1)
+            check_whole(first, "first", least=1)
         results: list[Appended] = []
         waiting: list[Later[Appended]] = []
         try:
-            for n, data in enumerate(several(records, "records", "bytes")):
+            for n, data in enumerate(check_items(records, "records", "bytes")):
                 waiting.append(self.append_later(data, seq=None if first is None else first + n))
                 if len(waiting) >= _CHUNK:
                     results += self._batcher.wait_all(waiting)

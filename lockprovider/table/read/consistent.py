@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import shown
+from fsspec_cas.arguments import shown
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema

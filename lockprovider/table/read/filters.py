@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import several, shown
+from fsspec_cas.arguments import check_items, shown
 from lockprovider.table.read.literals import LiteralMisfit, Position, literal_of, position_of
 
 AND, OR, NOT = "and", "or", "not"
@@ -463,7 +463,7 @@ def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> One
 
     No list raises `InvalidInput`; values that do not fit raise `LiteralMisfit`.
     """
-    literals = [literal_of(item) for item in several(value, f"filter on {column!r}: in", "values")]
+    literals = [literal_of(item) for item in check_items(value, f"filter on {column!r}: in", "values")]
     positions = (position_of(literal, kind) for literal in literals if literal is not None)
     exact = [floor for floor, exact in positions if exact]
     has_null = any(literal is None for literal in literals)

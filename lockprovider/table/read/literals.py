@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from fsspec_cas.given import shown
+from fsspec_cas.arguments import shown
 
 _DAY = r"(\d{4})-(\d\d)-(\d\d)"
 _TIME = re.compile(

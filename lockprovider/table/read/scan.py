@@ -22,7 +22,7 @@ from pyarrow import fs as arrow_fs
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import shown, texts
+from fsspec_cas.arguments import check_texts, shown
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable
@@ -75,7 +75,7 @@ def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     A single text, a dict, an item that is no text or repeated, or a value that cannot be iterated raises
     `InvalidInput`.
     """
-    names = None if columns is None else texts(columns, "columns", "names of columns")
+    names = None if columns is None else check_texts(columns, "columns", "names of columns")
     if names and len(set(names)) < len(names):
         raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
     return names

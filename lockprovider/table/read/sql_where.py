@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import shown
+from fsspec_cas.arguments import shown
 from lockprovider.table.read.filters import (
     AND,
     OR,

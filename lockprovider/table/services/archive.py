@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fsspec_cas.given import shown
+from fsspec_cas.arguments import shown
 from lockprovider import InvalidSettings, Lease
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE

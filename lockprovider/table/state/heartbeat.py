@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
-from fsspec_cas.waiting import Worker
+from fsspec_cas.machine import Worker
 from lockprovider.table.errors import Aborted
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
 from lockprovider.table.state.knowledge import TableKnowledge

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 from fsspec_cas import Entry, Store
-from fsspec_cas.bridge.background import submit
+from fsspec_cas.bridge.threads import WorksAtExit
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -42,13 +42,13 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     if limit == 1 or len(first) <= 1:
         yield from (job() for job in chain(first, jobs))
         return
-    with ThreadPoolExecutor(limit) as threads:
+    with WorksAtExit(limit) as threads:
         try:
             running: deque[Future[T]] = deque()
             for job in chain(first, jobs):  # the iterator may be large
                 if len(running) == 2 * limit:
                     yield running.popleft().result()
-                running.append(submit(threads, job))
+                running.append(threads.submit(job))
             yield from (future.result() for future in running)
         finally:
             threads.shutdown(cancel_futures=True)

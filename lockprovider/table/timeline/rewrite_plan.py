@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import whole
+from fsspec_cas.arguments import check_whole
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.service_metadata import (
     ClusteringGroup,
@@ -54,9 +54,11 @@ class ClusteringRule:
             or not all(isinstance(name, str) for name in sort_by)
         ):
             raise InvalidInput(f"sort_by={sort_by!r} must be names of columns, e.g. sort_by=('ts',)")
-        target = whole(target_file_bytes, "target_file_bytes", least=1)
+        target = check_whole(target_file_bytes, "target_file_bytes", least=1)
         small = (
-            max(1, target // 2) if small_file_bytes is None else whole(small_file_bytes, "small_file_bytes", least=1)
+            max(1, target // 2)
+            if small_file_bytes is None
+            else check_whole(small_file_bytes, "small_file_bytes", least=1)
         )
         return cls(tuple(sort_by), target, small)
 

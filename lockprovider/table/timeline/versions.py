@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import shown
+from fsspec_cas.arguments import shown
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.metadata import CommitMetadata

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal, get_args
 
 from fsspec_cas import Entry, InvalidInput
-from fsspec_cas.given import shown, texts
+from fsspec_cas.arguments import check_texts, shown
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, data_files_in
@@ -169,7 +169,9 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
     """Return the paths of a caller's partitions (the keys of a dict), or None; other values raise `InvalidInput`."""
     if partitions is None:
         return None
-    return texts(partitions.keys() if isinstance(partitions, dict) else partitions, "partitions", "paths of partitions")
+    return check_texts(
+        partitions.keys() if isinstance(partitions, dict) else partitions, "partitions", "paths of partitions"
+    )
 
 
 def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:

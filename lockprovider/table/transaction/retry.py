@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput, Store, Won, check_url
-from fsspec_cas.given import whole
+from fsspec_cas.arguments import check_whole
 from fsspec_cas.sender import delay_s
 from lockprovider import AuditLog
 from lockprovider.table.errors import InvalidRecords, PropertiesChanged, TableExists
@@ -46,7 +46,7 @@ def transact(
     retries it raises. Other errors roll back and are raised. `face` wraps the transaction that `fn` gets.
     """
     _check_call(table, fn, extra)
-    retries, conflicts, restarts = whole(retries, "retries"), 0, 0
+    retries, conflicts, restarts = check_whole(retries, "retries"), 0, 0
     while True:
         txn = Transaction(table, pinned=pinned)
         handle = txn if face is None else face(txn)

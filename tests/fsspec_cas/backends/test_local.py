@@ -21,7 +21,7 @@ from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound,
 from fsspec_cas.backends import local
 from fsspec_cas.backends.local import TEMPORARY_PREFIX, LocalBackend
 from fsspec_cas.bridge.drive import Inline
-from fsspec_cas.clock import Machine
+from fsspec_cas.machine import Machine
 from fsspec_cas.outcome import Write
 
 PROCESSES = 16

@@ -8,7 +8,7 @@ import pytest
 from fsspec_cas import ABSENT, Lost, Store, StoreError, Won
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.bridge.drive import Inline
-from fsspec_cas.clock import Machine
+from fsspec_cas.machine import Machine
 from fsspec_cas.outcome import Write
 
 

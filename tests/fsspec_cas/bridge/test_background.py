@@ -8,7 +8,7 @@ import threading
 import pytest
 from patience import until
 
-from fsspec_cas.bridge.background import Background
+from fsspec_cas.bridge.threads import Background
 
 LONG_S = 60.0
 
@@ -54,7 +54,7 @@ def test_threads_end_when_no_call_comes() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_forked_child_begins_calls_on_threads_of_its_own() -> None:
-    from fsspec_cas.bridge.background import BACKGROUND
+    from fsspec_cas.bridge.threads import BACKGROUND
 
     BACKGROUND.begin(threading.get_ident).result(LONG_S)
     child = os.fork()

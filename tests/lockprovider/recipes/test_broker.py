@@ -20,8 +20,8 @@ from recipes.queues import PATH, made
 
 from fsspec_cas import InvalidInput, OutcomeUnknown, Store
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.machine import Worker
 from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
-from fsspec_cas.waiting import Worker
 from lockprovider.queue import Queue, SequenceGap
 from lockprovider.recipes.broker import BrokenLink, Link, Service, receive_frame, send_frame
 from lockprovider.recipes.broker_rules import offers_of, with_offer

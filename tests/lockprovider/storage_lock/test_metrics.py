@@ -22,8 +22,8 @@ import lockprovider
 from fsspec_cas import CasError, NotSupported, Store
 from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.machine import Worker
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
-from fsspec_cas.waiting import Worker
 from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLock,

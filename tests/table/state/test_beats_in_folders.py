@@ -12,7 +12,7 @@ from table.tables import SETTINGS, SPEC, content, let_beat_age, rows, upsert
 
 from fsspec_cas import Machine
 from fsspec_cas.backends import local
-from fsspec_cas.clock import time_ns
+from fsspec_cas.machine import time_ns
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.state.heartbeat import last_beats

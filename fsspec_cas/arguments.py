@@ -1,17 +1,131 @@
-"""Checks of the names of stores, folders and objects, before any request; one rule for all stores and the lock.
+"""Checks of callers' arguments before any request: numbers, functions, lists, bytes, and names of stores and objects.
 
-One slash separates a path's steps, none of which is `.` or `..`. A name has no blanks at its ends, no NUL, no lone
-surrogate. A root is normalized as by JVM Hudi's `StoragePath`, except that `..` is refused. An object's path must be
-normalized: stores disagree on whether `a//b` is `a/b`. `check_url` refuses `s3:/bucket/x`, which fsspec takes for a
-local path.
+One rule of names for all stores and the lock: one slash separates a path's steps, none of which is `.` or `..`. A name
+has no blanks at its ends, no NUL, no lone surrogate. A root is normalized as by JVM Hudi's `StoragePath`, except that
+`..` is refused. An object's path must be normalized: stores disagree on whether `a//b` is `a/b`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from fsspec_cas.errors import InvalidInput, InvalidUrl
+from fsspec_cas.errors import InvalidInput, InvalidUrl, NotBytes
+
+LARGEST_NUMBER = (1 << 53) - 1
+"""The largest whole number that every JSON reader keeps exactly."""
+_LONGEST_S = 100 * 365.25 * 86_400
+_SHOWN = 200  # characters of a value in an error text
+
+
+def check_seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
+    """Return a duration as a float; raise InvalidInput unless a number of 0 or more (`above`: more than 0).
+
+    `finite` refuses over 100 years.
+    """
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
+        least = "above 0" if above else "0 or more"
+        raise InvalidInput(f"{name}={shown(value)} must be a number of seconds, {least}, e.g. {name}=30")
+    return float(number)
+
+
+def check_whole(value: object, name: str, *, least: int = 0) -> int:
+    """Return the whole number; raise InvalidInput unless it is an int, no bool, from `least` to `LARGEST_NUMBER`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
+        raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidInput(
+            f"{name}={shown(value)} must be a whole number, {least} or more, e.g. {name}={max(least, 5)}"
+        )
+    return value
+
+
+def check_text(value: object, name: str) -> str:
+    """Return the text, which may be empty; raise InvalidInput for other values."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name}={shown(value)} must be text, e.g. {name}='nightly'")
+    return value
+
+
+def check_function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
+    """Return the function; raise InvalidInput for a value that is not callable. `purpose` ends the message."""
+    if not callable(value):
+        raise InvalidInput(f"{name}={shown(value)} must be a function {purpose}")
+    return value  # type: ignore[no-any-return] # callable() says no more
+
+
+def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
+    """Return an iterator of the value's items; raise InvalidInput at once for text, bytes, a dict, or no iterable."""
+    if not isinstance(value, (str, bytes, bytearray, dict)):
+        try:
+            return iter(value)
+        except TypeError:  # NumPy's array of no dimension says that it can be iterated.
+            pass
+    example = f": give [{shown(value)}]" if isinstance(value, (str, bytes)) else ""
+    raise InvalidInput(f"{name}={shown(value)} must be a list of {items}{example}")
+
+
+def check_texts(value: Any, name: str, items: str) -> tuple[str, ...]:
+    """Return the texts of an iterable; raise InvalidInput as `check_items`, and for an item that is no text."""
+    result = tuple(check_items(value, name, items))
+    strange = [item for item in result if not isinstance(item, str)]
+    if strange:
+        raise InvalidInput(f"{name} must be a list of {items}, and has {shown(strange[0])}, which is no text")
+    return result
+
+
+def shown(value: object) -> str:
+    """Return the value for an error text, shortened; a value that cannot be printed is named by its type."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr may raise anything: Python's does for numbers of 4,301 digits
+        text = f"this {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+Bytes = bytes | bytearray | memoryview
+
+
+def check_bytes(path: str, data: object) -> bytes:
+    """Return the bytes to write to `path`, copied if mutable.
+
+    Other types are refused: `bytes(5)` would write five zeros and hide the mistake.
+
+    Raises:
+        NotBytes: `data` is not bytes, bytearray or memoryview.
+
+    >>> check_bytes("a", bytearray(b"1"))
+    b'1'
+    >>> check_bytes("a", "1")
+    Traceback (most recent call last):
+    ...
+    fsspec_cas.errors.NotBytes: 'a' cannot be written with a str: encode the text first: data.encode()
+    """
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise not_bytes(path, data)
+
+
+def check_buffer(path: str, data: object) -> memoryview:
+    """Return a byte view of any object with the buffer protocol, for a stream to `path`; else raise NotBytes."""
+    try:
+        view = memoryview(data)  # type: ignore[arg-type] # this call is the check
+    except TypeError:
+        raise not_bytes(path, data) from None
+    return view.cast("B") if view.nbytes and view.c_contiguous else memoryview(view.tobytes())
+
+
+def not_bytes(path: str, data: object) -> NotBytes:
+    """Return the error for a body that is not bytes, with its type and the remedy."""
+    cure = "encode the text first: data.encode()" if isinstance(data, str) else "give bytes, bytearray or memoryview"
+    return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)
+
 
 _LOCAL = ("file", "local")
 _PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
@@ -54,7 +168,7 @@ def check_url(url: object) -> str:
             )
     elif protocol in _LOCAL and not rest.startswith("/"):
         raise InvalidUrl(f"{url!r} has no absolute path: write {protocol}:///{rest}, or ./{rest} for a relative one")
-    _check_text(url, InvalidUrl)
+    _checked(url, InvalidUrl)
     path, question, query = plain.partition("?")
     prefix = "cas::" if url.startswith("cas::") else ""
     return f"{prefix}{_normalized_url(path)}{question}{query}"
@@ -65,9 +179,7 @@ def check_root(root: object) -> str:
 
     Raises InvalidInput for `..`, NUL, outer blanks, or no text.
     """
-    root = _as_text(root, InvalidInput)
-    _check_text(root, InvalidInput)
-    return _normalized(root)
+    return _normalized(_checked(root, InvalidInput))
 
 
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
@@ -87,8 +199,7 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
     ...
     fsspec_cas.errors.InvalidInput: 'folder//a' would be another object in another store: write 'folder/a'
     """
-    text = _as_text(path, InvalidInput)
-    _check_text(text, InvalidInput)
+    text = _checked(path, InvalidInput)
     form = _normalized(text) if absolute else _normalized(text).lstrip("/")
     if not form.strip("/"):
         raise InvalidInput(f"{text!r} must name an object: write its path below the root", path=text)
@@ -104,8 +215,7 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
     Empty, `.` or `..` steps raise InvalidInput.
     """
-    text = _as_text(prefix, InvalidInput)
-    _check_steps(text, InvalidInput)
+    text = _checked(prefix, InvalidInput, blanks=True)
     steps = text.split("/")
     whole = steps[1 if absolute and not steps[0] else 0 : -1]
     if "" in whole or "." in whole:
@@ -119,9 +229,7 @@ def check_start(text: object) -> str:
 
     `..` steps, NUL or no text raise InvalidInput.
     """
-    start = _as_text(text, InvalidInput)
-    _check_steps(start, InvalidInput)
-    return start
+    return _checked(text, InvalidInput, blanks=True)
 
 
 def with_colons(path: str) -> str:
@@ -145,11 +253,11 @@ def _as_text(value: object, kind: type[InvalidInput]) -> str:
 def _check_secrets(url: str) -> None:
     """Raise InvalidUrl for a URL with a secret, before a message could show it."""
     if password := _PASSWORD.match(url):
-        shown = f"{password[1]}***@{url[password.end() :]}"
-        raise InvalidUrl(f"{shown!r} has a password in it: leave it out, and give credentials as storage options")
+        masked = f"{password[1]}***@{url[password.end() :]}"
+        raise InvalidUrl(f"{masked!r} has a password in it: leave it out, and give credentials as storage options")
     if secret := _SECRET.search(url):
-        shown = f"{url[: secret.start()]}{secret[0][0]}{secret[1]}=***"
-        raise InvalidUrl(f"{shown!r} has a secret in it: leave it out, and give credentials as storage options")
+        masked = f"{url[: secret.start()]}{secret[0][0]}{secret[1]}=***"
+        raise InvalidUrl(f"{masked!r} has a secret in it: leave it out, and give credentials as storage options")
 
 
 def _check_local(path: str) -> None:
@@ -167,15 +275,12 @@ def _check_local(path: str) -> None:
     )
 
 
-def _check_text(text: str, kind: type[InvalidInput]) -> None:
-    """Raise `kind` for text with `..` steps, NUL, a lone surrogate, or blanks at its ends."""
-    _check_steps(text, kind)
-    if text != text.strip():
-        raise kind(f"{text!r} has blanks at its ends, which some stores cut off: write {text.strip()!r}", path=text)
+def _checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
+    """Return the text; raise `kind` for no text, `..` steps, NUL, a lone surrogate, or blanks at its ends.
 
-
-def _check_steps(text: str, kind: type[InvalidInput]) -> None:
-    """Raise `kind` for text with `..` steps, NUL, or a lone surrogate."""
+    `blanks` permits those.
+    """
+    text = _as_text(value, kind)
     if ".." in text.split("/"):
         raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
     if "\0" in text:
@@ -184,6 +289,9 @@ def _check_steps(text: str, kind: type[InvalidInput]) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise kind(f"{text!r} has a lone surrogate in it, which no store can name: write text", path=text) from None
+    if not blanks and text != text.strip():
+        raise kind(f"{text!r} has blanks at its ends, which some stores cut off: write {text.strip()!r}", path=text)
+    return text
 
 
 def _normalized(path: str) -> str:

@@ -373,9 +373,7 @@ class AsyncStore:
 
         >>> await store.delete("a")
         """
-        await self._delete(self._full_path(path), timeout)
-
-    async def _delete(self, full: str, timeout: float) -> None:
+        full = self._full_path(path)
         await self._sender.repeat(full, partial(self.backend.delete, full, None), timeout)
 
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
@@ -404,7 +402,7 @@ class AsyncStore:
                     await self._sender.repeat(rest[0], partial(delete_batch, rest[:_BATCH]), timeout)
                     del rest[:_BATCH]
         for full in rest:
-            await self._delete(full, timeout)
+            await self._sender.repeat(full, partial(self.backend.delete, full, None), timeout)
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
@@ -423,7 +421,9 @@ class AsyncStore:
         token: str | None = None
         while True:
             page = await self._sender.repeat(full, partial(self.backend.list_page, full, after, token), timeout)
-            entries += [replace(listed, path=self._relative_path(listed.path)) for listed in page.entries]
+            for listed in page.entries:
+                path = listed.path if self.root.startswith("/") else listed.path.lstrip("/")
+                entries.append(replace(listed, path=path[len(self.root.rstrip("/")) + 1 :] if self.root else path))
             token = page.token
             if token is None or (stop_at is not None and entries and entries[-1].path >= stop_at):
                 in_range = (entry for entry in entries if stop_at is None or entry.path < stop_at)
@@ -446,19 +446,16 @@ class AsyncStore:
             raise InvalidInput(f"fn={fn!r} must be a function of the old bytes (or None) that returns the new ones")
         failures = 0
         while (left_s := deadline - self._world.monotonic_s()) > 0:
-            outcome = await self._update_once(path, fn, left_s)
+            content = await self.read_or_none(path, timeout=left_s)
+            if content is None:
+                outcome = await self.put_if_absent(path, fn(None), timeout=left_s)
+            else:
+                outcome = await self.put_if_match(path, fn(content.data), content.version, timeout=left_s)
             if not isinstance(outcome, Lost):
                 return outcome.unwrap()
             failures += 1
             await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left_s, 0)))
         raise Unavailable(f"{path!r} was changed by other writers during each of {failures} tries", path=path)
-
-    async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
-        """Read, call `fn` once, write its result under the version read, and return the outcome."""
-        content = await self.read_or_none(path, timeout=timeout)
-        if content is None:
-            return await self.put_if_absent(path, fn(None), timeout=timeout)
-        return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
 
     def _new_write(
         self,
@@ -490,10 +487,6 @@ class AsyncStore:
 
     def _join(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if self.root else path
-
-    def _relative_path(self, full: str) -> str:
-        plain = full if self.root.startswith("/") else full.lstrip("/")
-        return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
         """Return the parsed version; raise InvalidVersion for other values, a wildcard, or another kind of store."""

@@ -209,11 +209,19 @@ class _Shared:
             self._wake()
         return content
 
-    def _record_failure(self, read: SharedRead[Content], error: Exception) -> None:
-        """Record the read's error for the callers that share it, and wake all waiting ones; takes the guard."""
-        with self._guard:
-            self._state = self._state.with_failure(read, error)
-            self._wake()
+    @contextlib.contextmanager
+    def _failure_shared(self, read: SharedRead[Content]) -> Iterator[None]:
+        """Record the block's error for the callers that share the read, and wake all waiting ones.
+
+        Takes the guard.
+        """
+        try:
+            yield
+        except Exception as error:
+            with self._guard:
+                self._state = self._state.with_failure(read, error)
+                self._wake()
+            raise
 
     def _wake(self) -> None:
         """Wake all waiting callers, and make a new signal for later ones."""
@@ -304,7 +312,9 @@ class AsyncCached(_Shared):
             if (answer := self._state.answer(number)) is not None:
                 return _given(answer)
             self._state, read = self._state.with_read_begun(weakref.ref(caller), self._world.monotonic_s())
-            return await self._read_store(read)
+            with self._failure_shared(read):
+                content = await self._async_store.read_or_none(self._path, read.known, timeout=self._timeout_s)
+            return self._record_answer(read, content)
         finally:
             self._leave(caller, number)
 
@@ -355,15 +365,6 @@ class AsyncCached(_Shared):
         with self._writing() as write:
             version = await self._async_store.update(self._path, write.by(fn), timeout=self._timeout_s)
             return write.record_outcome(Won(version)).unwrap()
-
-    async def _read_store(self, read: SharedRead[Content]) -> Content | None:
-        """Send the read; record its content or error for the callers that share it, and return or raise it."""
-        try:
-            content = await self._async_store.read_or_none(self._path, read.known, timeout=self._timeout_s)
-        except Exception as error:
-            self._record_failure(read, error)
-            raise
-        return self._record_answer(read, content)
 
 
 class Cached(_Shared):
@@ -428,7 +429,9 @@ class Cached(_Shared):
                         break
                     woken = self._woken
                 woken.wait(SLICE_S)
-            return self._read_store(read)
+            with self._failure_shared(read):
+                content = self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
+            return self._record_answer(read, content)
         finally:
             with self._guard:
                 self._leave(caller, number)
@@ -442,15 +445,6 @@ class Cached(_Shared):
     def _async(self) -> Any:
         """This object: the writes derived from `AsyncCached` need only what `_Shared` has."""
         return self
-
-    def _read_store(self, read: SharedRead[Content]) -> Content | None:
-        """Send the read; record its content or error for the callers that share it, and return or raise it."""
-        try:
-            content = self._store.read_or_none(self._path, read.known, timeout=self._timeout_s)
-        except Exception as error:
-            self._record_failure(read, error)
-            raise
-        return self._record_answer(read, content)
 
 
 def _given(answer: ReadResult[Content] | Failed) -> Content | None:

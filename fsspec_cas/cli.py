@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -53,7 +54,7 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: of `sys.argv`) and return its exit code; usage errors raise SystemExit."""
     arguments = _parser().parse_args(argv)
-    return run("fsspec-cas", arguments, arguments.run, lambda _: None)
+    return run("fsspec-cas", arguments, lambda _: None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,9 +152,7 @@ def _put(arguments: Any) -> int:
     """Write stdin or a file to the object under its condition, print the outcome, and return its exit code."""
     store, name = _object(arguments)
     version = None if arguments.if_absent else Version.parse(arguments.if_match)
-    if arguments.file == "-":
-        return _report(arguments, _written(store, name, sys.stdin.buffer, version, arguments.timeout))
-    with Path(arguments.file).open("rb") as source:
+    with nullcontext(sys.stdin.buffer) if arguments.file == "-" else Path(arguments.file).open("rb") as source:
         return _report(arguments, _written(store, name, source, version, arguments.timeout))
 
 

@@ -21,7 +21,6 @@ OPTIONS_HELP = (
 )
 _OPTION_HELP = "a storage option, repeatable; a dot names a nested one: client_kwargs.region_name=eu-west-1"
 
-Run = Callable[[Any], int]
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -90,17 +89,14 @@ def storage_options(arguments: Any) -> dict[str, Any]:
             if overlap and (key, value) != (other, before):
                 raise InvalidInput(f"-o {key}=... contradicts -o {other}=...: give only one of them")
         values[key] = value
-        _set(options, key.split("."), value)
+        *steps, last = key.split(".")
+        inner = options
+        for step in steps:
+            if not isinstance(inner.get(step), dict):
+                inner[step] = {}
+            inner = inner[step]
+        inner[last] = value
     return options
-
-
-def _set(options: dict[str, Any], steps: Sequence[str], value: Any) -> None:
-    """Set `options` along `steps`, creating or replacing what is no dict on the way, and the last step's value."""
-    for step in steps[:-1]:
-        if not isinstance(options.get(step), dict):
-            options[step] = {}
-        options = options[step]
-    options[steps[-1]] = value
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -127,15 +123,15 @@ def _value(key: str, text: str) -> Any:
     return text
 
 
-def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
-    """Set up logging, run one command, print its error to stderr; return the exit code.
+def run(program: str, arguments: Any, code_of: Callable[[Exception], int | None]) -> int:
+    """Set up logging, call `arguments.run`, print its error to stderr; return the exit code.
 
     `--debug` re-raises. A broken pipe closes stderr and returns `DONE`. `code_of` returns a program's own code, or
     None.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
-        return int(command(arguments))
+        return int(arguments.run(arguments))
     except KeyboardInterrupt as stop:
         return _interrupted(program, stop)
     except BrokenPipeError:
@@ -193,24 +189,15 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     return _fish(parser.prog, words) if shell == "fish" else _bash(parser.prog, words, zsh=shell == "zsh")
 
 
-def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]]:
-    """Return the commands and options that may follow each sequence of commands."""
-    words: dict[tuple[str, ...], list[str]] = {}
-    _collect(parser, (), words)
-    return words
-
-
-def _collect(
-    parser: argparse.ArgumentParser, path: tuple[str, ...], words_by_path: dict[tuple[str, ...], list[str]]
-) -> None:
-    """Store the words that may follow `path`, and those of each subcommand, in `words_by_path`."""
-    words: list[str] = []
+def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[str]]:
+    """Return the commands and options that may follow `path`, a sequence of commands, and each longer sequence."""
+    words, words_by_path = list[str](), dict[tuple[str, ...], list[str]]()
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way
         words += [option for option in action.option_strings if option.startswith("--")]
         for name, inner in action.choices.items() if isinstance(action, argparse._SubParsersAction) else ():  # noqa: SLF001
             words.append(name)
-            _collect(inner, (*path, name), words_by_path)
-    words_by_path[path] = sorted(words)
+            words_by_path |= words_of(inner, (*path, name))
+    return {path: sorted(words), **words_by_path}
 
 
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:

@@ -31,7 +31,12 @@ class AsyncExclusive:
     """
 
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
-        _check(backend, part_size)
+        rules, part_size = backend.part_rules, check_whole(part_size, "part_size", least=1)
+        if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
+            raise InvalidInput(
+                f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "
+                f"in multiples of {rules.multiple_bytes}"
+            )
         self.path = write.path
         self.outcome: Outcome | None = None
         self.closed = False
@@ -138,18 +143,14 @@ class AsyncExclusive:
         self._buffer.clear()
         try:
             if self._upload is None and not self._denied:
-                await self._begin()
+                begun = await self._sender.repeat(self.path, partial(self._backend.begin, self._write), self._timeout)
+                self._denied = isinstance(begun, ConditionFailed)  # further data is dropped
+                self._upload = begun if isinstance(begun, Upload) else None
             if self._upload is not None:
                 self._upload = await self._add(self._upload, part)
         except BaseException:
             await self.abort()  # a part is missing
             raise
-
-    async def _begin(self) -> None:
-        """Open the upload, with retries; if the path is taken, set `_denied`, so that further data is dropped."""
-        begun = await self._sender.repeat(self.path, partial(self._backend.begin, self._write), self._timeout)
-        self._denied = isinstance(begun, ConditionFailed)  # further data is dropped
-        self._upload = begun if isinstance(begun, Upload) else None
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
         """Send one part, with retries; return the upload with it.
@@ -274,13 +275,3 @@ def sync_opener(
 
     call.__doc__ = without_await(method.__doc__)
     return call
-
-
-def _check(backend: Backend, part_size: int) -> None:
-    """Raise InvalidInput unless the store takes parts of `part_size` bytes."""
-    rules, part_size = backend.part_rules, check_whole(part_size, "part_size", least=1)
-    if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
-        raise InvalidInput(
-            f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "
-            f"in multiples of {rules.multiple_bytes}"
-        )

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fsspec_cas.answer import (
     Adapt,
@@ -86,7 +86,8 @@ class RetryBudget:
         pause = delay_s(failures, self._world.random(), retry_after_s)
         if self._left_s() - pause < least_try_s(self._slowest_s):
             return 0.0
-        self._warn_if_late(pause, why)
+        if not self._warned and self._world.monotonic_s() + pause - self._begun_s >= WARN_AFTER_S:
+            self._warn(f"{why or 'no answer'}; retrying")
         await self._drive.sleep(pause)
         left_s = self._left_s()
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
@@ -105,11 +106,6 @@ class RetryBudget:
                 alarm.cancel()
         self._slowest_s = max(self._slowest_s, self._world.monotonic_s() - begun_s)
         return answer
-
-    def _warn_if_late(self, pause: float, why: str) -> None:
-        """Log the budget's warning, once, if `pause` more seconds reach `WARN_AFTER_S`; does not sleep."""
-        if not self._warned and self._world.monotonic_s() + pause - self._begun_s >= WARN_AFTER_S:
-            self._warn(f"{why or 'no answer'}; retrying")
 
     def _alarm(self) -> asyncio.TimerHandle | None:
         """Schedule the warning on the running loop; return its handle.
@@ -184,14 +180,14 @@ class Sender:
 
         Raises Unavailable at `timeout`, or after five answers of a server that never proved to be a store.
         """
-        tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
-        strangers = 0
+        tries = RetryBudget(self._world, self._drive, path, check_seconds(timeout))
+        failures, strangers, why, floor = 0, 0, "the timeout had passed", None
         while left_s := await tries.pause(failures, floor, why):
             answer = self._logged("request", path, await tries.spend(ask(timeout_s=left_s), small=small))
             if not isinstance(answer, (NotApplied, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
-            strangers += _is_strange(answer)
+            strangers += isinstance(answer, NoAnswer) and answer.stranger
             if strangers >= _STRANGERS:
                 raise Unavailable(
                     f"the server that answers for {path!r} is not an object store: {why}; check the endpoint", path=path
@@ -248,8 +244,8 @@ class Sender:
 
         Store errors in doubt become Unknown, others raise; an interrupt's cause is OutcomeUnknown.
         """
-        tries, strangers = self._tries(progress.write.path, timeout), 0
-        small = small and len(data or b"") <= _SMALL_BYTES
+        tries = RetryBudget(self._world, self._drive, progress.write.path, check_seconds(timeout))
+        strangers, small = 0, small and len(data or b"") <= _SMALL_BYTES
         try:
             while True:
                 match step:
@@ -258,15 +254,17 @@ class Sender:
                     case Inconclusive(why):
                         return Unknown(progress.write, why, data, progress.resent)
                     case Contradicts(why):
-                        _blame_the_store(progress.write, why)
+                        problem = f"{progress.write.path!r} cannot be written conditionally: {why}"
+                        raise NotSupported(f"{problem}; run `fsspec-cas probe`")  # noqa: TRY301 - a delete may be in doubt
                     case Send() | ReadHead() | Adapt():
                         floor = None if isinstance(step, Adapt) else step.retry_after_s
                         left_s = await tries.pause(step.after_failures, floor, progress.why)
                 if left_s <= 0 or strangers >= _STRANGERS:
                     return _out_of_time(progress, data)
                 answer = await tries.spend(self._send_step(progress, step, send, left_s), small=small)
-                strangers += _is_strange(answer)
-                progress, step = _after(progress, step, answer)
+                strangers += isinstance(answer, NoAnswer) and answer.stranger
+                after = on_head_answer if isinstance(step, ReadHead) else on_write_answer
+                progress, step = after(progress, answer)  # type: ignore[arg-type]
         except (StoreError, NotSupported) as error:
             checking = progress.refused and isinstance(step, ReadHead)
             if progress.unsure or checking:  # an unreadable store does not mean "lost"
@@ -297,32 +295,11 @@ class Sender:
     def _logged(self, kind: str, path: str, answer: T) -> T:
         """Log the answer at DEBUG, call `on_throttled` if it is a throttle, and return it."""
         if _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s of %s: %s", kind, path, _short(answer))
+            detail = getattr(answer, "why", None) or getattr(answer, "version", None) or ""  # never an object's bytes
+            _LOG.debug("%s of %s: %s", kind, path, f"{type(answer).__name__} {detail}".rstrip())
         if self._on_throttled is not None and throttled(answer):
             self._on_throttled()
         return answer
-
-    def _tries(self, path: str, timeout: float) -> RetryBudget:
-        return RetryBudget(self._world, self._drive, path, check_seconds(timeout))
-
-
-def _after(progress: WriteProgress, step: Next, answer: FinishAnswer | ReadAnswer) -> tuple[WriteProgress, Next]:
-    looked = isinstance(step, ReadHead)
-    return on_head_answer(progress, answer) if looked else on_write_answer(progress, answer)  # type: ignore[arg-type]
-
-
-def _is_strange(answer: object) -> bool:
-    return isinstance(answer, NoAnswer) and answer.stranger
-
-
-def _short(answer: object) -> str:
-    """Return an answer's kind and reason or version for the log; never an object's bytes."""
-    detail = getattr(answer, "why", None) or getattr(answer, "version", None)
-    return f"{type(answer).__name__} {detail}" if detail else type(answer).__name__
-
-
-def _blame_the_store(write: Write, why: str) -> NoReturn:
-    raise NotSupported(f"{write.path!r} cannot be written conditionally: {why}; run `fsspec-cas probe`")
 
 
 def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:

@@ -12,6 +12,7 @@ with lockprovider.lock("s3://bucket/table") as lease:
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fsspec_cas.bridge.threads import on_thread
@@ -95,17 +96,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
         return version("fsspec-cas")
-    module: Any = None
-    if name == "state":
-        import lockprovider.state as module  # noqa: PLC0415 - imported on first use
-    elif name == "queue":
-        import lockprovider.queue as module  # noqa: PLC0415
-    elif name == "wal":
-        import lockprovider.wal as module  # noqa: PLC0415
-    elif name == "election":
-        import lockprovider.election as module  # noqa: PLC0415
-    if module is not None:
-        return module
+    if name in ("election", "queue", "state", "wal"):
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

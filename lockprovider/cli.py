@@ -13,22 +13,7 @@ from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, add_com
 from lockprovider.commands import demo, lock, running
 from lockprovider.commands.arguments import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
-from lockprovider.recipes.errors import (
-    ClaimLost,
-    CoordinationError,
-    Fenced,
-    LogFull,
-    NoRevision,
-    NotElected,
-    Overloaded,
-    QueueFull,
-    Sealed,
-    SequenceGap,
-    StateConflict,
-    StateLocked,
-    TermLost,
-    Trimmed,
-)
+from lockprovider.recipes import errors
 
 # Modules imported only when their commands run. `add_<name>` sets `run` to a function of the parsed arguments that
 # returns the exit code.
@@ -75,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain("lockprovider", running.form(name))  # argparse rejected the program's words
         return running.FAILED
     parsed.words = command
-    return run("lockprovider", parsed, parsed.run, _code)
+    return run("lockprovider", parsed, _code)
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -117,18 +102,20 @@ def _late(name: str, module: str) -> Any:
         raise SystemExit(BAD_INPUT) from error
 
 
-def _code(error: Exception) -> int | None:
+def _code(error: Exception) -> int | None:  # noqa: PLR0911 - a table
     """Return the exit code of a lock's or recipe's error; else None."""
     match error:
         case PublishUnknown():
             return UNKNOWN
-        case LeaseLost() | NotAcquired() | Fenced() | StateLocked() | StateConflict() | NoRevision():
+        case LeaseLost() | NotAcquired() | errors.Fenced() | errors.StateLocked() | errors.StateConflict():
             return REFUSED
-        case TermLost() | NotElected() | ClaimLost() | SequenceGap() | Sealed() | Trimmed():
+        case errors.NoRevision() | errors.TermLost() | errors.NotElected() | errors.ClaimLost():
             return REFUSED
-        case Overloaded() | QueueFull() | LogFull():
+        case errors.SequenceGap() | errors.Sealed() | errors.Trimmed():
+            return REFUSED
+        case errors.Overloaded() | errors.QueueFull() | errors.LogFull():
             return UNAVAILABLE
-        case LockError() | CoordinationError():
+        case LockError() | errors.CoordinationError():
             return BAD_INPUT
         case _:
             return None

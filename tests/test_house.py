@@ -357,9 +357,10 @@ def test_only_the_package_imports_its_public_table_class() -> None:
     assert users == {"lockprovider.table"}
 
 
-def test_dynamic_imports_of_own_modules_exist_in_two_files_only() -> None:
+def test_dynamic_imports_of_own_modules_exist_in_three_files_only() -> None:
     found = {m for m in MODULES for node in ast.walk(parsed(m)) if _imports_own(node)}
-    assert found <= {"lockprovider.cli", "fsspec_cas.backends"}
+    # `lockprovider` imports its recipes' modules for type checkers too, where the floors see them.
+    assert found <= {"lockprovider", "lockprovider.cli", "fsspec_cas.backends"}
 
 
 def _imports_own(node: ast.AST) -> bool:

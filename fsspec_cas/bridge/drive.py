@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Coroutine
 from functools import lru_cache, partial, wraps
@@ -178,15 +179,9 @@ def refuse_on_fsspecs_loop() -> None:
         problem = "gevent has patched threads, and this call needs a real event loop"
         lean = "use client='obstore' on S3 (with check_store=False for a lock where the store is not Amazon's)"
         raise NotSupported(f"{problem}: patch with monkey.patch_all(thread=False), or {lean}")
-    if _running() is _fsspecs_loop():
-        raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
-
-
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    with contextlib.suppress(RuntimeError):  # no loop runs here
+        if asyncio.get_running_loop() is _fsspecs_loop():
+            raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
 
 
 def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> None:

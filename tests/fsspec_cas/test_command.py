@@ -84,7 +84,7 @@ def test_error_becomes_one_sentence_and_an_exit_code(error, code, capsys):
     def fail(_):
         raise error
 
-    known = run("program", parsed(), fail, lambda error: 42 if isinstance(error, Ours) else None)
+    known = run("program", argparse.Namespace(run=fail), lambda error: 42 if isinstance(error, Ours) else None)
     assert known == code
     said = capsys.readouterr().err
     assert said.startswith("program: ")
@@ -96,4 +96,4 @@ def test_debug_shows_the_traceback():
         raise CasError("x")
 
     with pytest.raises(CasError):
-        run("program", argparse.Namespace(debug=True), fail, lambda _: None)
+        run("program", argparse.Namespace(debug=True, run=fail), lambda _: None)

@@ -20,9 +20,12 @@ Every message names the bad value and the next step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+
+from lockprovider.bounded import Undecodable
 
 
 class TableError(Exception):
@@ -230,3 +233,21 @@ class HistoryGone(TableError):
 
 class Corrupt(TableError):
     """A file of the table cannot be read or parsed; the message names the file, where it is known."""
+
+
+_SHORT = 200  # characters of a decoder's message
+
+
+@contextmanager
+def undamaged(text: str) -> Iterator[None]:
+    """Raise `Corrupt` from any error of the block, except a `TableError`; the block must only decode bytes.
+
+    `text` names the file and its fault.
+    """
+    try:
+        yield
+    except TableError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, Undecodable) else repr(error)
+        raise Corrupt(f"{text} ({why[:_SHORT]}); restore the file, or remove it") from error

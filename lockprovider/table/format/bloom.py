@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.damage import undamaged
+from lockprovider.table.errors import Corrupt, undamaged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lockprovider.bounded import LARGEST_OBJECT, inflate
-from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.errors import UnsupportedTable, undamaged
 from lockprovider.table.format.bloom import TYPE_CODE
-from lockprovider.table.format.damage import undamaged
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.format.damage import undamaged
+from lockprovider.table.errors import InvalidRecords, undamaged
 
 META = ".hoodie"
 TIMELINE = ".hoodie/timeline"

@@ -25,8 +25,7 @@ import fastavro
 import pyarrow as pa
 from pyarrow import types
 
-from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
-from lockprovider.table.format.damage import undamaged
+from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable, undamaged
 from lockprovider.table.format.metadata import avro_schema, checked_schema
 from lockprovider.table.format.schema import from_avro
 

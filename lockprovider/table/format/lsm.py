@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockprovider.bounded import LARGEST_OBJECT, parse_json
-from lockprovider.table.format.damage import undamaged
+from lockprovider.table.errors import undamaged
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.metadata import schema_text
 

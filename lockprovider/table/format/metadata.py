@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import fastavro
 
 from lockprovider.bounded import DEEPEST_SCHEMA, LARGEST_OBJECT, inflate, parse_json, plausible
-from lockprovider.table.format.damage import undamaged
+from lockprovider.table.errors import undamaged
 from lockprovider.table.format.layout import FileGroup, join, names_by_partition, parse_log_file
 
 SCHEMA_KEY = "schema"

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.errors import InvalidRecords, undamaged
 from lockprovider.table.format.bloom import encode_filter
-from lockprovider.table.format.damage import undamaged
 from lockprovider.table.format.hfile import HFile, encode_hfile
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join

@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from lockprovider.bounded import DEEPEST_SCHEMA, LARGEST_OBJECT, parse_object
-from lockprovider.table.errors import UnsupportedSchema
-from lockprovider.table.format.damage import undamaged
+from lockprovider.table.errors import UnsupportedSchema, undamaged
 from lockprovider.table.format.instant import after
 
 META_COLUMNS = (

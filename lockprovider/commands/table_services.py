@@ -15,7 +15,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, show_table, storage_options
 from lockprovider.commands.arguments import Commands, add_command, confirmed, flag, hours, option, positive, to_json
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
-from lockprovider.table.format.writer_settings import MODE_KEY
+from lockprovider.table.format.compatibility import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table

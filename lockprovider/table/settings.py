@@ -14,6 +14,7 @@ from typing import TypeVar
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import check_whole
 from lockprovider import InvalidSettings, LockSettings
+from lockprovider.table.format.compatibility import FAILED_KEYS, METADATA_KEY, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.format.properties import (
     BUCKET,
     BUCKET_ENGINE,
@@ -24,7 +25,6 @@ from lockprovider.table.format.properties import (
     TableConfig,
     list_at,
 )
-from lockprovider.table.format.writer_settings import FAILED_KEYS, METADATA_KEY, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.conflict import (
     Resolution,

@@ -12,6 +12,7 @@ from lockprovider.table.convert.rows import as_stream
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
+from lockprovider.table.format.compatibility import ORDERED, VISIBILITIES, with_visibility
 from lockprovider.table.format.log_block import wrapper_of
 from lockprovider.table.format.properties import (
     BUCKET,
@@ -21,7 +22,6 @@ from lockprovider.table.format.properties import (
     TABLE_TYPES,
     TableConfig,
 )
-from lockprovider.table.format.writer_settings import ORDERED, VISIBILITIES, with_visibility
 from lockprovider.table.settings import IndexSettings
 
 

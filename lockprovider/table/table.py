@@ -20,9 +20,9 @@ from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.scan import Scan, short_for
 from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.format.compatibility import SettingChange
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint
-from lockprovider.table.format.writer_settings import SettingChange
 from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import Changes, CommitHistory, PointInTime, changes_since
 from lockprovider.table.read.scan import Where

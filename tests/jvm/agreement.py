@@ -14,7 +14,7 @@ from jvm.shared_table import Triple
 from jvm.test_spark_without_settings import PLAIN
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import Table
-from lockprovider.table.format.writer_settings import METADATA_KEY
+from lockprovider.table.format.compatibility import METADATA_KEY
 
 if TYPE_CHECKING:
     from jvm.spark import HudiSpark

@@ -11,7 +11,7 @@ import pytest
 from jvm.shared_table import OPTIONS, SETTINGS
 from jvm.test_spark_without_settings import say
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.format.writer_settings import METADATA_KEY
+from lockprovider.table.format.compatibility import METADATA_KEY
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS

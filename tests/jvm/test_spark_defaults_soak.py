@@ -27,7 +27,7 @@ from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_without_settings import MADE, PLAIN
 from lockprovider.table import Table
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.writer_settings import FAILED_KEYS, LOCK_KEY, MODE_KEY, SHARED
+from lockprovider.table.format.compatibility import FAILED_KEYS, LOCK_KEY, MODE_KEY, SHARED
 from lockprovider.table.state.metadata_table import compacted_at, own_timeline
 
 if TYPE_CHECKING:

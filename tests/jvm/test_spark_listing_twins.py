@@ -13,9 +13,9 @@ from jvm.shared_table import SETTINGS
 from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_without_settings import MADE
 from lockprovider.table import Table
-from lockprovider.table.format import shapes
+from lockprovider.table.format import compatibility
+from lockprovider.table.format.compatibility import ZONE_KEY
 from lockprovider.table.format.metadata_table import written_files
-from lockprovider.table.format.writer_settings import ZONE_KEY
 from lockprovider.table.transaction import commit
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_d2_stale_statistics_lose_rows_to_filters(
     if shares:
         table.share()
     else:
-        monkeypatch.setattr(shapes, "listing_fault", lambda *_, **__: ("", ""))
+        monkeypatch.setattr(compatibility, "listing_fault", lambda *_, **__: ("", ""))
     append(table, (3, "a", "zz"), (4, "b", "zz"))
     assert asked(hudi, table, "true") == {1, 2, 3, 4}
     assert asked(hudi, table, "name = 'zz'") == ({3, 4} if shares else set())

@@ -18,7 +18,7 @@ from lockprovider.table import Aborted, Mode, Table, TableSpec
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import fixed_file_id
-from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, STATISTICS_KEY
+from lockprovider.table.format.compatibility import METADATA_KEY, MODE_KEY, STATISTICS_KEY
 from lockprovider.table.services import anchors, plans
 from lockprovider.table.transaction.transaction import Transaction
 

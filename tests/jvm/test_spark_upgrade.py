@@ -20,9 +20,9 @@ from lockprovider.table import Aborted, Scan, Table
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import PropertiesChanged
+from lockprovider.table.format.compatibility import FAILED_KEYS, LOCK_KEY, METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
 from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES
 from lockprovider.table.format.properties import parse_properties
-from lockprovider.table.format.writer_settings import FAILED_KEYS, LOCK_KEY, METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
 from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:

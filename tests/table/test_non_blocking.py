@@ -37,6 +37,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
 from lockprovider.table.files import group_writer
 from lockprovider.table.format.bucket import fixed_file_id
+from lockprovider.table.format.compatibility import MODE_KEY
 from lockprovider.table.format.properties import pairs
 from lockprovider.table.format.service_metadata import (
     ClusteringGroup,
@@ -44,7 +45,6 @@ from lockprovider.table.format.service_metadata import (
     PlannedSlice,
     encode_clustering_plan,
 )
-from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.services import anchors
 from lockprovider.table.timeline import conflict, retention
 from lockprovider.table.timeline.conflict import non_blocking

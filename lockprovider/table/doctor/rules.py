@@ -14,6 +14,17 @@ from typing import TYPE_CHECKING, Final, Literal
 from lockprovider.table.doctor.facts import Facts, TableFinding, first_names, gather
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.format.bucket import bucket_of
+from lockprovider.table.format.compatibility import (
+    VISIBILITIES,
+    VISIBILITY_KEY,
+    ZONE_KEY,
+    is_unordered,
+    keeps_file_listing,
+    next_step_for,
+    reasons,
+    share_changes,
+    visibility,
+)
 from lockprovider.table.format.instant import Action, InstantState, to_ms
 from lockprovider.table.format.layout import (
     BUCKET_RULES,
@@ -26,16 +37,6 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import BUCKET, INDEX, READABLE_VERSIONS, TableConfig
-from lockprovider.table.format.shapes import next_step_for, reasons
-from lockprovider.table.format.writer_settings import (
-    VISIBILITIES,
-    VISIBILITY_KEY,
-    ZONE_KEY,
-    is_unordered,
-    keeps_file_listing,
-    unshared,
-    visibility,
-)
 from lockprovider.table.state.clock import clock_difference
 from lockprovider.table.timeline.timeline import ZONE_MS, drifts_ms
 
@@ -209,7 +210,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 def _settings(config: TableConfig) -> _Found:
     """Yield findings about the settings for JVM writers in Spark, except the zone, which `time_zones` checks."""
-    differing = unshared(config, keeps_listing=keeps_file_listing(config))
+    differing = share_changes(config, keeps_listing=keeps_file_listing(config))
     changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
     mend = "run `lockprovider table share URL`"

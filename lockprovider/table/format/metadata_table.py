@@ -187,7 +187,6 @@ OWN_TIMELINE = f"{METADATA_TABLE}/{TIMELINE}/"
 _GROUP = "files-0000-0"  # the only file group
 _WRITER = "0-0-0"
 _OPERATION = "UPSERT_PREPPED"
-STATISTICS = "column_stats", "partition_stats"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,17 @@ from lockprovider.table.errors import Aborted, Corrupt, UnsupportedTable
 from lockprovider.table.files.base_file import bucket_groups, misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.bucket import BucketIndex
+from lockprovider.table.format.compatibility import (
+    STATISTICS,
+    SettingChange,
+    check_writable,
+    share_changes,
+    shared,
+    with_visibility,
+    without_shared,
+)
 from lockprovider.table.format.layout import BUCKET_RULES, METADATA_TABLE, TIMELINE
-from lockprovider.table.format.metadata_table import STATISTICS
 from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, PARTITIONS_KEY, TableConfig
-from lockprovider.table.format.shapes import check_writable
-from lockprovider.table.format.writer_settings import SettingChange, alone, shared, unshared, with_visibility
 from lockprovider.table.services import plans
 from lockprovider.table.spec import named_columns
 from lockprovider.table.state.context import keeps_listing
@@ -64,12 +70,12 @@ def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChang
         done = _removed_settings(table.config())
         if done:
             plans.check_no_write(table)
-            plans.change_properties(table, lease, alone)
+            plans.change_properties(table, lease, without_shared)
     return done
 
 
 def _removed_settings(config: TableConfig) -> tuple[SettingChange, ...]:
-    remaining = alone(config).raw
+    remaining = without_shared(config).raw
     return tuple(SettingChange(key, value, "") for key, value in sorted(config.raw.items()) if key not in remaining)
 
 
@@ -93,7 +99,7 @@ def _setting_changes(table: TableContext, config: TableConfig, *, all_in_utc: bo
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC" and not all_in_utc:
         _check_zone(table, config)
-    return unshared(config, keeps_listing=keeps)
+    return share_changes(config, keeps_listing=keeps)
 
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:

@@ -15,11 +15,10 @@ from fsspec_cas import CasError, Entry, Machine, Store, World, check_url
 from lockprovider import AuditLog, InvalidSettings, Lease, Lock, LockRecord
 from lockprovider.table.errors import TableError
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format.compatibility import check_readable, check_writable, keeps_file_listing, reasons
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.format.shapes import check_readable, check_writable, reasons
-from lockprovider.table.format.writer_settings import keeps_file_listing
 from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.clock import TimelineClock

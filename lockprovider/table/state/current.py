@@ -18,6 +18,7 @@ from fsspec_cas import Content, Entry, ObjectNotFound
 from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.compatibility import check_readable, is_unordered
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
@@ -32,8 +33,6 @@ from lockprovider.table.format.schema import (
     parse_version,
     schema_file,
 )
-from lockprovider.table.format.shapes import check_readable
-from lockprovider.table.format.writer_settings import is_unordered
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import completions, reach
 from lockprovider.table.state.knowledge import CachedProperties, TableKnowledge, TableView

@@ -15,11 +15,11 @@ from itertools import count
 
 from lockprovider import InvalidSettings
 from lockprovider.table.format.bucket import bucket_of, fixed_file_id, prefix
+from lockprovider.table.format.compatibility import MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import EVENT_TIME, TableConfig
-from lockprovider.table.format.writer_settings import MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 

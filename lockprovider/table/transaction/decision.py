@@ -29,6 +29,7 @@ from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import ARCHIVED, Aborted, Corrupt, InvalidRecords, WriteConflict
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.compatibility import is_unordered
 from lockprovider.table.format.instant import Action, Instant, InstantState, parse_instant, to_ms
 from lockprovider.table.format.layout import (
     TIMELINE,
@@ -42,7 +43,6 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, batches_by_stream, decode_commit
 from lockprovider.table.format.service_metadata import decode_clustering_plan
-from lockprovider.table.format.writer_settings import is_unordered
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs

@@ -16,9 +16,9 @@ from fsspec_cas.arguments import check_whole
 from fsspec_cas.sender import delay_s
 from lockprovider import AuditLog
 from lockprovider.table.errors import InvalidRecords, PropertiesChanged, TableExists
+from lockprovider.table.format.compatibility import as_non_blocking, shared
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.properties import TableConfig, encode_properties
-from lockprovider.table.format.writer_settings import as_non_blocking, shared
 from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext

@@ -9,13 +9,13 @@ import pytest
 from lockprovider.table import Corrupt, UnsupportedTable
 from lockprovider.table.files.base_file import bucket_groups, look_like_buckets
 from lockprovider.table.format.bucket import BucketIndex, file_id
+from lockprovider.table.format.compatibility import check_readable, check_writable
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.properties import (
     TableConfig,
     encode_properties,
     parse_properties,
 )
-from lockprovider.table.format.shapes import check_readable, check_writable
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     by_bucket,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from table.jvm_written import TABLES, contents
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.format.compatibility import check_readable, check_writable
 from lockprovider.table.format.properties import (
     TableConfig,
     checksum,
@@ -20,7 +21,6 @@ from lockprovider.table.format.properties import (
     pairs,
     parse_properties,
 )
-from lockprovider.table.format.shapes import check_readable, check_writable
 
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)

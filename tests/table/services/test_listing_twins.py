@@ -28,7 +28,7 @@ from table.test_crash_at_every_step import let_time_pass
 
 from lockprovider.table import Aborted, Table, TableSpec, UnsupportedTable
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format import hfile, metadata_table, shapes
+from lockprovider.table.format import compatibility, hfile, metadata_table
 from lockprovider.table.format.hfile import decode_hfile
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
 from lockprovider.table.format.metadata_table import FilesRecord, ListedFile, metadata_schema
@@ -88,7 +88,7 @@ def test_d2_stale_statistics_lose_rows_to_filters(tmp_path: Path, monkeypatch: p
     with pytest.raises(UnsupportedTable, match="drops column_stats and partition_stats"):
         open_(ours).upsert(rows((1, "a", "zz", 5)))
     open_(ours).share()
-    monkeypatch.setattr(shapes, "listing_fault", lambda *_, **__: ("", ""))
+    monkeypatch.setattr(compatibility, "listing_fault", lambda *_, **__: ("", ""))
     expected: set[Row] = {(1, "a", "zz", 5), (3, "b", None, 2)}
     for folder in (ours, twin):
         open_(folder).upsert(rows((1, "a", "zz", 5)))

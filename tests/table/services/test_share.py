@@ -13,8 +13,8 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 from lockprovider.table import Aborted, Table, UnsupportedTable
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.compatibility import METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
 from lockprovider.table.format.properties import pairs
-from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
 from lockprovider.table.transaction.transaction import Transaction
 
 MEANT = {

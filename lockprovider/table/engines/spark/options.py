@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from fsspec_cas import InvalidInput
 from lockprovider import hudi_keys
+from lockprovider.table.format.compatibility import MODE_KEY
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext

@@ -14,7 +14,7 @@ from lockprovider.table import InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.data_source import register
 from lockprovider.table.engines.spark.stream import upserts
-from lockprovider.table.format.writer_settings import MODE_KEY
+from lockprovider.table.format.compatibility import MODE_KEY
 
 KINDS = "id long, part string, value string, ts long"
 

@@ -10,9 +10,9 @@ import pytest
 
 from lockprovider import table as table_package
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format import shapes
+from lockprovider.table.format import compatibility
+from lockprovider.table.format.compatibility import VISIBILITY_KEY, shared, without_metadata_table
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
-from lockprovider.table.format.writer_settings import VISIBILITY_KEY, shared, without_metadata_table
 
 STATS = ("column_stats", "files", "partition_stats")
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
@@ -26,11 +26,11 @@ def with_property(text: str) -> TableConfig:
 
 @pytest.mark.parametrize("release", RELEASED)
 def test_every_property_of_released_hudi_is_on_the_list(release: str) -> None:
-    assert [key for key in RELEASED[release] if shapes.property_of(key) is None] == []
+    assert [key for key in RELEASED[release] if compatibility.property_of(key) is None] == []
 
 
 def test_every_property_on_the_list_is_one_of_hudi_or_a_family() -> None:
-    named = {one.key for one in shapes.KNOWN_PROPERTIES if not one.key.endswith(".")}
+    named = {one.key for one in compatibility.KNOWN_PROPERTIES if not one.key.endswith(".")}
     own = {key for key in named if key.startswith("fsspec_cas.")}
     index = {key for key in named if "index." in key and not key.startswith(("hoodie.table", "hoodie.bootstrap"))}
     assert named - own - index - {"hoodie.schema.on.read.enable"} <= {key for keys in RELEASED.values() for key in keys}
@@ -50,7 +50,7 @@ def test_every_property_on_the_list_is_one_of_hudi_or_a_family() -> None:
     ],
 )
 def test_table_whose_rows_could_be_wrong_is_refused_by_name_and_value(text: str) -> None:
-    for check in (shapes.check_readable, shapes.check_writable):
+    for check in (compatibility.check_readable, compatibility.check_writable):
         with pytest.raises(UnsupportedTable) as refused:
             check(with_property(text))
         assert text in str(refused.value)
@@ -73,9 +73,9 @@ def test_table_whose_rows_could_be_wrong_is_refused_by_name_and_value(text: str)
 )
 def test_table_that_a_write_would_damage_is_read_and_refused_by_name(text: str) -> None:
     config = with_property(text)
-    shapes.check_readable(config)
+    compatibility.check_readable(config)
     with pytest.raises(UnsupportedTable) as refused:
-        shapes.check_writable(config)
+        compatibility.check_writable(config)
     assert text in str(refused.value)
 
 
@@ -92,12 +92,12 @@ def test_table_that_a_write_would_damage_is_read_and_refused_by_name(text: str) 
     ],
 )
 def test_property_that_changes_no_row_is_accepted(text: str) -> None:
-    shapes.check_writable(with_property(text))
+    compatibility.check_writable(with_property(text))
 
 
 def test_settings_for_all_writers_are_judged_together() -> None:
     text = "hoodie.write.lock.storage.validity.timeout.secs=60\nhoodie.write.lock.storage.renew.interval.secs=5"
-    shapes.check_writable(with_property(text))
+    compatibility.check_writable(with_property(text))
 
 
 def test_refusal_names_all_reasons_and_advises_only_working_steps() -> None:
@@ -106,7 +106,7 @@ def test_refusal_names_all_reasons_and_advises_only_working_steps() -> None:
         GOOD, metadata_partitions=("files", "record_index"), keygenerator="TIMESTAMP", ordering_fields=("a", "b")
     )
     with pytest.raises(UnsupportedTable) as refused:
-        shapes.check_writable(config)
+        compatibility.check_writable(config)
     said = str(refused.value)
     assert "for 3 reasons" in said
     assert all(word in said for word in ("record_index", "TIMESTAMP", "several fields"))
@@ -137,7 +137,7 @@ def test_refusal_names_all_reasons_and_advises_only_working_steps() -> None:
 )
 def test_refusal_names_the_way_to_a_writable_table_if_any(config: TableConfig, ways: list[str]) -> None:
     with pytest.raises(UnsupportedTable) as refused:
-        shapes.check_writable(config)
+        compatibility.check_writable(config)
     said = str(refused.value)
     assert [way for way in ways if way not in said] == []
     assert said.count("makes it UTC") <= 1
@@ -164,25 +164,25 @@ def test_metadata_table_that_is_not_kept_is_named_with_the_next_step(
     named: tuple[str, ...], inflight: tuple[str, ...], keeps: bool, said: str
 ) -> None:
     config = replace(GOOD, metadata_partitions=named, metadata_inflight=inflight)
-    found = "; ".join(one.text for one in shapes.reasons(config, keeps_listing=keeps))
+    found = "; ".join(one.text for one in compatibility.reasons(config, keeps_listing=keeps))
     assert bool(found) == bool(said)
     if said:
         assert ",".join((*named, *inflight)) in found
         with pytest.raises(UnsupportedTable, match=said):
-            shapes.check_writable(config, keeps_listing=keeps)
+            compatibility.check_writable(config, keeps_listing=keeps)
 
 
 def test_advised_steps_lead_to_writable_tables() -> None:
     config = replace(GOOD, metadata_partitions=("files", "column_stats"), timezone="LOCAL")
-    shapes.check_writable(shared(config, keeps_listing=True), keeps_listing=True)
-    shapes.check_writable(shared(without_metadata_table(config)))
+    compatibility.check_writable(shared(config, keeps_listing=True), keeps_listing=True)
+    compatibility.check_writable(shared(without_metadata_table(config)))
 
 
 def as_markdown() -> str:
     """The list as the table of the specification."""
     lines = ["| property | what it means here | else refused |", "|---|---|---|"]
     alike: dict[str, list[str]] = {}
-    for one in shapes.KNOWN_PROPERTIES:
+    for one in compatibility.KNOWN_PROPERTIES:
         key, refused = f"`{one.key}{'*' if one.key.endswith('.') else ''}`", ""
         if one.key.endswith(".") and one.meaning.startswith("setting"):
             alike.setdefault(one.meaning, []).append(key)

@@ -19,10 +19,10 @@ from lockprovider import LockError
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.errors import Corrupt, HistoryGone, TableError
 from lockprovider.table.files import base_file
+from lockprovider.table.files.encoding import all_fresh, write_base_file
 from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import events_of
-from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.hfile import decode_hfile, encode_hfile
 from lockprovider.table.format.layout import BaseFile, MarkerKind, marker_name, markers_file, markers_in

@@ -12,7 +12,7 @@ from table.mor_tables import COLUMNS, KINDS, Row, a_table, by_hudi_rs, content, 
 from jvm.spark import SHARED, HudiError
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow, changes
-from lockprovider.table.files import group_writer, write_log
+from lockprovider.table.files import encoding, group_writer
 from lockprovider.table.format import layout
 from lockprovider.table.format.instant import Action
 
@@ -38,7 +38,7 @@ def changed(table: Table) -> Table:
     table.upsert(rows((1, "b", "second", 20), (2, "a", "late", 5), (3, "b", "tie", 10), (9, "c", "new", 10)))
     table.delete(keys((4, "a"), (5, "b"), (77, "a")))
     table.upsert(rows((4, "a", "low", 7), (5, "b", "again", 30)))
-    many = write_log.PARQUET_ROWS + 8
+    many = encoding.PARQUET_ROWS + 8
     table.upsert(rows(*((n, "c", "many", 11) for n in range(9, many))))
     table.upsert(rows(*((n, "c", "more", 12) for n in range(10, many))))
     table.delete(keys(*((n, "c") for n in range(20, many))))
@@ -94,7 +94,7 @@ def test_m5_mutant_with_deletes_of_another_type_fails_jvm_readers(
     table.upsert(given)
     table.delete(given.slice(1).select(["id"]))
     assert hudi.read(table.url, ["id"]) == [(1,)]
-    monkeypatch.setattr(write_log, "wrapper_of", lambda kind: "LongWrapper")
+    monkeypatch.setattr(encoding, "wrapper_of", lambda kind: "LongWrapper")
     table.delete(given.slice(0, 1).select(["id"]))
     with pytest.raises(HudiError, match="ClassCastException"):
         hudi.read(table.url, ["id"])
@@ -105,7 +105,7 @@ def test_m6_mutant_with_row_without_ordering_value_fails_jvm_readers(
 ) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 10)))
-    for module in (changes, group_writer, write_log):
+    for module in (changes, group_writer, encoding):
         monkeypatch.setattr(module, "refuse_unordered", lambda *_: None)
     table.upsert(rows((1, "a", "y", 0)).set_column(3, "ts", pa.nulls(1, pa.int64())))
     assert content(table) == by_hudi_rs(table) == [(1, "a", "x", 10)]

@@ -12,7 +12,7 @@ from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows
 
 from jvm.spark import SHARED, HudiError, HudiSpark
 from lockprovider.table import InvalidRecords, Table, TableSpec
-from lockprovider.table.files import write_base_file
+from lockprovider.table.files import encoding
 from lockprovider.table.files.base_file import SPARK_KEY
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def test_jvm_reads_ancient_dates_as_written_also_after_an_upsert(hudi: HudiSpark
 def test_jvm_refuses_ancient_dates_without_the_mark_in_the_footer(
     hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_mark = write_base_file._footer
+    with_mark = encoding._footer
     monkeypatch.setattr(
-        write_base_file,
+        encoding,
         "_footer",
         lambda *told: {key: text for key, text in with_mark(*told).items() if key != SPARK_KEY},
     )

@@ -34,7 +34,7 @@ from lockprovider.table import (
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines import changes
 from lockprovider.table.engines.writer import plan_write, start_here
-from lockprovider.table.files import group_writer, write_log
+from lockprovider.table.files import encoding, group_writer
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import parse_log_file
 from lockprovider.table.format.log_block import BlockKind, decode_blocks, decode_deletes
@@ -100,7 +100,7 @@ def test_log_file_is_one_put_after_its_marker(tmp_path: Path) -> None:
 
 def test_many_rows_are_a_parquet_block_and_few_an_avro_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = a_table(tmp_path / "t", "by event")
-    many = [(i, "a", "x", 1) for i in range(write_log.PARQUET_ROWS)]
+    many = [(i, "a", "x", 1) for i in range(encoding.PARQUET_ROWS)]
     table.upsert(rows(*many))
     table.upsert(rows(*((i, "a", "y", 2) for i, *_ in many)))
     table.upsert(rows((0, "a", "z", 3)))
@@ -113,7 +113,7 @@ def test_many_rows_are_a_parquet_block_and_few_an_avro_one(tmp_path: Path, monke
         "id",
     }, "no dictionary where no value comes twice"
     assert not any(one.is_stats_set for one in each), "a block is read as a whole"
-    monkeypatch.setattr(write_log, "_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(encoding, "_BLOCK_BYTES", 10_000)
     table.upsert(rows(*((i, "a", "w", 4) for i, *_ in many)))
     assert len(blocks(table)) > 4, "a block may not be larger than others can read"
     assert content(table) == by_hudi_rs(table) == [(i, "a", "w", 4) for i, *_ in many]
@@ -158,8 +158,8 @@ def test_m4_delete_has_the_value_of_its_row_and_beats_a_lower_row(kind: str, tmp
 
 
 def test_m4_mutant_delete_without_value_restores_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = write_log.encode_deletes
-    monkeypatch.setattr(write_log, "encode_deletes", lambda keys, partition, *_: encode(keys, partition, None))
+    encode = encoding.encode_deletes
+    monkeypatch.setattr(encoding, "encode_deletes", lambda keys, partition, *_: encode(keys, partition, None))
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 10)))
     table.delete(keys((1, "a")))
@@ -269,21 +269,21 @@ def test_rows_that_the_jvm_reads_as_deletes_are_refused(tmp_path: Path, kind: di
 def test_m5_mutant_that_mixes_deletes_in_one_block_fails_hudi_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (changes, group_writer, write_log):  # as a row of a JVM writer's without a value
+    for module in (changes, group_writer, encoding):  # as a row of a JVM writer's without a value
         monkeypatch.setattr(module, "refuse_unordered", lambda *_: None)
     without = rows((2, "a", "x", 1)).set_column(3, "ts", pa.nulls(1, pa.int64()))
     for folder in ("ours", "twin"):
         table = a_table(tmp_path / folder, "by event")
         table.upsert(pa.concat_tables([rows((1, "a", "x", 10), (3, "a", "x", 10)), without]))
         if folder == "twin":
-            monkeypatch.setattr(write_log, "_deletes", lambda *given: [mixed(blocks) for blocks in [_deletes(*given)]])
+            monkeypatch.setattr(encoding, "_deletes", lambda *given: [mixed(blocks) for blocks in [_deletes(*given)]])
         table.delete(keys((1, "a"), (2, "a")))
     assert by_hudi_rs(Table.open(str(tmp_path / "ours"))) == [(3, "a", "x", 10)]
     with pytest.raises(Exception, match="rdering"):  # hudi-rs does not export its type
         by_hudi_rs(table)
 
 
-_deletes = write_log._deletes
+_deletes = encoding._deletes
 
 
 def mixed(contents: Iterable[bytes]) -> bytes:

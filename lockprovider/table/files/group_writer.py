@@ -20,13 +20,12 @@ from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
+from lockprovider.table.files.encoding import WrittenFile, all_fresh, encode_log, refuse_unordered, write_base_file
 from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.merge_log import IS_DELETED, MergeRule, has_deletes
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import rows_of_keys
-from lockprovider.table.files.write_base_file import WrittenFile, all_fresh, write_base_file
-from lockprovider.table.files.write_log import encode_log, refuse_unordered
 from lockprovider.table.format import bloom
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import (

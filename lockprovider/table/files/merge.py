@@ -19,8 +19,8 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
+from lockprovider.table.files.encoding import BATCH_BYTES, BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.files.merge_log import comparable, mask_of, order_of
-from lockprovider.table.files.write_base_file import BATCH_BYTES, BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.format import schema
 from lockprovider.table.format.layout import BaseFile
 

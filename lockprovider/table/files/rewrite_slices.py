@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from lockprovider.table.files.base_file import array_of
+from lockprovider.table.files.encoding import BATCH_ROWS
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.merge_log import MergeRule, order_of
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
-from lockprovider.table.files.write_base_file import BATCH_ROWS
 from lockprovider.table.format.layout import BaseFile, MarkerKind
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY, with_meta

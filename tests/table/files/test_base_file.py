@@ -20,9 +20,9 @@ from table.key_texts import path_for, record_key
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema, UnsupportedTable
-from lockprovider.table.files import base_file, write_base_file
+from lockprovider.table.files import base_file, encoding
 from lockprovider.table.files import merge as merging
-from lockprovider.table.files.write_base_file import java_order
+from lockprovider.table.files.encoding import java_order
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.layout import BaseFile, PartitionStyle
 from lockprovider.table.format.properties import parse_properties
@@ -34,10 +34,8 @@ keys_of = st.sampled_from(["a", "b", "c", "d", "\ue000", "\U00010000"])  # the l
 
 
 def write(rows: pa.Table, start: int = 0) -> bytes:
-    parts, keys = write_base_file.all_fresh(rows, BASE, start), base_file.record_keys(rows, ["id"])
-    return write_base_file.write_base_file(
-        parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t"
-    ).data
+    parts, keys = encoding.all_fresh(rows, BASE, start), base_file.record_keys(rows, ["id"])
+    return encoding.write_base_file(parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t").data
 
 
 def read_base_file(source: Any, columns: list[str] | None = None) -> pa.Table:
@@ -68,7 +66,7 @@ def test_base_file_has_hudis_columns_and_footer() -> None:
 @given(st.sets(st.integers(0, 10**9 - 1)))
 def test_row_s_number_in_its_file_ends_its_sequence_number(places: set[int]) -> None:
     rows = pa.table({"v": pa.nulls(len(places), pa.int64())})
-    found = write_base_file.fresh(rows, BASE, np.array(sorted(places), dtype=np.int64))
+    found = encoding.fresh(rows, BASE, np.array(sorted(places), dtype=np.int64))
     assert found["_hoodie_commit_seqno"].to_pylist() == [f"{BASE.begin}_3_{place}" for place in sorted(places)]
 
 
@@ -101,7 +99,7 @@ def test_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     assert (
         base_file.partition_paths(rows, config.partition_style).to_pylist() == old["_hoodie_partition_path"].to_pylist()
     )
-    data = write_base_file.write_base_file(
+    data = encoding.write_base_file(
         [
             pa.table(
                 [old["_hoodie_commit_time"], old["_hoodie_commit_seqno"], *rows.columns],
@@ -301,7 +299,7 @@ def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str
     file, keys = base_file.open_base_file(old), upserts["id"].combine_chunks()
     plan = merging.merge_plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
     plan = plan.with_new(keys, deletes)
-    data = write_base_file.write_base_file(
+    data = encoding.write_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
         table_name="t", known=None if plan.deletes else file,
     ).data  # fmt: skip
@@ -326,7 +324,7 @@ def test_merge_is_what_a_dict_would_do(
     with pytest.MonkeyPatch.context() as patched:  # parts and row groups of a few rows
         for module, name, size in (
             (merging, "BATCH_ROWS", rows),
-            (write_base_file, "BATCH_ROWS", 2),
+            (encoding, "BATCH_ROWS", 2),
             (base_file, "ROW_GROUP_ROWS", 2),
         ):
             patched.setattr(module, name, size)

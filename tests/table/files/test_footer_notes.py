@@ -25,8 +25,8 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
 from lockprovider.table.files import footers as footer_notes
 from lockprovider.table.files.base_file import open_base_file
+from lockprovider.table.files.encoding import all_fresh, write_base_file
 from lockprovider.table.files.footers import FooterNote, FooterNotes
-from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import bloom
 from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.state import checkpoint

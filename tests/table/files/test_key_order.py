@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.files.write_base_file import ends, java_order
+from lockprovider.table.files.encoding import ends, java_order
 
 EDGES = st.sampled_from(["", "a", "\u00e9", "\ud7ff", "\ue000", "\ufffd", "\uffff", "\U00010000", "\U0010ffff"])
 keys = st.lists(st.lists(EDGES, max_size=4).map("".join) | st.text(), min_size=1, max_size=12)

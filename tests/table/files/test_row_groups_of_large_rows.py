@@ -16,7 +16,7 @@ from table.tables import SETTINGS
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
 from lockprovider.table.files import base_file
-from lockprovider.table.files.write_base_file import write_base_file
+from lockprovider.table.files.encoding import write_base_file
 from lockprovider.table.format.layout import BaseFile
 
 SPEC = TableSpec("t", pa.schema([("id", pa.int64()), ("t", pa.string())]), "id")

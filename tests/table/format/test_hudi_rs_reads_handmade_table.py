@@ -14,7 +14,7 @@ import pytest
 from table.key_texts import path_for
 
 from lockprovider.table.convert.columns import new_table_schema
-from lockprovider.table.files import base_file, merge, write_base_file
+from lockprovider.table.files import base_file, encoding, merge
 from lockprovider.table.format import layout, metadata, properties, schema
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import BaseFile
@@ -59,7 +59,7 @@ class Handmade:
         target.write_bytes(data)
 
     def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merge.MergePlan) -> WriteStat:
-        data = write_base_file.write_base_file(
+        data = encoding.write_base_file(
             parts, COLUMNS, keys=plan.keys, partition=partition, base_file=base, table_name=self.config.name
         ).data
         self.put(layout.join(partition, base.name), data)
@@ -73,7 +73,7 @@ class Handmade:
         table, keys = inserted(rows)
         nothing, new = np.zeros(0, np.int64), np.arange(len(keys))
         return self.slice(
-            partition, base, write_base_file.all_fresh(table, base), merge.MergePlan(keys, nothing, nothing, new)
+            partition, base, encoding.all_fresh(table, base), merge.MergePlan(keys, nothing, nothing, new)
         )
 
     def commit(self, begin: str, done: str, stats: list[WriteStat]) -> None:

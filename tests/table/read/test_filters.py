@@ -17,7 +17,7 @@ from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.files import write_base_file
+from lockprovider.table.files import encoding
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.read.scan import ScanPlan, Where, plan_scan, to_reader, to_table
@@ -108,8 +108,8 @@ def by_us(rows: pa.Table, size: int) -> bytes:
     keys = rows["id"].cast(pa.string()).combine_chunks()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", size)
-        return write_base_file.write_base_file(
-            write_base_file.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
+        return encoding.write_base_file(
+            encoding.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
         ).data
 
 

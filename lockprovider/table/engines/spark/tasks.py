@@ -24,10 +24,10 @@ from lockprovider.table.engines.changes import (
     check_within,
 )
 from lockprovider.table.files.base_file import bucket_groups
+from lockprovider.table.files.encoding import refuse_unordered, values_of_deletes
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
-from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex, bucket_of

@@ -40,7 +40,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files import rewrite_slices
+from lockprovider.table.files import group_writer
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import data_file_at, heartbeat_path, markers_dir, markers_file
 from lockprovider.table.rewrite import clustering, executor
@@ -167,7 +167,7 @@ def test_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest.Mon
     for part in range(8):
         insert(table, *((n * 8 + part, "a", "x" * 200, n) for n in range(1000)))
     written: list[int] = []
-    write = rewrite_slices._write
+    write = group_writer._write_sorted
 
     def measured(writer: Any, partition: str, base: Any, found: pa.Table) -> Any:
         written.append(found.num_rows)
@@ -175,7 +175,7 @@ def test_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest.Mon
         return write(writer, partition, base, found)
 
     held: list[int] = []
-    monkeypatch.setattr(rewrite_slices, "_write", measured)
+    monkeypatch.setattr(group_writer, "_write_sorted", measured)
     total = sum(one.size for one in table.snapshot().slices)
     seen = content(table)
     before = pa.total_allocated_bytes()
@@ -190,7 +190,7 @@ def test_texts_of_more_than_2_gib_are_sorted() -> None:
     part = pa.array([f"{number}{'x' * (1 << 24)}" for number in range(5)])
     texts = pa.chunked_array([part] * 27)
     numbers = pa.array([*range(len(texts))][::-1])
-    outputs = rewrite_slices._output_of(pa.table({"n": numbers, "text": texts}), len(texts), 3)
+    outputs = group_writer._output_of(pa.table({"n": numbers, "text": texts}), len(texts), 3)
     assert outputs.tolist() == [2] * 45 + [1] * 45 + [0] * 45
 
 

@@ -21,8 +21,7 @@ from fsspec_cas import Entry, InvalidInput
 from lockprovider import Lease
 from lockprovider.table.errors import ARCHIVED, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import look_like_buckets
-from lockprovider.table.files.group_writer import GroupWriter, group_id
-from lockprovider.table.files.rewrite_slices import write_clustered
+from lockprovider.table.files.group_writer import GroupWriter, group_id, write_clustered
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import FileGroup, data_file_at

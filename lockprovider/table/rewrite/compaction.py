@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.files.rewrite_slices import write_compacted
+from lockprovider.table.files.group_writer import GroupWriter, write_compacted
 from lockprovider.table.files.slice_rows import held_bytes
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup

@@ -15,7 +15,7 @@ from table.convert.test_matrix import DEPTHS
 
 from lockprovider.table import DoesNotFit, Table, TableSpec
 from lockprovider.table.convert import WRITE
-from lockprovider.table.convert.rules import REFUSED as REFUSED_RULE
+from lockprovider.table.convert.columns import REFUSED as REFUSED_RULE
 
 pl = pytest.importorskip("polars")
 

@@ -3,7 +3,7 @@
 May import: errors, format.
 """
 
+from lockprovider.table.convert.columns import READ, WRITE, Rules
 from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan, read_as
-from lockprovider.table.convert.rules import READ, WRITE, Rules
 
 __all__ = ["READ", "WRITE", "OnMissing", "Plan", "Rules", "compile_plan", "read_as"]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from lockprovider.table.convert.rules import MOST_DIGITS, ROUNDED, family
+from lockprovider.table.convert.columns import MOST_DIGITS, ROUNDED, family
 
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from lockprovider.table.convert.columns import without_meta_columns
+from lockprovider.table.convert.columns import READ, REFUSED, WRITE, Rules, advice, is_list, without_meta_columns
 from lockprovider.table.convert.kernels import (
     ARRAY_BYTES,
     Kernel,
@@ -30,7 +30,6 @@ from lockprovider.table.convert.kernels import (
     runs_of,
     without_hidden,
 )
-from lockprovider.table.convert.rules import READ, REFUSED, WRITE, Rules, advice, is_list
 from lockprovider.table.errors import Corrupt, DoesNotFit, InvalidRecords, Misfit
 from lockprovider.table.format.schema import META_COLUMNS
 

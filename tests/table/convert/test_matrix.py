@@ -11,7 +11,7 @@ import pytest
 from table.convert.oracle import REFUSED, SOURCES, TARGETS, array, expected, same
 
 from lockprovider.table.convert import WRITE, compile_plan
-from lockprovider.table.convert.rules import REFUSED as REFUSED_RULE
+from lockprovider.table.convert.columns import REFUSED as REFUSED_RULE
 from lockprovider.table.errors import DoesNotFit
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from table.convert.oracle import SOURCES
 
-from lockprovider.table.convert.rules import COLUMN_TYPES, OTHER, WRITE, family, new_column
+from lockprovider.table.convert.columns import COLUMN_TYPES, OTHER, WRITE, family, new_column
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "lockprovider/table/SPECIFICATION.md"
-BEGIN, END = "<!-- types: printed from lockprovider/table/convert/rules.py -->\n", "<!-- /types -->"
+BEGIN, END = "<!-- types: printed from lockprovider/table/convert/columns.py -->\n", "<!-- /types -->"
 NESTED = "struct; list of any kind; map with text keys"
 
 

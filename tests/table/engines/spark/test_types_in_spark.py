@@ -15,7 +15,7 @@ from table.engines.spark.spark_tables import to_its_end
 from table.tables import SETTINGS, SPEC, upsert
 
 from lockprovider.table import DoesNotFit, Table, TableSpec
-from lockprovider.table.convert.rules import REFUSED, WRITE
+from lockprovider.table.convert.columns import REFUSED, WRITE
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.data_source import activate, register
 from lockprovider.table.engines.spark.errors import typed_errors

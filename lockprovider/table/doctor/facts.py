@@ -16,7 +16,7 @@ from fsspec_cas import Entry, Unavailable
 from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord
 from lockprovider.table.errors import HistoryGone, TableNotFound
 from lockprovider.table.files.base_file import misplaced
-from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.files.place import KeyFile
 from lockprovider.table.format.instant import Action, Instant, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     BUCKET_RULES,

@@ -29,15 +29,6 @@ from lockprovider.table.files.base_file import (
     read_columns,
     reading,
 )
-from lockprovider.table.files.keys import (
-    KeyMatch,
-    TextMatch,
-    is_whole,
-    key_column,
-    number_match,
-    numbers_of,
-    text_match,
-)
 from lockprovider.table.files.merge_log import (
     IS_DELETED,
     LogEventKind,
@@ -49,7 +40,16 @@ from lockprovider.table.files.merge_log import (
     fold_fields,
     has_deletes,
 )
-from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files.place import (
+    KeyMatch,
+    TablePlace,
+    TextMatch,
+    is_whole,
+    key_column,
+    number_match,
+    numbers_of,
+    text_match,
+)
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.log_block import (
     BlockKind,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import Aborted, Corrupt, UnsupportedTable
 from lockprovider.table.files.base_file import bucket_groups, misplaced
-from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.files.place import KeyFile
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.compatibility import (
     STATISTICS,

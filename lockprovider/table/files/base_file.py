@@ -10,6 +10,7 @@ import contextlib
 import json
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -52,10 +53,7 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
         InvalidRecords: a column is missing; a key is null or empty (of several fields: all) or ambiguous.
     """
     texts = [_texts(table, field) for field in fields]
-    filled = [_filled(text) for text in texts]
-    blank = filled[0]
-    for other in filled[1:]:
-        blank = pc.and_(blank, other)
+    blank = reduce(pc.and_, (pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True) for text in texts))
     if (count := pc.sum(blank).as_py() or 0) > 0:
         first = pc.index(blank, value=True).as_py()
         raise InvalidRecords(f"record key {list(fields)} is null or empty in {count} rows, the first is row {first}")
@@ -63,9 +61,8 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
         return texts[0]
     if len(texts) > 1:
         _refuse_ambiguous(table, texts, fields)
-    parts = [
-        pc.binary_join_element_wise(field, _placeheld(text), ":") for field, text in zip(fields, texts, strict=True)
-    ]
+    stated = (pc.if_else(pc.is_null(t), NULL_KEY, pc.if_else(pc.equal(t, ""), EMPTY_KEY, t)) for t in texts)
+    parts = [pc.binary_join_element_wise(field, text, ":") for field, text in zip(fields, stated, strict=True)]
     return pc.binary_join_element_wise(*parts, ",")
 
 
@@ -101,14 +98,6 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
     names = [style.folder_for(field, value) for value in encoded.dictionary.to_pylist()]
     style.check_apart(names)
     return pa.array(names, pa.string()).take(encoded.indices)
-
-
-def _filled(text: pa.Array) -> pa.Array:
-    return pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True)
-
-
-def _placeheld(text: pa.Array) -> pa.Array:
-    return pc.if_else(pc.is_null(text), NULL_KEY, pc.if_else(pc.equal(text, ""), EMPTY_KEY, text))
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
@@ -181,7 +170,7 @@ def open_base_file(source: Any, filesystem: Any = None, path: str = "in memory")
     Raises `Corrupt` if it is not Parquet, `UnsupportedTable` as `check_footer`, `HistoryGone` if it is missing.
     """
     with reading(path):
-        file = ParquetFile(_source(source), filesystem, path)
+        file = ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, filesystem, path)
         check_footer(file.metadata, path)
     return file
 
@@ -208,13 +197,12 @@ def check_footer(footer: pq.FileMetaData, name: str) -> None:
     if LEGACY_KEY.encode() not in (footer.metadata or {}):
         return
     for number in range(footer.num_columns):
-        limit = _EARLIEST.get(_time_unit(footer.schema.column(number)))
-        parts = (
-            [] if limit is None else [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
-        )
-        if any(not part.is_stats_set or not _from(part.statistics, limit) for part in parts):
+        column = footer.schema.column(number)
+        limit = _EARLIEST.get(_time_unit(column))
+        groups = range(0 if limit is None else footer.num_row_groups)
+        if not all(_is_from(footer.row_group(group).column(number), limit) for group in groups):
             raise UnsupportedTable(
-                f"base file {name} has old dates in column {footer.schema.column(number).path!r}, written by Spark "
+                f"base file {name} has old dates in column {column.path!r}, written by Spark "
                 "with datetimeRebaseModeInWrite=LEGACY: this library would read other days; rewrite them with CORRECTED"
             )
 
@@ -224,8 +212,9 @@ def _time_unit(column: Any) -> str:
     return str(json.loads(column.logical_type.to_json())["timeUnit"]) if kind == "TIMESTAMP" else str(kind)
 
 
-def _from(statistics: pq.Statistics, limit: int | None) -> bool:
-    return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
+def _is_from(chunk: pq.ColumnChunkMetaData, limit: int | None) -> bool:
+    stats = chunk.statistics  # None if not set
+    return stats is not None and (not stats.num_values or (stats.has_min_max and stats.min_raw >= limit))
 
 
 def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
@@ -279,10 +268,6 @@ def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
     if text is None or entries.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
         return None
     return bloom.KnownFilter(text.decode("latin-1"), footer.num_rows)
-
-
-def _source(source: Any) -> Any:
-    return pa.BufferReader(source) if isinstance(source, bytes) else source
 
 
 _LIKELY = 65_536  # Few random file ids begin with such 8 digits.

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 15  # Memory of small batches is reused.
 BATCH_BYTES = 16 << 20
-COMPRESSION = "zstd"
+_COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
 _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
 # For so few rows zstd saves nothing, and its buffers cost much.
 _FEW_ROWS = 1000
-PAGES = {"store_schema": False, "write_page_checksum": True}  # settings of all files
-CALENDAR = "3.5.0"  # From 3.0 on Spark reads dates in today's calendar.
+_PAGES = {"store_schema": False, "write_page_checksum": True}  # settings of all files
+_CALENDAR = "3.5.0"  # From 3.0 on Spark reads dates in today's calendar.
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _ORDERS_DIFFER_FROM = 0xEE  # first byte of U+E000 in UTF-8
 
@@ -69,16 +69,10 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
         return None
     bounds = pc.min_max(keys)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-    if orders_agree(least, greatest):
-        return least, greatest
+    if not (np.frombuffer((least + greatest).encode(), np.uint8) >= _ORDERS_DIFFER_FROM).any():
+        return least, greatest  # certainly also by UTF-16
     texts = keys.to_pylist()
     return min(texts, key=java_order), max(texts, key=java_order)
-
-
-def orders_agree(least: str, greatest: str) -> bool:
-    """Return whether the ends by UTF-8 order are certainly the ends in Java's order."""
-    data = np.frombuffer((least + greatest).encode(), dtype=np.uint8)
-    return not bool((data >= _ORDERS_DIFFER_FROM).any())
 
 
 class WrittenFile(NamedTuple):
@@ -109,9 +103,10 @@ def write_base_file(
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
     first = next(groups)
-    compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
-    settings = {"compression": compression, "use_dictionary": repetitive(first), **PAGES}
-    settings["write_statistics"] = _compared(first)
+    compression = "snappy" if first.num_rows <= _FEW_ROWS else _COMPRESSION
+    settings = {"compression": compression, "use_dictionary": _repetitive(first), **_PAGES}
+    is_flat = not any(types.is_nested(column.type) for column in first.schema)
+    settings["write_statistics"] = not is_flat or [name for name in first.column_names if name not in _NOT_COMPARED]
     # Parquet checks the page size only after so many rows.
     settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (_bytes_of(first) or 1)))
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
@@ -127,7 +122,7 @@ def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -
     task = file.write_token.split("-", 1)[0]
     numbers = pc.binary_join_element_wise(f"{file.begin}_{task}_", pa.array(places).cast(pa.string()), "")
     own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
-    columns = [constant(file.begin, len(places)), numbers, *rows.columns]
+    columns = [_constant(file.begin, len(places)), numbers, *rows.columns]
     return pa.table(columns, schema=pa.schema([*own, *rows.schema]))
 
 
@@ -150,17 +145,16 @@ def _row_groups(
             rows = rows.drop([schema.RECORD_KEY])  # noqa: PLW2901
         else:
             met.append(keys[done : done + count])
-        commit_times, seqnos, *data = rows.unify_dictionaries().columns
-        own = (
-            commit_times,
-            seqnos,
-            met[-1],
-            constant(partition, count),
-            constant(base_file.name, count),
-        )
-        fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, own, strict=True))
-        yield pa.table([*own, *data], schema=pa.schema([*fields, *schema.without_meta(rows.schema)]))
+        yield _with_meta_columns(rows.unify_dictionaries(), met[-1], partition, base_file.name)
         done += count
+
+
+def _with_meta_columns(rows: pa.Table, keys: pa.Array, partition: str, file_name: str) -> pa.Table:
+    """Add the other meta columns to `fresh` rows."""
+    commit_times, seqnos, *data = rows.columns
+    own = [commit_times, seqnos, keys, _constant(partition, rows.num_rows), _constant(file_name, rows.num_rows)]
+    fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, own, strict=True))
+    return pa.table([*own, *data], schema=pa.schema([*fields, *schema.without_meta(rows.schema)]))
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -199,22 +193,16 @@ def _bytes_of(rows: pa.Table) -> int:
     )
 
 
-def constant(text: str, count: int) -> pa.Array:
+def _constant(text: str, count: int) -> pa.Array:
     """Return a dictionary-encoded column that repeats one text."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
-def repetitive(full: pa.Table) -> bool | list[str]:
+def _repetitive(full: pa.Table) -> bool | list[str]:
     """Return the columns to encode as dictionaries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True  # Parts of nested columns have own names.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
-
-
-def _compared(full: pa.Table) -> bool | list[str]:
-    if any(types.is_nested(column.type) for column in full.schema):
-        return True
-    return [name for name in full.column_names if name not in _NOT_COMPARED]
 
 
 def _repeats(values: pa.ChunkedArray) -> bool:
@@ -234,21 +222,17 @@ def _footer(
     """
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
-    return {
-        files.AVRO_KEY: schema.to_avro(full, table_name),
-        files.SPARK_KEY: CALENDAR,
-        files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
-        files.BLOOM_KEY: key_filter,
-        **_bounds(keys, known),
-    }
-
-
-def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
     stored = None if known is None else files.key_range(known.metadata)
     if known is not None and stored is not None:
         keys = pa.concat_arrays([pa.array(stored), keys[known.metadata.num_rows :]])
     bounds = ends(keys)
-    return {} if bounds is None else {files.MIN_KEY: bounds[0], files.MAX_KEY: bounds[1]}
+    return {
+        files.AVRO_KEY: schema.to_avro(full, table_name),
+        files.SPARK_KEY: _CALENDAR,
+        files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
+        files.BLOOM_KEY: key_filter,
+        **({} if bounds is None else {files.MIN_KEY: bounds[0], files.MAX_KEY: bounds[1]}),
+    }
 
 
 # -- log files ---------------------------------------------------------------------------------------------------------
@@ -275,7 +259,7 @@ def encode_log(
         raise InvalidRecords(f"{file.name!r} is no name of a log file to the JVM: write tokens are of digits")
     text = schema.to_avro(schema.with_meta(rows.schema), config.name)
     header: dict[int, str] = {Header.SCHEMA: text, Header.INSTANT_TIME: file.begin}
-    full = _with_own(rows, keys, partition, file)
+    full = _with_meta_columns(fresh(rows, file, np.arange(rows.num_rows)), keys, partition, file.file_id)
     blocks = [LogBlock(kind, header, content) for kind, content in _contents(full, text)]
     blocks += [LogBlock(BlockKind.DELETE, header, content) for content in _deletes(config, deletes, partition)]
     data = encode_blocks(blocks)
@@ -317,15 +301,6 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
     return values
 
 
-def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> pa.Table:
-    """Add Hudi's meta columns; a log has the file group's id as the file name."""
-    count = rows.num_rows
-    begin, numbers, *columns = fresh(rows, file, np.arange(count)).columns
-    own = [begin, numbers, keys, constant(partition, count), constant(file.file_id, count)]
-    fields = [pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, own, strict=True)]
-    return pa.table([*own, *columns], schema=pa.schema([*fields, *rows.schema]))
-
-
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
     """Yield kind and bytes of blocks of rows: Avro for few rows without nested timestamps, else Parquet.
 
@@ -349,11 +324,11 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 def _parquet(rows: pa.Table, text: str) -> bytes:
     """Encode rows as Parquet without statistics; the footer has the Avro schema `text`."""
     out = BytesIO()
-    settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), **PAGES}
+    settings = {"compression": _COMPRESSION, "use_dictionary": _repetitive(rows), **_PAGES}
     settings["write_statistics"] = False  # Readers read whole blocks.
     with pq.ParquetWriter(out, rows.schema, **settings) as writer:
         writer.write_table(rows)
-        writer.add_key_value_metadata({files.AVRO_KEY: text, files.SPARK_KEY: CALENDAR})
+        writer.add_key_value_metadata({files.AVRO_KEY: text, files.SPARK_KEY: _CALENDAR})
     return out.getvalue()
 
 

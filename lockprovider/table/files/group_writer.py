@@ -36,7 +36,7 @@ from lockprovider.table.files.encoding import (
 )
 from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
-from lockprovider.table.files.merge_log import IS_DELETED, MergeRule, has_deletes, order_of
+from lockprovider.table.files.merge_log import MergeRule, order_of
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows, rows_of_keys
 from lockprovider.table.format import bloom
@@ -59,7 +59,7 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.format.schema import with_meta
+from lockprovider.table.format.schema import IS_DELETED, has_deletes, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:

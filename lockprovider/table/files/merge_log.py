@@ -23,13 +23,7 @@ from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableC
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-IS_DELETED = "_hoodie_is_deleted"
 _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
-
-
-def has_deletes(columns: pa.Schema) -> bool:
-    """Return whether rows with these columns may be deletes."""
-    return IS_DELETED in columns.names and bool(types.is_boolean(columns.field(IS_DELETED).type))
 
 
 class LogEventKind(IntEnum):
@@ -111,7 +105,8 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
     """Return the index of each key's winning event, ordered by the keys' first events."""
     places = np.arange(len(events.keys))
-    codes, count = _codes(events.keys)
+    encoded = events.keys.dictionary_encode()  # It numbers the keys by first appearance.
+    codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
     if count == len(codes):
         return places
     if not rule.ordering:
@@ -119,12 +114,6 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
     alive = _alive(codes, events.kinds, count)
     ranked = np.lexsort((places[alive], _ranks(events.order)[alive]))
     return _last(codes[alive][ranked], places[alive][ranked], count)
-
-
-def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
-    """Number the keys by first appearance; return each event's number, and the number of keys."""
-    encoded = keys.dictionary_encode()
-    return encoded.indices.to_numpy(), len(encoded.dictionary)
 
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -241,12 +230,13 @@ class LogMerge:
         wins = self._wins(batch, old, new)
         old, new = old[wins], new[wins]
         is_row = self._side.kinds[new] == LogEventKind.ROW
+        is_kept = np.ones(batch.num_rows, dtype=np.bool_)
         if not self._in_place:
             np.add.at(self._replaced, new[is_row], 1)
-            return _without(batch, old)
+            is_kept[old] = False
+            return batch.filter(pa.array(is_kept))
         places = np.arange(batch.num_rows)
         places[old[is_row]] = batch.num_rows + np.arange(int(np.count_nonzero(is_row)))
-        is_kept = np.ones(batch.num_rows, dtype=np.bool_)
         is_kept[old[~is_row]] = False
         rows = self._rows(batch, old[is_row], new[is_row])
         return pa.concat_tables([batch, rows]).take(pa.array(places[is_kept]))
@@ -282,12 +272,6 @@ class LogMerge:
         return rows
 
 
-def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
-    is_kept = np.ones(rows.num_rows, dtype=np.bool_)
-    is_kept[places] = False
-    return rows.filter(pa.array(is_kept))
-
-
 # Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`: the winner's fields override the loser's, so a late row
 # with a lower ordering value only fills columns that the winner lacks. Source: Hudi `PartialUpdateHandler`,
 # `SparkRecordMergingUtils.mergePartialRecords`.
@@ -302,7 +286,8 @@ class _State:
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
     """Fold events with partial updates, row by row, to one state for each key: the winner's fields over the loser's."""
-    order = list(zip(*(_sortable(column) for column in events.order), strict=True))
+    columns = (comparable(column).to_pylist() for column in events.order)
+    order = list(zip(*([(value is not None, value) for value in column] for column in columns), strict=True))
     states: dict[str, _State] = {}
     row = -1
     for event, (key, kind) in enumerate(zip(events.keys.to_pylist(), events.kinds.tolist(), strict=True)):
@@ -336,10 +321,6 @@ def _over(winner: _State, loser: _State) -> _State:
 def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
     sets = events.partial
     return frozenset(events.rows.column_names) if sets is None else events.column_sets[int(sets[row])]
-
-
-def _sortable(column: pa.Array) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in comparable(column).to_pylist()]
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:

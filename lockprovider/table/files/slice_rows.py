@@ -30,7 +30,6 @@ from lockprovider.table.files.base_file import (
     reading,
 )
 from lockprovider.table.files.merge_log import (
-    IS_DELETED,
     LogEventKind,
     LogEvents,
     LogMerge,
@@ -38,7 +37,6 @@ from lockprovider.table.files.merge_log import (
     MergeRule,
     fold,
     fold_fields,
-    has_deletes,
 )
 from lockprovider.table.files.place import (
     KeyMatch,
@@ -61,13 +59,12 @@ from lockprovider.table.format.log_block import (
     effective,
     ordering_values,
 )
-from lockprovider.table.format.schema import RECORD_KEY, present, with_meta
+from lockprovider.table.format.schema import IS_DELETED, RECORD_KEY, has_deletes, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BATCH_ROWS = ROW_GROUP_ROWS
 _PART_BYTES = 128 << 20  # of stored logs with rows in memory together
 
 
@@ -81,7 +78,7 @@ def merged_rows(
     `UnsupportedTable`.
     """
     if not file_slice.logs:
-        yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, _BATCH_ROWS)
+        yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, ROW_GROUP_ROWS)
         return
     parts = -(-log_bytes(file_slice) // _PART_BYTES) or 1
     for part in (KeyPart(number, parts) for number in range(parts)):
@@ -101,14 +98,10 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
     """Return the match of the logs' keys, the columns to read from the base file for it, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
-        return by_number, columns, _BATCH_ROWS
+        return by_number, columns, ROW_GROUP_ROWS
     by_text = text_match(keys, rule.key, columns, stored)
     needed = columns if by_text.column in columns.names else columns.append(pa.field(RECORD_KEY, pa.string()))
-    return by_text, needed, _at_once(len(keys))
-
-
-def _at_once(keys: int) -> int:
-    return max(_BATCH_ROWS, keys, min(4 * keys, 2 * _BATCH_ROWS))
+    return by_text, needed, max(ROW_GROUP_ROWS, len(keys), min(4 * len(keys), 2 * ROW_GROUP_ROWS))
 
 
 def log_bytes(file_slice: FileSlice) -> int:
@@ -123,7 +116,7 @@ def held_bytes(file_slice: FileSlice) -> int:
 
 def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
     stored_names = present(columns.names, opened.schema_arrow.names)
-    at_most = ROW_GROUP_BYTES * max(1, at_once // _BATCH_ROWS)
+    at_most = ROW_GROUP_BYTES * max(1, at_once // ROW_GROUP_ROWS)
     for batch in in_batches(opened, stored_names, at_once, at_most):
         yield read_as(batch, columns)
 

@@ -30,6 +30,7 @@ META_COLUMNS = (
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
 # Sixth meta column of Flink's change logs; `D` and `-U` mark deleted rows.
 FLINK_OPERATION = "_hoodie_operation"
+IS_DELETED = "_hoodie_is_deleted"  # a column of the user's; true marks a row as deleted
 
 _UTC_US = pa.timestamp("us", "UTC")
 _LOCAL_US = pa.timestamp("us")
@@ -43,6 +44,11 @@ def with_meta(schema: pa.Schema) -> pa.Schema:
 def without_meta(schema: pa.Schema) -> pa.Schema:
     """Return the schema without Hudi's meta columns."""
     return pa.schema([column for column in schema if column.name not in META_COLUMNS])
+
+
+def has_deletes(columns: pa.Schema) -> bool:
+    """Return whether rows with these columns may be deletes."""
+    return IS_DELETED in columns.names and bool(types.is_boolean(columns.field(IS_DELETED).type))
 
 
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:

@@ -5,6 +5,7 @@ Fields match by name, with their case, at every depth; never by position.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -132,7 +133,8 @@ class _Compiler:
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
         if len(places) < len(source):
-            self._twice([column.name for column in source], path)
+            twice = sorted(name for name, count in Counter(column.name for column in source).items() if count > 1)
+            self.misfits += [Misfit.twice(f"{path}.{name}" if path else name) for name in twice]
         if self.rules is not READ:
             self._strangers(source, names, path)
         steps: list[tuple[int | None, Convert]] = []
@@ -145,10 +147,6 @@ class _Compiler:
                 self.misfits.append(Misfit.missing(inner, str(column.type)))
             steps.append((None, _same))
         return steps
-
-    def _twice(self, names: list[str], path: str) -> None:
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            self.misfits.append(Misfit.twice(f"{path}.{name}" if path else name))
 
     def _strangers(self, source: Sequence[pa.Field], names: list[str], path: str) -> None:
         """Append a misfit for each source field not in `names`; at the top level Hudi's meta columns are allowed."""
@@ -185,7 +183,8 @@ class _Compiler:
     def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert | None:
         """Return the step between two nested types of one kind; None for other types."""
         if types.is_struct(source) and types.is_struct(target):
-            return self._struct(source, target, path)
+            inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
+            return _struct_of(self.fields(inner, outer, path), outer)
         if types.is_map(source) and types.is_map(target):
             return self._map(source, target, path)
         if is_list(source) and types.is_list(target):
@@ -198,11 +197,6 @@ class _Compiler:
             self.misfits.append(Misfit.types(path, str(source), str(target), advice(source, target)))
             return _same
         return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
-
-    def _struct(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step between two structs, matching fields by name; appends to `misfits`."""
-        inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
-        return _struct_of(self.fields(inner, outer, path), outer)
 
     def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
         """Return the step between two maps, and append to `misfits`; except with rules `READ` it refuses equal keys."""

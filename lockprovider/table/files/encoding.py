@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import types
 
 from lockprovider.table.errors import InvalidRecords
@@ -37,9 +38,6 @@ from lockprovider.table.format.log_block import (
 )
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BATCH_ROWS = 1 << 15  # Memory of small batches is reused.
 BATCH_BYTES = 16 << 20

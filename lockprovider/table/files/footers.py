@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, reduce
 from operator import and_
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import types
 
 from fsspec_cas import CasError, Outcome, Store, Won
@@ -31,9 +32,6 @@ from lockprovider.table.files import base_file
 from lockprovider.table.files.base_file import LEGACY_KEY
 from lockprovider.table.format import bloom
 from lockprovider.table.format.schema import META_COLUMNS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NOTES = ".hoodie/.locks/footers/"
 MANY = 10_000  # Above this, reading all keys is quicker than the filter.
@@ -64,12 +62,6 @@ class FooterNote:
         key_filter = base_file.known_filter(footer)
         return cls(base_file.key_range(footer), None if key_filter is None else key_filter.text, ranges_of(footer))
 
-    @classmethod
-    def written(cls, footer: pq.FileMetaData) -> FooterNote:
-        """Extract the note of a new file, without a filter too long for the lock folder."""
-        note = cls.of(footer)
-        return note if len(note.filter or "") <= _FILTER_BYTES else replace(note, filter=None)
-
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
         """Return whether the file may have one of the keys `asked`, which lie from `least` to `greatest`.
 
@@ -96,6 +88,11 @@ class FooterNote:
         if self.filter is not None and 0 < np.count_nonzero(mask) <= MANY:
             mask[mask] = bloom.BloomFilter.parse(self.filter).might_contain_each(keys.filter(pa.array(mask)))
         return mask
+
+    @property
+    def short(self) -> FooterNote:
+        """The note without a filter too long for the lock folder."""
+        return self if len(self.filter or "") <= _FILTER_BYTES else replace(self, filter=None)
 
     @property
     def size(self) -> int:
@@ -139,7 +136,7 @@ class FooterNotes:
         self._looking = Lock()
         self._may_look = beside_the_lock
         self._read: set[str] = set()
-        self._said: set[str] = set()  # The lock folder has their notes.
+        self._saved: set[str] = set()  # The lock folder has their notes.
         self._missed: set[str] = set()  # The lock folder lacked their notes.
         self._one_by_one: list[str] = []  # These files wait for `put`.
 
@@ -159,8 +156,7 @@ class FooterNotes:
 
         Before the first key lookup, leaves out long filters.
         """
-        if not self._has_keys_asked and len(note.filter or "") > _FILTER_BYTES:
-            note = replace(note, filter=None)
+        note = note if self._has_keys_asked else note.short
         with self._adding:
             known = self._notes.get(path)
             if known is not None and (known.filter is not None or note.filter is None):
@@ -220,10 +216,10 @@ class FooterNotes:
         for name, notes in notes_by_object.items():
             for path, note in notes.items():
                 self.add(path, note)
-            self._said.update(notes)
+            self._saved.update(notes)
             self._read.add(name)
 
-    def written(self, paths: Sequence[str]) -> Sequence[str]:
+    def take_due(self, paths: Sequence[str]) -> Sequence[str]:
         """Return the files to `put` now: `paths` if more than 8.
 
         Else collects them; returns all collected once they are 64, before that none.
@@ -243,10 +239,11 @@ class FooterNotes:
         Then lists the folder; returns True if `merge` is due. A failed write returns False, a failed listing raises
         `CasError`.
         """
-        notes = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
+        unsaved = (path for path in paths if path not in self._saved)
+        notes = {path: note for path in unsaved if (note := self._notes.get(path)) is not None}
         if len(notes) <= FEW or not isinstance(_create(store, time, notes), Won):
             return False
-        self._said.update(notes)
+        self._saved.update(notes)
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
@@ -348,7 +345,8 @@ def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
     sure = pc.scalar(True)
     for column in columns:
         bounds = ranges.get(column.name)
-        if bounds is not None and _tells_of(bounds.kind, column.type):
+        kind = str(column.type)
+        if bounds is not None and (bounds.kind == kind or {bounds.kind, kind} <= _INTEGERS):
             sure = sure & _between(pc.field(column.name), bounds, column.type)
     return sure
 
@@ -406,10 +404,6 @@ def _parts_of(kind: pa.DataType) -> int:
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(types.is_date32(kind) or types.is_timestamp(kind))
-
-
-def _tells_of(stored: str, now: pa.DataType) -> bool:
-    return stored == str(now) or (stored in _INTEGERS and str(now) in _INTEGERS)
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:

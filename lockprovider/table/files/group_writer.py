@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import types
 
 from fsspec_cas import Lost, Machine, Won
@@ -61,9 +62,6 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import IS_DELETED, has_deletes, with_meta
 from lockprovider.table.timeline.view import FileSlice
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
 _MARKED = 2  # More files than this share one marker object.
@@ -318,7 +316,7 @@ class GroupWriter:
         if not self._create(stat.path, file.written.data):
             size = self._size_of_earlier(stat.path, file.written.keys)
             return self._unless_rolled_back(replace(stat, file_size=size), created=False)
-        note = FooterNote.written(file.written.footer)
+        note = FooterNote.of(file.written.footer).short
         self.place.footer_notes.add(stat.path, note)
         return self._unless_rolled_back(
             replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else ""), created=True

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
@@ -23,9 +23,6 @@ from lockprovider.table.files.encoding import BATCH_BYTES, BATCH_ROWS, all_fresh
 from lockprovider.table.files.merge_log import comparable, mask_of, order_of
 from lockprovider.table.format import schema
 from lockprovider.table.format.layout import BaseFile
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _STAYS, _GOES = -1, -2
 # pyarrow's default pool returns large pieces to the system.

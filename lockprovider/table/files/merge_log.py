@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import types
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
 from lockprovider.table.files.place import KeyMatch
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig, unknown_merge
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import fs as arrow_fs
 from pyarrow import types
 
@@ -25,10 +26,7 @@ from lockprovider.table.files import base_file
 from lockprovider.table.files.footers import FooterNote, FooterNotes, Ranges
 from lockprovider.table.format.schema import RECORD_KEY
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Met = tuple[NDArray[np.int64], NDArray[np.int64]]
+Met = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 WHOLE_BYTES = 8 << 20  # Up to this size, one request is cheaper than ranged reads.
 _LOCAL = "local"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import types
 
 from lockprovider.table.convert import read_as
@@ -61,9 +61,6 @@ from lockprovider.table.format.log_block import (
 )
 from lockprovider.table.format.schema import IS_DELETED, RECORD_KEY, has_deletes, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _PART_BYTES = 128 << 20  # of stored logs with rows in memory together
 

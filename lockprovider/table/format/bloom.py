@@ -15,15 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lockprovider.table.errors import Corrupt, undamaged
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TYPE_CODE = "DYNAMIC_V0"
 

@@ -11,20 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.bloom import utf8
 from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Hashes = NDArray[np.uint32]
+Hashes = NDArray[np.uint32]
 
 MOST_BUCKETS = 99_999_999
 _DIGITS = 8

@@ -108,17 +108,11 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
     listing = {METADATA_KEY: "true", STATISTICS_KEY: "false"} if keeps_listing else {}
-    return {**SHARED, **mode, **listing, **_key_encoding(config)}
-
-
-def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Return the spelling of one-column keys in version 8, without which Hudi from 1.1 on refuses to write.
-
-    Empty for other tables.
-    """
-    if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
-        return {}
-    return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
+    spelling = {}
+    # Without the spelling of one-column keys, which version 9 has no more, Hudi from 1.1 on refuses to write.
+    if config.has_complex_single_key and config.version <= 8:  # noqa: PLR2004
+        spelling = {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
+    return {**SHARED, **mode, **listing, **spelling}
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:

@@ -52,17 +52,14 @@ class BlockKind(IntEnum):
 
 
 class Header(IntEnum):
-    """Header keys of a log block, by Hudi's names."""
+    """Keys that are used here of a log block's header, by Hudi's names."""
 
     INSTANT_TIME = 0
     TARGET_INSTANT_TIME = 1
     SCHEMA = 2
     COMMAND_BLOCK_TYPE = 3
     COMPACTED_BLOCK_TIMES = 4
-    RECORD_POSITIONS = 5
-    BLOCK_IDENTIFIER = 6
     IS_PARTIAL = 7
-    BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS = 8
 
 
 @dataclass(frozen=True, slots=True)

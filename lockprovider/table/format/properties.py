@@ -352,14 +352,9 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
             f"{file_name} says {_CHECKSUM}={raw[_CHECKSUM]}, but table {name!r} of database {database!r} has "
             f"{checksum(name, database)}; restore the file, perhaps from {file_name}.backup"
         )
-    return _config(raw, file_name)
-
-
-def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
-    """Build the configuration from parsed properties; raise `Corrupt` if a number is missing or wrong."""
     return TableConfig(
-        name=raw[_NAME],
-        database=raw.get(_DATABASE, ""),
+        name=name,
+        database=database,
         record_keys=list_at(raw, _KEYS),
         partition_fields=list_at(raw, _PARTITIONS),
         ordering_fields=list_at(raw, _ORDERING_V9) or list_at(raw, _ORDERING_V8),

@@ -34,7 +34,7 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
     for stat in stats:
         if stat.note:
             notes.add(stat.path, FooterNote.parse(json.loads(stat.note)))
-    if paths := notes.written([stat.path for stat in stats if not stat.is_log]):
+    if paths := notes.take_due([stat.path for stat in stats if not stat.is_log]):
         table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
 
 

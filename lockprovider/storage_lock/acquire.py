@@ -1,4 +1,4 @@
-"""Acquire a lock by the queue of this process, then by polling the store."""
+"""Acquire a lock: wait in this process's queue, then poll the store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """Mutex that serves threads in the order of asking: each makes a `FifoTurn`, waits for it, and leaves it."""
+    """Mutex for threads in the order of asking: each makes a `FifoTurn`, waits for it, and leaves it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -47,7 +47,7 @@ class Fifo:
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex, None if it is free; removes turns that are no longer referenced."""
+        """Return the turn that has the mutex, or None; removes unreferenced turns."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -68,10 +68,7 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, appended when created, until `leave` (in any thread) or unreferenced.
-
-    So no interrupt keeps the mutex; the next turn notices within `SLICE_S`.
-    """
+    """A turn in a `Fifo`, until `leave` (in any thread) or unreferenced, so that no interrupt keeps the mutex."""
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
@@ -79,10 +76,7 @@ class FifoTurn:
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until this turn has the mutex; False after `timeout` seconds.
-
-        The turn then stays in the queue until `leave`.
-        """
+        """Wait until this turn has the mutex; False after `timeout` seconds, and the turn stays in the queue."""
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -102,9 +96,9 @@ _NAME_LENGTH = 12  # of 32 digits: a collision costs only fairness
 
 
 class ProcessQueue:
-    """Clients of one lock in one process, of which one polls, and all share what it reads.
+    """Clients of one lock in one process: one polls, and all share what it reads.
 
-    A just released lock is taken without a read. In the record the process is one waiter, `name`.
+    In the record the process is one waiter, `name`.
     """
 
     def __init__(self, name: str, world: World) -> None:
@@ -122,17 +116,17 @@ class ProcessQueue:
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:
-        """Return a key, equal for clients that share a queue on any thread or loop."""
+        """Return a key that is equal for clients that share a queue."""
         clock = "machine" if isinstance(world, Machine) else id(world)
         return os.getpid(), store.identity, path, clock
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
-        """Return this process's queue for the lock, created if needed."""
+        """Return this process's queue for the lock; creates it if needed."""
         return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
-        """Guess whether a client of this process soon wants the lock again."""
+        """Guess whether this process soon wants the lock again."""
         return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s))
 
     @property
@@ -142,21 +136,18 @@ class ProcessQueue:
         return holds() if holds is not None else None
 
     def note_request(self) -> None:
-        """Note the time from the last release to this request, unless a client of this process is acquiring."""
+        """Note the time from the last release to this request, unless a client is acquiring."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return and clear the record that this process released (`Idle`), which its caller may take unread.
-
-        Also returns the last known record.
-        """
+        """Return and clear the record that this process released (`Idle`), and return the last known record."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def note_current(self, known: KnownRecord | None) -> None:
-        """Note the current record; forget the record that this process released if it was overwritten."""
+        """Note the current record; forget an own released record that was overwritten."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -164,25 +155,19 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, known: KnownRecord | None) -> None:
-        """Keep the record for clients of this process, so that their next read, if it is unchanged, has no body."""
+        """Keep the record, so that the process's next read of it needs no body."""
         with self._guard:
             self._known = known
 
     def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
-        """Note that a client of this process holds the lock after `waited_s` (`holds` returns its lease).
-
-        Makes a new end-of-hold signal; forgets the released record.
-        """
+        """Note the holder (`holds` returns its lease), and make a new end-of-hold signal."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
-        """Note that this holder has freed the lock, keep `idle` and `known`, and wake the next client.
-
-        Ignored if another `holds` was noted.
-        """
+        """Keep what this holder released and knows, and wake the next client; ignored for another `holds`."""
         with self._guard:
             if self._holds != holds:
                 return
@@ -191,22 +176,19 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return the signal set when this process's holder frees the lock, or None."""
+        """Return the signal that this process's holder sets on release, or None."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause, at most until `until` is set; obtain that signal before the last read, to miss no news."""
+        """Pause until `until` is set, or time is over; obtain the signal before the last read."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
             self._world.sleep(seconds)
 
     def record_of_holder(self) -> LockRecord | None:
-        """Return the record that this process's holder wrote, or its polling client read last, without a request.
-
-        None if that is free, or unread.
-        """
+        """Return the holder's record as this process knows it, without a request; None if free or unread."""
         held, known = self.holder, self._known
         if held is not None:
             return held.record
@@ -238,16 +220,16 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Promise (`keeps_log`) and deadline (monotonic clock) of a client that wants the lock."""
+    """Promise and deadline (monotonic clock) of a client that wants the lock."""
 
     keeps_log: bool
     deadline_s: float
 
 
 def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
-    """Wait for this process's queue, then poll and write the record until `client` holds the lock.
+    """Poll and write the record, first in this process's queue, until `client` holds the lock.
 
-    After the deadline it raises `NotAcquired`. Store errors pass.
+    Raises `NotAcquired` after the deadline; store errors pass.
     """
     queue.note_request()
     turn = FifoTurn(queue.fifo)
@@ -262,10 +244,7 @@ def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> No
 
 
 class _Acquisition:
-    """One client's acquisition, once it is first in its process's queue.
-
-    It reads the record, joins the waiters, and takes the lock.
-    """
+    """One client's acquisition, once it is first in its process's queue."""
 
     def __init__(self, client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
@@ -275,10 +254,7 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_held(self) -> None:
-        """Poll the record, join its waiters, and take the lock; return when held.
-
-        At the deadline raise `NotAcquired` if it is not free.
-        """
+        """Poll the record, join its waiters, and take the lock; at the deadline raise `NotAcquired`."""
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
@@ -301,10 +277,7 @@ class _Acquisition:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait at most `poll` for this process's holder, and adopt what it released.
-
-        Returns its end-of-hold signal, None if there is nothing to await.
-        """
+        """Wait at most `poll` for this process's holder, and adopt what it released; returns its end-of-hold signal."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
@@ -316,17 +289,13 @@ class _Acquisition:
         return None if idle.released is not None else end_of_hold
 
     def _observed(self, known: KnownRecord, began_s: float, *, requested: bool) -> Observation:
-        """Build the observation of a read that began at `began_s`.
-
-        Notes the record in the process's queue.
-        """
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
         self._queue.note_unchanged(known)
         took_s = now_s - began_s if requested else 0.0
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, observation: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action; write the record to join the waiters if that is chosen.
+        """Choose the next action; write the record if that is to join.
 
         After the deadline take a free lock, or raise `NotAcquired`.
         """
@@ -350,7 +319,6 @@ _LAST_TRIES = 3  # refused takes of a free lock after the deadline
 
 
 def _not_acquired(client: Client, record: LockRecord | None, world: World) -> NotAcquired:
-    """Build the error that names the holder and its promised end; without a record, that a client acquires."""
     where = client.where
     if record is None:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)

@@ -35,15 +35,12 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """Return the running loop's queue for this lock, created if needed."""
+        """Return the running loop's queue for this lock; creates it if needed."""
         with _GUARD:
             return _QUEUES.setdefault((asyncio.get_running_loop(), lock), cls())
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for this task's turn, which lasts until `pass_on`; False after the timeout, without a turn.
-
-        A cancelled task passes its turn on.
-        """
+        """Wait for this task's turn, which lasts until `pass_on`; False after the timeout."""
         if not self._taken:
             self._taken = True
             return True
@@ -61,7 +58,7 @@ class TaskQueue:
         return called.done()
 
     def pass_on(self) -> None:
-        """End the current turn, forget its lease, and wake the next task."""
+        """End the current turn, and wake the next task."""
         self.lease = None
         if self._waiting:
             self._waiting.popleft().set_result(None)
@@ -85,7 +82,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 
 
 class _OfTasks(threading.Thread):
-    """Stands for the thread of a task's lease, which does not end with the thread that acquired it."""
+    """Stands for a task's lease, which does not end with the thread that acquired it."""
 
     def is_alive(self) -> bool:
         return True
@@ -104,17 +101,16 @@ class TaskLock(Lock):
 class AsyncLock(ForTasks[Lock]):
     """One client of one lock, for tasks. Tasks of a loop wait in one queue; the holding task may acquire again.
 
-    The promises and errors are those of `Lock`. `on_lost` is called on the loop, `on_metric` in the thread that
-    reports.
+    The promises and errors are those of `Lock`. `on_lost` is called on the loop, `on_metric` in any thread.
 
         async with AsyncLock(store).acquire(timeout=30) as lease:
             await lease.publish("state/7", data)
 
-    A cancelled acquisition ends at once; a thread finishes its request and releases what it acquired. A cancelled
-    `release` or `publish` goes on; the publish may happen, but ends before the lease is released.
+    A cancelled acquisition ends at once; a thread releases what it acquired. A cancelled `release` or `publish` goes
+    on, and ends before the lease is released.
 
     Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced. Before Python
-    3.12, `asyncio.wait_for` runs its argument in another task, which then owns the lease: give `timeout`.
+    3.12, `asyncio.wait_for` makes another task the owner: give `timeout`.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     """
@@ -156,7 +152,7 @@ class AsyncLock(ForTasks[Lock]):
 
         Raises (when awaited):
             NotAcquired: another client or task held the lock until the timeout.
-            LeaseLost: this task holds the lock already, and its lease is lost.
+            LeaseLost: this task holds the lock, and its lease is lost.
 
         >>> async with lock.acquire(timeout=10) as lease:
         ...     lease.check()
@@ -170,9 +166,7 @@ class AsyncLock(ForTasks[Lock]):
     unstage = threaded(Lock.unstage, runs_to_end=True)
 
     async def stage(self, path: str, data: bytes) -> Pending:
-        """Prepare a later publish; see `Lock.stage`.
-
-        After a cancellation the staged bytes are removed, unless the store fails.
+        """Prepare a later publish; see `Lock.stage`. After a cancellation the staged bytes are removed.
 
         >>> pending = await lock.stage("state/7", b"seven")
         >>> async with lock.acquire() as lease:
@@ -181,10 +175,7 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Wait for this task's turn, acquire, and keep the lease; the holding task counts its lease.
-
-        On failure the turn passes on. Raises `NotAcquired`, `LeaseLost`.
-        """
+        """Wait for this task's turn, acquire, and keep the lease; the holding task counts its lease."""
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
             return held.again()
@@ -246,10 +237,7 @@ class AsyncLease:
     """
 
     def __init__(self, inner: Lease, ended: Callable[[], None], on_lost: OnLost | None) -> None:
-        """Wrap `inner` for the current task.
-
-        Its loss sets `lost` and calls `on_lost` on the loop, as its release calls `ended`.
-        """
+        """Wrap `inner` for the current task; its release calls `ended` on the loop."""
         self.epoch = inner.epoch
         self.owner = inner.owner
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
@@ -314,9 +302,7 @@ class AsyncLease:
         return not self.released and await on_thread(self._inner.renew, runs_to_end=True)
 
     async def release(self) -> None:
-        """Release the lock; an inner release only counts down, a repeated one does nothing.
-
-        A cancelled release goes on.
+        """Release the lock; an inner release only counts down, a repeated one does nothing. A cancelled one goes on.
 
         Raises:
             CasError: the store failed; the lease lapses by itself.

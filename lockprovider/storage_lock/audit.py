@@ -1,7 +1,7 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-While `audit_enabled.json` says so, each holder (in JVM Hudi each provider) writes one file, with a line for the take,
-each renewal and the release. A line has the holder's time BEFORE its request. Not promised: that the audit is complete.
+While `audit_enabled.json` says so, each holder writes one file, with a line for the take, each renewal and the release.
+A line has the holder's time before its request. Not promised: that the audit is complete.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -32,8 +32,8 @@ _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "E
 class AuditRecord:
     """One line of an audit file.
 
-    `began_ms`: begin of the file (Hudi: of the transaction). `at_ms`: when the step's request was about to be sent.
-    `valid_until_ms`: promised end of the lease. `held`: if not, an END is a loss.
+    `began_ms`: begin of the file (Hudi: of the transaction). `at_ms`: just before the step's request. `held`: if not,
+    an END is a loss.
     """
 
     owner: str
@@ -44,7 +44,7 @@ class AuditRecord:
     held: bool
 
     def encode(self) -> bytes:
-        """Encode the line, with its newline, in JVM Hudi's order of fields."""
+        """Encode the line in JVM Hudi's order of fields."""
         audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,
@@ -72,7 +72,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a lock's audit: the object `switch`, which turns it on, and the folder of its files."""
+    """Paths of a lock's audit: the object that turns it on, and the folder of its files."""
 
     switch: str
     folder: str
@@ -83,7 +83,7 @@ class Places:
 
 
 def places(lock_path: str) -> Places:
-    """Return the audit's paths of the lock at this path."""
+    """Return the audit's paths of a lock."""
     folder, _, name = lock_path.rpartition("/")
     if name == HUDI_LOCK_PATH.rpartition("/")[2] and folder:
         return Places(f"{folder}/audit_enabled.json", f"{folder}/audit")
@@ -96,7 +96,7 @@ def encode_switch(*, enabled: bool) -> bytes:
 
 
 def decode_switch(data: bytes) -> bool:
-    """Return whether the switch is on; not for unreadable bytes, as in Hudi."""
+    """Return whether the switch is on; unreadable bytes are off, as in Hudi."""
     try:
         value = parse_object(data, most=_LARGEST)[_ENABLED]
     except (KeyError, ValueError):
@@ -111,8 +111,7 @@ def decode_switch(data: bytes) -> bool:
 class Tenure:
     """One holding of the lock, as recorded.
 
-    `how`: `released`, `lost` before its end, `lapsed` without a recorded end (`end_ms` is the promised one), or `held`
-    while that promise stands.
+    `how`: `released`, `lost` before its end, `lapsed` at its promised end without a recorded one, or `held` until that.
     """
 
     owner: str
@@ -125,7 +124,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Failure of the lock: time in which two clients held it, beyond 500 ms."""
+    """Failure of the lock: two clients held it, beyond 500 ms."""
 
     owners: tuple[str, str]
     from_ms: int
@@ -134,10 +133,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Result of `analyse`: tenures in the order of the takes, and overlaps.
-
-    `unreadable`: files with lines that are no records.
-    """
+    """Result of `analyse`: tenures in the order of the takes, overlaps, and files with unreadable lines."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]
@@ -147,10 +143,7 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """Compute tenures and overlaps from audit files (contents by name); skip unreadable lines and list their files.
-
-    `now_ms` decides whether open tenures still stand.
-    """
+    """Compute tenures and overlaps from audit files (contents by name), without unreadable lines."""
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -166,10 +159,7 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """Yield one file's tenures; a START or another owner closes an open one, which counts as lapsed.
-
-    Ends without a start are ignored.
-    """
+    """Yield one file's tenures; a START or another owner closes an open one, which counts as lapsed."""
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms
@@ -190,10 +180,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 
 
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
-    """Yield the overlaps of each tenure with later ones.
-
-    A tenure without a recorded end has none, as its holder died or lost it before.
-    """
+    """Yield overlaps. A tenure without a recorded end has none, as its holder died or lost it before."""
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
             if later.start_ms >= earlier.end_ms:

@@ -1,4 +1,4 @@
-"""Writer (on a background thread) and reader of Hudi's audit records, which never slow or fail the lock."""
+"""Writer and reader of Hudi's audit records, which never slow or fail the lock."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class _Page:
 class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    It records one holding at a time. The end of the process waits at most `exit_s` seconds for the last records. Not
-    promised: that a record exists. Failed writes are dropped with a logged warning, and a switch that was off is read
-    again after a minute.
+    At exit the process waits at most `exit_s` seconds for the last records. Not promised: that a record exists. Failed
+    writes are dropped with a logged warning, and a switch that was off is read again after a minute.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)
@@ -63,7 +62,6 @@ class AuditLog:
         self.__setstate__((store, places(lock_path), world or Machine(), exit_s))
 
     def __getstate__(self) -> tuple[Store, Places, World, float]:
-        """Return the state for a pickle or a copy, which has no records."""
         return self._store, self._places, self._world, self._exit_s
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
@@ -89,10 +87,7 @@ class AuditLog:
     # -- called by the lock; never waits for the store ------------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
-        """Open an audit file with a START line, queued for the background thread.
-
-        Does nothing for a minute after the switch was read as off.
-        """
+        """Queue a new audit file with a START line, unless the switch was off within the last minute."""
         if self._pid != os.getpid():
             self._begin()  # forked: the parent finishes its records
         if self._wanted is False and self._world.monotonic_s() - self._asked_s < _ASK_AGAIN_S:
@@ -106,23 +101,20 @@ class AuditLog:
         self._add(page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """Queue a RENEW line, timed `validity_s` before the record's end; does nothing without an open audit file."""
+        """Queue a RENEW line, timed `validity_s` before the record's end, if a file is open."""
         if (page := self._open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
             self._add(page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
-        """Close the open audit file, if any, and queue its END line; `held=False` marks a loss."""
+        """Close the open file, if any, and queue its END line; `held=False` marks a loss."""
         with self._guard:
             page, self._open_page = self._open_page, None
         if page is not None:
             self._add(page, "END", at_ms, held=held)
 
     def _add(self, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Append a line to the page, queue the page, and start the writing thread unless it runs.
-
-        Drops the renewal of a closed page.
-        """
+        """Append a line to the page, queue the page, and start the writing thread; drops the renewal of a closed page."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with self._guard:
             if step == "RENEW" and self._open_page is not page:
@@ -153,10 +145,7 @@ class AuditLog:
             self._write(page)
 
     def _next(self) -> _Page | None:
-        """Remove and return the next queued page.
-
-        None if none is left, which wakes `flush` and counts the thread as ended.
-        """
+        """Remove and return the next queued page. None wakes `flush` and counts the thread as ended."""
         with self._guard:
             if self._pages:
                 return self._pages.popleft()
@@ -165,10 +154,7 @@ class AuditLog:
             return None
 
     def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
-        """Write the page if the audit is switched on, else close and drop it.
-
-        Store errors log a warning; the page's next line retries.
-        """
+        """Write the page if the audit is on, else close and drop it; store errors log a warning."""
         try:
             if self._is_wanted(timeout_s):
                 self._put(page, timeout_s)
@@ -180,7 +166,7 @@ class AuditLog:
             self._open_page = None if self._open_page is page else self._open_page
 
     def _is_wanted(self, timeout_s: float) -> bool:
-        """Return whether the audit is switched on; reads the switch at first, and a minute or more after it was off."""
+        """Return whether the audit is on; reads the switch at first, and a minute after it was off."""
         now_s = self._world.monotonic_s()
         if self._wanted is None or (not self._wanted and now_s - self._asked_s >= _ASK_AGAIN_S):
             self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
@@ -188,10 +174,7 @@ class AuditLog:
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
-        """Write the whole page to its file if it has new lines, even over another write; note written size and version.
-
-        Store errors pass.
-        """
+        """Write the whole page to its file if it has new lines, even over another write; store errors pass."""
         data, version = page.data, page.version
         if len(data) == page.written:
             return
@@ -206,10 +189,7 @@ class AuditLog:
         page.written = len(data)
 
     def _finish(self) -> None:
-        """Wait `exit_s` for the writing thread; unless it still runs, write the queued pages in this thread.
-
-        A forked child does nothing.
-        """
+        """Wait `exit_s` for the writing thread; unless it still runs, write the queued pages in this thread."""
         if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):
             return
         with contextlib.suppress(IndexError):
@@ -230,21 +210,18 @@ def _at_exit() -> None:
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
-    """Read whether the table's audit is switched on; a missing or unreadable switch is off."""
+    """Read whether the audit is on; a missing or unreadable switch is off."""
     content = store.read_or_none(switch, timeout=timeout_s)
     return content is not None and decode_switch(content.data)
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
-    """Write the audit's switch, also for JVM Hudi's writers; existing files stay."""
+    """Write the audit's switch; existing files stay."""
     store.update(switch, lambda _: encode_switch(enabled=enabled), timeout=timeout_s)
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """Read the audit files with eight threads, and return contents by file name; with `last`, only that many newest.
-
-    Files removed meanwhile are left out.
-    """
+    """Read the audit files (with `last`, only that many newest), and return contents by file name."""
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]

@@ -50,10 +50,7 @@ def command() -> str:
 
 
 class Client:
-    """Client of one lock: an owner id, its lease machine, publisher and committer.
-
-    It has at most one lease; its threads take turns.
-    """
+    """Client of one lock: an owner id, its lease machine, publisher and committer. Its threads take turns."""
 
     def __init__(
         self,
@@ -65,10 +62,7 @@ class Client:
         on_metric: OnMetric | None,
         audit: AuditLog | None,
     ) -> None:
-        """Make a client with a new owner id, a new or shared process queue, and isolated connections.
-
-        Sends no request, starts no thread.
-        """
+        """Make a client with a new owner id and isolated connections; sends no request, starts no thread."""
         self.path = path
         self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings
@@ -134,10 +128,7 @@ class Client:
     # -- acquiring the lock (`acquire`)
 
     def adopt(self, idle: machine.Idle, known: KnownRecord | None) -> None:
-        """Cache `known`, and set the machine to `idle` if that has a released record to take unread.
-
-        Forgets an own released record that was overwritten.
-        """
+        """Cache `known`, and set the machine to `idle` if that has a released record; forget an own overwritten one."""
         self._file.known = known or self._file.known
         state = self.driver.state
         if idle.released is not None:
@@ -146,17 +137,14 @@ class Client:
             self.driver.state = state if known.version == state.released[1] else machine.Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write `record`, which names this process as a waiter, over `version`.
-
-        Returns False if refused, unknown, too late, or the store failed.
-        """
+        """Write `record`, with this process among the waiters, over `version`; False unless it surely won."""
         with contextlib.suppress(CasError):  # joining is optional
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def look(self, wish: Wish) -> tuple[KnownRecord | None, bool]:
-        """Set the machine to `Idle`, then read and cache the record; also returns whether a request was sent.
+        """Set the machine to `Idle`, and read the record; also returns whether a request was sent.
 
         A record that this process released is returned once without a request.
         """
@@ -194,23 +182,20 @@ class Client:
         return True
 
     def end(self, turn: FifoTurn | None) -> None:
-        """Forget the lease of this turn, and leave the turn as `leave` does; None: done before."""
+        """Forget the lease of this turn, and leave the turn; None: done before."""
         if turn is not None:
             if self.turn.first() is turn:
                 self.lease = None
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
-        """Leave the queue of this client's threads; if `turn` was first, also wake other clients of this process."""
+        """Leave the queue of this client's threads; if `turn` was first, also wake this process's next client."""
         if self.turn.first() is turn:
             self.free_queue()
         turn.leave()
 
     def give_up(self) -> None:
-        """Read the record, and release the lock if an interrupted acquisition has taken it.
-
-        Store and lock errors are ignored; the lease then lapses.
-        """
+        """Read the record, and release the lock if an interrupted acquisition has taken it; ignores store and lock errors."""
         with contextlib.suppress(CasError, LockError):
             if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
@@ -221,10 +206,7 @@ class Client:
             self.give_back()
 
     def free_queue(self) -> None:
-        """Note in the process's queue that this client holds nothing, and wake the next client.
-
-        It gets what this client released and read.
-        """
+        """Hand what this client released and read to this process's next client, and wake it."""
         state = self.driver.state
         idle = state if isinstance(state, machine.Idle) else machine.Idle()
         self.queue.note_freed(self.driver.held, idle, self.known)
@@ -232,15 +214,15 @@ class Client:
     # -- calls of a lease and its heartbeat (`lease`)
 
     def note_loss(self) -> None:
-        """Write to the audit, if any, that the lock was lost, and wake the next client of this process."""
+        """Write the loss to the audit, if any, and wake this process's next client."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=False)
         self.free_queue()
 
     def renew(self) -> Answer:
-        """Write the record to prolong the lease, or read it to settle an unanswered write.
+        """Write the record to prolong the lease, or read it to settle an unanswered write; errors pass.
 
-        Then applies left publishes, unless another thread publishes. Errors pass.
+        Then applies left publishes, unless another thread publishes.
         """
         driver = self.driver
         with driver.step_guard:
@@ -262,7 +244,7 @@ class Client:
     def give_back(self, epoch: int | None = None) -> None:
         """Wait for a publish under way, write until the record is released or another client's, and audit that.
 
-        Does nothing if this client holds a lease of another epoch. After a `CasError` the lease lapses.
+        Does nothing under a lease of another epoch. After a `CasError` the lease lapses.
         """
         driver = self.driver
         at_ms = self.world.now_ms()
@@ -279,10 +261,7 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def wait_for_late(self) -> None:
-        """Sleep until no client can apply an earlier lease's publish.
-
-        First renews the lease until its record names no publish. Errors pass.
-        """
+        """Renew until the record names no publish, and sleep until no client can apply an earlier lease's one."""
         lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # else a client that takes over applies it again
@@ -293,10 +272,7 @@ class Client:
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Change the error: set URL and holder attributes where missing, and extend its message.
-
-    It gets URL, holder and next step, unless it has them.
-    """
+    """Complete the error: its URL and holder attributes, and in its message URL, holder and next step."""
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.is_free:

@@ -35,9 +35,8 @@ _SUM = 4  # bytes
 class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored before. The intent is valid for one log, from `position`; without a body it is
-    withdrawn. A short body also travels in the name, deflated with the decider's sample and the log entry before
-    `position` as dictionary.
+    All that the publish needs is stored before. Without a body the intent is withdrawn. A short body also travels in
+    the name, deflated with the decider's sample and the log entry before `position` as dictionary.
 
     Attributes:
         log: the name of the log.
@@ -82,7 +81,7 @@ def is_over(intent: Intent, log: Log | None) -> bool:
 
 
 def parse_intent(name: str, body: bytes) -> Intent | None:
-    """Parse an intent's path below the intents' folder; None if it is no such path, or `body` is too large."""
+    """Parse an intent's path below the intents' folder; None for another path or a too large body."""
     log, slash, rest = name.partition("/")
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
@@ -94,7 +93,6 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
 
 
 def _before(log: Log, position: int) -> bytes:
-    """Return the bytes of the last entry before `position`, or none."""
     since = log.since(position - 1)
     return (since[0].data or b"") if since else b""
 
@@ -133,9 +131,8 @@ class Decider(Protocol):
         """Bytes that resemble most intents' bodies, equal for most clients; affects only names' sizes."""
 
     def refresh(self, seen_s: float) -> None:
-        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock).
-
-        At `seen_s` the record was read: if the next write over it wins, what was read later is current.
+        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock), when the record was
+        read.
         """
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
@@ -156,8 +153,8 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    Not after a lapse: the holder may still work. Not without a log: earlier publishes would be unknown. Not if a
-    pending publish is shared, or the log lacks its bytes.
+    Not after a lapse: the holder may still work. Not without a log that has the bytes of all pending, unshared
+    publishes.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -166,7 +163,7 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose, in the order of stems, the intents that can follow the log, while there is room after `all_pending`."""
+    """Choose, by stem, the intents that can follow the log, while there is room after `all_pending`."""
     chosen: list[Pending] = []
     begun = log
     for intent in sorted(set(intents), key=lambda posted: (posted.stem, posted.position)):
@@ -185,10 +182,7 @@ def choose(
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """Return an intent's publish; None for a faulty intent, which must not stop the others.
-
-    Its writer gets the error itself. A path without the stem would be decided again and again.
-    """
+    """Return an intent's publish; None for a faulty intent, whose writer alone gets the error."""
     try:
         pending = decider.pending(intent, log, now_ms)
     except Exception:  # noqa: BLE001 - its writer's error
@@ -207,9 +201,9 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record that decides `batch`, for the version at which `record` was read.
+    """Build the record that decides `batch` over the version at which `record` was read.
 
-    `last_applied`: the last publish known to be applied, with all before it. `epoch`: the highest that was read.
+    `last_applied`: the last publish applied with all before it. `epoch`: the highest that was read.
     """
     all_pending = (*pending_after(record, last_applied), *batch)
     return LockRecord(
@@ -255,10 +249,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Verdict: no write can decide the intent any more, but one may have: its writer must read.
-
-    The log ended or lacks its position, or only its writer can judge it.
-    """
+    """Verdict: no write can decide the intent any more, but one may have: its writer must read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +261,7 @@ _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Return `Decided` if the log has the intent's path, `Void` if it cannot judge.
-
-    Else `decider.refuse` judges: `Refused` with its error, or `Undecided`.
-    """
+    """Return `Decided` if the log has the intent's path, `Void` if it cannot judge, else what `decider.refuse` says."""
     if log is None or log.name != intent.log:
         return Void()
     index = next((number for number, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
@@ -298,9 +286,9 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 class Waiting:
     """Situation of a client that waits for a decision and does not lead.
 
-    `posted`: whether all its undecided intents are posted. `refused`: lost writes in a row. `age_s`: seconds since it
-    first read this version. `waits_s`: seconds waited. `name`: among the waiters, empty if its process wants to hold
-    the lock. `writes`: how many writes of the record until it shows more.
+    `posted`: whether all its undecided intents are posted. `refused`: lost writes in a row. `age_s`: since it first
+    read this version. `name`: among the waiters, empty if its process wants the lock. `writes`: of the record until it
+    shows more.
     """
 
     posted: bool = False
@@ -313,10 +301,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Act: write the record with own publishes only; listing first would lose to faster clients.
-
-    `leads` announces the client as leader of the batch, if the write wins.
-    """
+    """Act: write the record with own publishes only; `leads` announces the client as leader."""
 
     leads: bool = False
 
@@ -345,14 +330,14 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Act: stop leading. `frees`: first write the record once more, released and with nothing pending."""
+    """Act: stop leading; `frees`: first write the record once more, released and with nothing pending."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Act: wait and read until the published object, which another client applies, is there."""
+    """Act: read until the published object, which another client applies, is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,11 +362,10 @@ Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers |
 class Situation:
     """Knowledge of a group commit client besides the record.
 
-    `all_pending`: the record's publishes that may not be applied yet. `waiting`: None for the leader, and without
-    requests. `undecided`: the log does not decide all its requests. `leads`: it leads the batch. `applies`: it is
-    applying publishes. `fails`: its last run of that ended early. `is_stuck`: a publish can never be applied.
-    `others_apply`: another client applies all its requests. `is_waited_for`: a waiter wants to hold the lock. `wrote`:
-    the current record is its own.
+    `waiting`: None for the leader, and without requests. `undecided`: the log does not decide all its requests.
+    `applies`: it is applying publishes. `fails`: its last run of that ended early. `is_stuck`: a publish can never be
+    applied. `others_apply`: another client applies all its requests. `is_waited_for`: a waiter wants to hold the lock.
+    `wrote`: the current record is its own.
     """
 
     all_pending: tuple[Pending, ...] = ()
@@ -397,10 +381,7 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose a group commit client's next act by its knowledge; ask again after a `StepDown`.
-
-    `poll_s` bounds pauses for a holder or waiters.
-    """
+    """Choose a group commit client's next act; ask again after a `StepDown`. `poll_s` bounds pauses."""
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
@@ -422,8 +403,8 @@ def after_listing(
 ) -> WriteRecord | StepDown | Wait:
     """Choose the leader's act after listing; `batch` is what its next write can decide.
 
-    `yields`: a yield window is due, so nothing was listed. `is_due`: the record was not written for a round's time.
-    `empty_rounds`: earlier rounds without work, in a row.
+    `yields`: a yield window is due. `is_due`: a round has passed since the last write. `empty_rounds`: earlier ones in
+    a row.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
@@ -456,13 +437,12 @@ def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) 
 
 
 def _until_decided_s(record: LockRecord, waiting: Waiting, now_ms: int, round_s: float) -> float:
-    """Return the seconds until the write that shows more, if rounds keep their length."""
     due_s = waiting.writes * round_s - (now_ms - record.freed_ms) / 1000
     return min(max(due_s, round_s / 2), waiting.writes * round_s)
 
 
 def latest_first_poll_s(record: LockRecord) -> float:
-    """Return the latest time, in seconds, of the first read after a post."""
+    """Return the latest time of the first read after a post."""
     if len(record.all_pending) >= MOST_PENDING:
         return _FIRST_POLL_S
     return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)

@@ -37,10 +37,7 @@ class Intents:
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's intents that are not withdrawn.
-
-        Reads and caches at most 16 new bodies, by stem; omits other unread ones. `sample`: the decider's.
-        """
+        """List this log's intents that are not withdrawn; reads and caches at most 16 new bodies, omits the rest."""
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
         for entry in self._store.list(self._below + combine.intents_folder(log.name)):
@@ -59,10 +56,7 @@ class Intents:
         return tuple(listed.values())
 
     def withdraw(self, intent: Intent) -> None:
-        """Write an empty body over the intent, so that later listings skip it.
-
-        Earlier listers may still decide it, as may all after a `CasError`.
-        """
+        """Write an empty body over the intent. Earlier listers may still decide it, as may all after a `CasError`."""
         path = self.path(intent)
         # Not deleted: a late copy of the post must not recreate it.
         if isinstance(self._store.put_if_absent(path, b""), Won):
@@ -74,7 +68,7 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Delete the intents' objects: only undecidable ones, and never those withdrawn in a log that goes on."""
+        """Delete undecidable intents' objects, but never those withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
@@ -159,10 +153,7 @@ class CommitRequests:
         return [request for request, outcome in verdicts if isinstance(outcome, combine.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post the intents of requests not stored yet, and note that in the requests.
-
-        Repeat after False or `CasError`: some may be posted.
-        """
+        """Post intents not stored yet. Repeat after False or `CasError`: some may be posted."""
         for request in requests:
             if not request.is_stored:
                 began_s = self._world.monotonic_s()
@@ -174,13 +165,13 @@ class CommitRequests:
         return all(request.is_stored for request in requests)
 
     def first_poll_s(self) -> float:
-        """Return for how many seconds not to poll, by recent experience."""
+        """Return the seconds without polls, by recent experience."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
     def end_judged(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End requests that are decided with a path outside `all_pending`, refused or void, waking their callers.
+        """End requests that are refused, void, or decided with a path outside `all_pending`, waking their callers.
 
         Deletes refused and void intents in the background.
         """
@@ -204,7 +195,6 @@ class CommitRequests:
                     self.end(request, outcome)
 
     def _forget(self, request: CommitRequest) -> None:
-        """Remove an undecidable intent in the background, or leave it to a sweep."""
         if request.posted:
             self._store.in_background(partial(self.intents.remove, request.intent))
 
@@ -214,10 +204,7 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the decider's error if applied entries refuse the request.
-
-    Returns None if only pending ones do, which may never appear.
-    """
+    """Return the decider's error if applied entries refuse the request; None if only pending ones do."""
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

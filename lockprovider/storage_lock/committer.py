@@ -39,7 +39,7 @@ class Committer:
     """One client of group commit, with a thread while there are requests. Thread-safe.
 
     `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store ever throttled
-    a request for the record. `resting`: set while all requests are done and applied.
+    a write of the record. `resting`: set while all requests are done and applied.
     """
 
     def __init__(
@@ -88,8 +88,7 @@ class Committer:
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
         """Wait until the publish is decided and applied, or can no longer be; starts the thread if needed.
 
-        `known`: the record by which the caller judged the intent. An interrupt first gives the request up, for at most
-        20 s.
+        `known`: the record by which the caller judged the intent. An interrupt gives the request up, within 20 s.
 
         Returns:
             Decided: the publish is applied.
@@ -130,10 +129,7 @@ class Committer:
         return request.outcome
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete these objects in the background, later and with others; not promised.
-
-        A bad path raises `InvalidInput`, and nothing is removed.
-        """
+        """Delete these objects in the background, later and together; not promised. A bad path raises `InvalidInput`."""
         checked = tuple(map(check_path, paths))
         with self._guard:
             self._left.append(checked)
@@ -142,10 +138,7 @@ class Committer:
             self._store.in_background(self._remove_left)
 
     def sweep(self) -> int:
-        """List the intents of all logs, read the record, and delete those that no write can decide.
-
-        Returns their number. May be repeated.
-        """
+        """Delete the intents of all logs that no write can decide; returns their number. May be repeated."""
         # Listed before the read: an intent of another log is over.
         intents = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
@@ -162,10 +155,7 @@ class Committer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve requests on the thread until none is left.
-
-        An error ends all, even new ones, by `PublishUnknown`, and passes.
-        """
+        """Serve requests on the thread until none is left. An error ends all by `PublishUnknown`, and passes."""
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:
@@ -188,10 +178,7 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Wait a second for requests, else delete leftovers; return True if the thread ends, after unregistering it.
-
-        `CasError` is ignored.
-        """
+        """Wait a second for requests, else delete leftovers; return True if the thread ends, after unregistering it."""
         with self._guard:
             if self._new:
                 return False
@@ -228,7 +215,7 @@ class _Leading:
 
 
 class Member:
-    """One client of group commit. Not thread-safe. See `Committer` for `wants_hold` and `throttled`."""
+    """Steps of one group commit client. Not thread-safe."""
 
     def __init__(
         self,
@@ -253,10 +240,7 @@ class Member:
         self._leading: _Leading | None = None
 
     def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, and learn the records that their callers read.
-
-        Marks the record stale if its log cannot judge a request.
-        """
+        """Add requests, and learn the records of their callers; the record is stale if its log cannot judge a request."""
         for request, known in requests:
             self._requests.add(request)
             if known is not None:
@@ -285,10 +269,7 @@ class Member:
             return 0.0
 
     def _step(self) -> float | None:
-        """Read the record if stale, end settled and late requests, do the next act.
-
-        Returns the pause in seconds, None if nothing is left.
-        """
+        """Read the record if stale, end judged and late requests, do the next act."""
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -305,10 +286,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Do the act that `next_act` chooses (read, post, write, lead, give up).
-
-        Returns the pause in seconds, None if nothing is left.
-        """
+        """Do the act that `next_act` chooses: read, post, write, lead, or give up."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         situation = self._situation(known, undecided)
@@ -342,7 +320,6 @@ class Member:
         return pause_s
 
     def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Situation:
-        """Collect this client's knowledge besides the record."""
         record, writer, leads = known.record, self._writer, self._leading is not None
         # Read first: then what is applied is not among the pending.
         applies, failed = self._applying.busy, self._applying.failed
@@ -366,10 +343,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index of this client's first publish among the pending, if another client applies it.
-
-        None otherwise, or if the record will show it soon.
-        """
+        """Return the index of this client's first publish among the pending, if another client applies it unseen."""
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -380,10 +354,7 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the publishes up to `position` are applied, and note that.
-
-        Returns the seconds until the next read, 0 if applied.
-        """
+        """Read, once due, whether the publishes up to `position` are applied; returns the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -416,18 +387,13 @@ class Member:
         return NotAcquired(message, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
-        """Withdraw and end all requests with `Hold`, and mark the record stale; returns a pause of 0."""
         for request in self._requests:
             self._give_up(request, Hold())
         self._writer.stale = True
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `outcome`.
-
-        An error becomes `Void` if an ended log may have decided it; any outcome becomes `PublishUnknown` if the request
-        may be decided.
-        """
+        """Withdraw a request and end it with `outcome`; with `Void` or `PublishUnknown` if it may be decided."""
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
                 outcome = Void()
@@ -457,10 +423,7 @@ class Member:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with own publishes, unless too soon; returns the pause in seconds.
-
-        With `leads`, a won write makes this client leader.
-        """
+        """Write the record with own publishes, unless too soon; with `leads`, a won write makes this client leader."""
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
@@ -475,10 +438,7 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
-        """Lead one round: list intents, then write the record, wait or step down.
-
-        Sleeps to keep the store's pace; returns the pause in seconds.
-        """
+        """Lead one round: list intents, then write the record at the store's pace, wait or step down."""
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -513,10 +473,7 @@ class Member:
                 return 0.0
 
     def _free(self, known: KnownRecord) -> float | None:
-        """Write the record once more, to show foreign clients that nothing is pending.
-
-        Returns None, or the pause if it is too soon.
-        """
+        """Write the record once more, unless too soon, to show foreign clients that nothing is pending."""
         if pause_s := self._paced_s(known):
             return pause_s
         self._writer.put(known, (), leading_s=0.0)
@@ -529,7 +486,7 @@ class Member:
 
     @property
     def _pace_s(self) -> float:
-        """Least seconds between writes of the record, once the store has throttled; else 0."""
+        """Least seconds between writes of the record, once the store has throttled."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
     def _paced_s(self, known: KnownRecord) -> float:
@@ -538,10 +495,7 @@ class Member:
     def _choose_batch(
         self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
     ) -> tuple[Pending, ...]:
-        """Refresh the decider and return the publishes for the next write; end own requests that cannot be decided.
-
-        `listed` returns other clients' intents.
-        """
+        """Refresh the decider and return the publishes for the next write; end own requests that cannot be decided."""
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
         own = [request.intent for request in self._requests]

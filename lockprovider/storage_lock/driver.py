@@ -18,10 +18,7 @@ from lockprovider.storage_lock.record import LockRecord
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """Record as a client has known it since `seen_s` (monotonic clock).
-
-    `understood`: encoding it again gives the same bytes.
-    """
+    """Record as known since `seen_s` (monotonic clock). `understood`: encoding it again gives the same bytes."""
 
     record: LockRecord
     version: Version
@@ -40,9 +37,8 @@ class RecordFile:
         self.highest_epoch = 0  # highest read or written
 
     def read(self, timeout_s: float) -> KnownRecord | None:
-        """Read the record (no body if unchanged), cache it as `known`, and update `highest_epoch`; None if absent.
-
-        May raise `MalformedRecord`; store errors pass.
+        """Read the record (None: absent), and cache it and the highest epoch. May raise `MalformedRecord`; store errors
+        pass.
         """
         try:
             if self.known is None:
@@ -61,7 +57,7 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write the record under a condition; a won one is cached as `known`. After a `CasError` it is not written."""
+        """Write the record under a condition, and cache a won one. After a `CasError` it is not written."""
         data = record.encode()
         if isinstance(condition, Version):
             outcome = self._store.put_if_match(self._path, data, condition, timeout=timeout_s)
@@ -82,10 +78,7 @@ Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None  # r
 
 
 class Driver:
-    """Runs one lease machine and its requests.
-
-    Hold `step_guard` to feed it: the machine takes one event at a time.
-    """
+    """Runs one lease machine and its requests. Hold `step_guard` to feed it."""
 
     def __init__(self, me: machine.Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
         self.state: machine.State = machine.Idle()
@@ -102,10 +95,7 @@ class Driver:
         return machine.belief(self.state)
 
     def feed(self, event: machine.Event) -> Answer:
-        """Feed one event and send the machine's reads and writes until it asks for neither; return its last effect.
-
-        Hold `step_guard`. Store errors pass.
-        """
+        """Feed one event and send the machine's requests; return its last effect. Store errors pass."""
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
@@ -120,9 +110,8 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed by now, or None; never waits.
-
-        Marks the machine `Lost` unless a step or write is under way.
+        """Return how the lease has lapsed, or None; never waits. Marks the machine `Lost` unless a step or write is under
+        way.
         """
         state = self.state
         after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
@@ -159,7 +148,6 @@ class Driver:
         return machine.Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
-        """Log a result of the lease, and queue a take or renewal for the audit, if any."""
         held = self.held()
         if held is None or not isinstance(answer, machine.Done):
             return
@@ -171,10 +159,7 @@ class Driver:
             self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: machine.PutRecord) -> machine.Event:
-        """Write the record, count its outcome, and return that as an event.
-
-        An error passes, after the machine has noted it as `PutFailed`.
-        """
+        """Write the record, and return the outcome as an event; an error passes, noted as `PutFailed`."""
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:

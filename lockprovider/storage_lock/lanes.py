@@ -35,10 +35,7 @@ _BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Stretch of time in a lane.
-
-    `words`: tooltip, or meaning in a legend. `label`: drawn if it fits. `hollow`: white, dashed border.
-    """
+    """Stretch of time in a lane. `words`: tooltip, or meaning in a legend. `hollow`: white, dashed border."""
 
     start_ms: int
     end_ms: int
@@ -51,7 +48,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Moment in a lane; `words` as in `Box`, `label` next to it."""
+    """Moment in a lane."""
 
     at_ms: int
     shape: Shape
@@ -72,7 +69,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Curve from a moment of the lane `lane` to one of `to_lane`: numbers of lanes, from 0."""
+    """Curve from a moment of one lane to one of another, by number."""
 
     lane: int
     at_ms: int
@@ -82,7 +79,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Map of times (epoch ms) to x coordinates, with times outside drawn at its ends."""
+    """Map of times (epoch ms) to x coordinates."""
 
     start_ms: int
     end_ms: int
@@ -139,7 +136,6 @@ def _scale(lanes: Sequence[Lane]) -> _Scale:
 
 
 def _axis(scale: _Scale, bottom: int, *, elapsed: bool) -> list[str]:
-    """Return the time axis and its grid as SVG elements."""
     span_ms = scale.end_ms - scale.start_ms
     step_ms = next((step for step in _STEPS_MS if span_ms / step <= _TICKS), span_ms // _TICKS)
     days = moment(scale.start_ms)[:10] != moment(scale.end_ms)[:10]
@@ -160,7 +156,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
-    """Return one lane as SVG elements: its name (shortened, in full as tooltip), boxes and marks."""
+    """Return one lane as SVG elements: its name, shortened, boxes and marks."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
@@ -177,7 +173,6 @@ def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
 
 
 def _box(box: Box, y: int, height: int, scale: _Scale) -> str:
-    """Return a box as SVG, at least two pixels wide, with its tooltip, and with its label if that fits."""
     x = scale.x(box.start_ms)
     width = max(_LEAST_PX, scale.x(box.end_ms) - x)
     title = f"<title>{escape(box.words)}</title>" if box.words else ""
@@ -209,7 +204,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Return the row number and SVG of each sample, placed from left to right in as many rows as needed."""
+    """Return row number and SVG of each sample, in as many rows as needed."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

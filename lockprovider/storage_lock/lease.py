@@ -1,4 +1,4 @@
-"""`Lease`, the result of `Lock.acquire`, with its `Heartbeat` on a thread of its own; and `until_signal`."""
+"""`Lease`, the result of `Lock.acquire`, with its `Heartbeat`, and `until_signal`."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 
 
 def warn_and_give_back(lease: Lease, name: str) -> None:
-    """Warn that a held lease was dropped, and release it in a new thread.
-
-    The garbage collection, in any thread at any point, must not release it.
-    """
+    """Warn that a held lease was dropped, and release it in a new thread, as the garbage collection must not."""
     message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):  # the interpreter ends: the lease lapses
@@ -74,10 +71,7 @@ class Lease:
     """
 
     def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn, thread: threading.Thread) -> None:
-        """Make the lease of a client that has just taken the lock, owned by `thread`.
-
-        `start` begins its heartbeat.
-        """
+        """Make the lease of a client that has just taken the lock, owned by `thread`; starts no heartbeat."""
         held = client.driver.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
@@ -151,11 +145,11 @@ class Lease:
 
         When this returns, the object is at `path`. It takes three requests if the bytes fit into the lock record (6144,
         deflated), else five, as they are staged first. To stage ahead, pass the handle of `Lock.stage` as `path`. With
-        `data` as well, the staged copy is not read again; you must know that it still exists.
+        `data` as well, the staged copy is not read again; it must still exist.
 
-        `new` promises that nothing is at the path. With the bytes at hand the path is then not read. Remove a copy that
-        was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are there all the same, they stay,
-        the publish is set aside, and the log ends, as its readers may have seen the publish as decided.
+        `new` promises that nothing is at the path, which is then not read. Remove a copy that was staged ahead yourself
+        (`Lock.unstage`), after the release. If other bytes are there all the same, they stay, the publish is set aside,
+        and the log ends.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -220,7 +214,6 @@ class Lease:
                 )
 
     def _over(self) -> Ended | None:
-        """Return how the lease has ended, or None, without request and callback."""
         if self.released:  # another thread releases, and waits for this publish
             return _RELEASED
         return self._ended or self._client.driver.tick()
@@ -274,10 +267,7 @@ class Lease:
         self._given_back = True
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost, calling its callbacks.
-
-        With its thread dead it also counts as released, and wakes the next thread; the record lapses.
-        """
+        """Mark the lease as lost, calling its callbacks. With its thread dead it also wakes the next thread."""
         self._learn(Ended(why, LossReason.LAPSED))
         if not self.thread.is_alive():  # no thread can release it
             turn, self.turn, self._given_back = self.turn, None, True
@@ -312,10 +302,7 @@ class Lease:
         return self
 
     def end(self) -> None:
-        """Release the lease, however often acquired, or repeat an interrupted release.
-
-        Ignores store and lock errors.
-        """
+        """Release the lease, however often acquired, or repeat an interrupted release; ignores store and lock errors."""
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:
@@ -350,7 +337,7 @@ class Lease:
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
-        """Return whether the lease is lost; first notes a lapse, which calls the callbacks. Sends no request."""
+        """Return whether the lease is lost; notes a lapse, which calls the callbacks. Sends no request."""
         if not self.released:
             self._learn(self._client.driver.tick())
         return self.lost.is_set()
@@ -390,14 +377,14 @@ class Beating(Protocol):
         """Prolong the lease once; False while the outcome is unknown."""
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost: its heartbeat has stopped without a release."""
+        """Mark the lease as lost."""
 
 
 class Heartbeat:
-    """Calls `renew` every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
+    """Calls `renew` on a thread, every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
 
-    It also stops when the acquiring thread is dead, so that the lease lapses. Unless stopped for a release, it marks
-    the lease as lost. With `keeps=False` an unreferenced lease is collected, and released.
+    It stops, and marks the lease as lost, when the acquiring thread is dead. With `keeps=False` it does not keep the
+    lease referenced.
     """
 
     def __init__(
@@ -452,10 +439,7 @@ class Heartbeat:
             return pause_s if why is None else None
 
     def _renew(self, lease: Beating) -> tuple[str | None, float]:
-        """Call `renew` unless the lease, its thread or `max_hold` has ended.
-
-        Returns the reason to end, or None, and the pause in seconds.
-        """
+        """Call `renew` unless the hold is over; returns the reason to end, or None, and the pause in seconds."""
         if lease.lost.is_set():
             return "it has ended", 0.0
         if not lease.thread.is_alive():
@@ -481,9 +465,8 @@ def until_signal(*numbers: int) -> Iterator[None]:
             serve(lease)
 
     Each `with` is left and its lock released; other threads' leases are released when the interpreter ends. Without
-    this, SIGTERM ends the process, and other clients wait for the lapse. A second signal has no effect; an ignored
-    signal (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other threads end, which the
-    interpreter waits for unless they are daemons.
+    this, other clients wait for the lapse after SIGTERM. A second signal has no effect; an ignored one (nohup) stays
+    ignored. Not promised: anything after SIGKILL, nor that other threads end, unless they are daemons.
 
     Raises:
         LockError: this is not the main thread, and no other may set signal handlers.

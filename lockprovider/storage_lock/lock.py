@@ -95,7 +95,7 @@ class Lock:
         self._held: Lease | None = None  # dropped with the lock; see `Lease`
 
     def _of_this_process(self) -> Client:
-        """Return the client; a forked process needs a new one, as with one owner id both would own the lock."""
+        """Return the client, a new one in a forked process: with one owner id both would own the lock."""
         if self._client.me.pid != os.getpid():
             self._be_new()
         return self._client
@@ -181,7 +181,6 @@ class Lock:
             return lease
 
     def _acquiring_thread(self) -> threading.Thread:
-        """Return the thread that owns a new lease, which ends with it."""
         return threading.current_thread()
 
     def release(self) -> None:
@@ -262,7 +261,7 @@ class Lock:
         self._store_is_safe = True
 
     def look(self) -> LockRecord | None:
-        """Read the lock record by one request, without acquiring the lock; None if there is no record.
+        """Read the lock record by one request; None if there is none.
 
         >>> lock.look() is None  # no client has ever held it
         True
@@ -281,11 +280,10 @@ class Lock:
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without holding the lock; waits until that is decided and applied.
 
-        A thread sends the requests, and begins with the record of the last `look`. Returns `Decided` then; after `Void`
-        or `Hold` ask again, see `Committer.commit`.
+        A thread sends the requests, and begins with the record of the last `look`. Returns and raises as
+        `Committer.commit`.
 
         Raises:
-            Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.
             InvalidSettings: `timeout` is not a number of seconds.
             InvalidInput: the intent's stem, or the decider's path, names no object, or its body is not bytes.
         """
@@ -297,7 +295,7 @@ class Lock:
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:
-        """Remove intents of writers that died while waiting for a commit; returns their number. May be repeated.
+        """Remove intents of writers that died during a commit; returns their number. May be repeated.
 
         >>> lock.sweep_intents()
         0
@@ -320,8 +318,8 @@ class Lock:
         Small data travels in the lock record, without a request now. Larger data is written to the store, until
         published or unstaged.
 
-        `unshared` promises that no writer ever writes anything else to `path`. Another client that finishes the publish
-        then accepts any object there, unread; the publisher reads it.
+        `unshared` promises that nothing else is ever written to `path`. Another client that finishes the publish then
+        accepts any object there, unread.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:

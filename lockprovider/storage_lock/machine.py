@@ -50,8 +50,7 @@ class Moment:
 class Sent:
     """A write of the record with an unknown outcome.
 
-    `nonce`: of the sent record. `version`: required of the stored one. `until_s`: until when (monotonic clock) its
-    sender may apply what it decides.
+    `version`: required of the stored record. `until_s` (monotonic clock): the sender may apply what it decides.
     """
 
     nonce: str
@@ -212,10 +211,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """State: the holder, until `deadline_s` on the monotonic clock.
-
-    `clocks_ms`: wall clock minus monotonic clock at the acquisition.
-    """
+    """State: the holder, until `deadline_s` (monotonic clock). `clocks_ms`: wall clock minus that clock, at the take."""
 
     record: LockRecord
     version: Version
@@ -281,10 +277,7 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Return the step of a holder (`Held`, `Rolling`) without a write under way.
-
-    An event of another state raises ValueError.
-    """
+    """Return the step of a holder (`Held`, `Rolling`) without a write under way."""
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
@@ -315,10 +308,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
-    """Return the step of a client with a write under way, or without its answer.
-
-    An event of another state raises ValueError.
-    """
+    """Return the step of a client with a write under way, or without its answer."""
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -341,7 +331,6 @@ def _misplaced(state: State, event: Event) -> ValueError:
 
 
 def _take(me: Me, take: TakeLock) -> Step:
-    """Return the step that writes the take, or `Busy` if the record that was read forbids it."""
     record, version, at = take.seen.record, take.seen.version, take.seen.at
     if record is not None and not may_take(record, me.owner, at.now_ms):
         return Idle(), _busy(record)
@@ -357,7 +346,7 @@ def _busy(record: LockRecord | None) -> Busy:
 def refused(write: State) -> PutFailed | LostRace:
     """Return the event of a refusal: a take lost its race; any other write needs a read.
 
-    A proxy may send a write twice, so a refused one may be stored: a publish must not be reported as undone.
+    A proxy may send a write twice, so a refused one may be stored.
     """
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
@@ -397,7 +386,7 @@ def _log(record: LockRecord | None, at: Moment) -> Log:
 def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
     """Return until when a publish released as pending may still be applied; 0 if long past.
 
-    A release by the next writer itself (`by`) does not count, as its next record names what is pending.
+    A release by the next writer (`by`) does not count, as its record names what is pending.
     """
     pending_until_ms = max(
         record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
@@ -440,10 +429,7 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
-    """Return the step after this client's write is stored at `version`.
-
-    Held or rolling, with a deadline from the send; idle after a release.
-    """
+    """Return the step after this client's write is stored at `version`."""
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -468,10 +454,7 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Return the step after the record was read for a refused or unanswered write.
-
-    Written, still held, not taken, released, or lost.
-    """
+    """Return the step after the record was read for a refused or unanswered write."""
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
         return still_held
@@ -485,10 +468,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the record is still this client's, else None.
-
-    The write is stored, or the lease continues without it.
-    """
+    """Return the step if the write is stored, or the lease continues without it, else None."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
@@ -506,7 +486,6 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
 
 
 def _why_lost(me: Me, record: LockRecord | None) -> str:
-    """Describe, for people, how the record shows that this client lost the lock."""
     if record is None:
         return "its record was removed"
     if record.released_pending:
@@ -529,10 +508,7 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
-    """Return the end of the lease if its deadline has passed.
-
-    With a write under way the state stays, as its answer still decides.
-    """
+    """Return the end of the lease if its deadline has passed."""
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
@@ -562,11 +538,7 @@ def belief(state: State) -> Held | None:
 
 
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Classify a write by a later read of the record.
-
-    "there": the record is the written one, except for its waiters. "open": the write may still land. "over": it cannot
-    land any more, but may have before.
-    """
+    """Classify a write by a later read of the record: stored ("there"), may still land ("open"), or cannot ("over")."""
     if record is not None and record.nonce == sent.nonce:
         return "there"
     return "open" if version == sent.version else "over"
@@ -609,9 +581,8 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `record` is the one after all tries, `stored_digest` that of the object, read after it, or None. Each taker applies
-    `pending` first: the object exists, or the record names it, or the commit never happens. While the record is that
-    lease's (`owner`, `epoch`), a copy may be under way: unknown.
+    `record` was read after all tries, and `stored_digest` (None: absent) after `record`. Each taker applies `pending`
+    first. While the record is that lease's (`owner`, `epoch`), a copy may be under way: unknown.
     """
     if stored_digest == pending.digest:
         return "committed"

@@ -128,10 +128,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def acquisition(self) -> Iterator[None]:
-        """Context manager: count and time the acquisition in its block.
-
-        An error counts as failure and passes, success begins the time held.
-        """
+        """Count and time the acquisition in this block; an error passes, success begins the time held."""
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
         try:
@@ -146,10 +143,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Context manager: report the time held and count a failed release, whose error passes.
-
-        `stepped` counts the successful one.
-        """
+        """Report the time held in this block, and count a failed release, whose error passes."""
         try:
             yield
         except (CasError, LockError):
@@ -169,14 +163,14 @@ class Recorder:
                 self._tell(Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - self._world.now_ms())))
 
     def wrote(self, state: State, outcome: Outcome) -> None:
-        """Count a write with an unknown outcome, or a refused take; other outcomes count nothing."""
+        """Count a write with an unknown outcome, or a refused take."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
         elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
             self._count(PRECONDITION)
 
     def throttled(self) -> None:
-        """Count that the store throttled a request."""
+        """Count a throttled request."""
         self._count(THROTTLED)
 
     def _count(self, *names: str) -> None:
@@ -211,10 +205,7 @@ def _counted(owner: str, before: State, event: Event, after: State, effect: Effe
 
 
 def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
-    """Return the lease whose left validity a step reports, else None.
-
-    That is the new one after a take, the old one after a renewal.
-    """
+    """Return the lease whose left validity a step reports: the new one after a take, the old one after a renewal."""
     match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new
@@ -225,7 +216,6 @@ def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
 
 
 def _reasons(error: BaseException) -> tuple[str, ...]:
-    """Return the counters that name a failed acquisition's reason; none for `NotAcquired`."""
     match error:
         case NotAcquired():
             return ()

@@ -49,7 +49,6 @@ def _global_meter() -> Meter:
 
 
 def _instrument(meter: Meter, measure: Measure) -> Record:
-    """Create the meter's instrument for this measure, and return its function that records a value."""
     match measure.kind:
         case "counter":
             return meter.create_counter(measure.name).add

@@ -1,4 +1,4 @@
-"""Rules of a waiting client, pure: take the lock, join the waiters, or poll.
+"""Rules of a waiting client, pure: take the lock, join the waiters, or poll; and of the waiters in the record.
 
 See "Waiting" in `lockprovider/SPECIFICATION.md`. Not promised: an order; only that clients of this library do not pass
 over a waiting one for long.
@@ -81,10 +81,7 @@ class Join:
 
 
 def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """Return the action after a read of the record, with the waiter's new memory.
-
-    `jitter`, in [0, 1), spreads pauses.
-    """
+    """Return the action after a read of the record, and the waiter's new memory; `jitter` is in [0, 1)."""
     outside = observation.record.waiters and waiter.name not in observation.record.waiters
     noted = replace(_noted(waiter, observation), round_s=_round_s(observation) if outside else None)
     take = None if noted.free_since_s is None else _take(waiter, observation)
@@ -94,17 +91,14 @@ def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def at_last(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a free lock at the deadline, regardless of waiters and yield window.
-
-    None if it is not free.
-    """
+    """Return the take of a free lock at the deadline, regardless of waiters and yield window."""
     if not observation.free:
         return None
     return TakeTurn(() if _was_left(observation) else without_waiter(observation.record.waiters, waiter.name))
 
 
 def next_poll(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, Pause]:
-    """Choose the pause after joining, or a refused take (`Observation.lost_race`)."""
+    """Choose the pause after joining, or a refused take."""
     noted = _noted(waiter, observation)
     return noted, _pause(noted, observation, jitter)
 
@@ -136,7 +130,6 @@ def _was_left(observation: Observation) -> bool:
 
 
 def _skipped_waiters(waiter: Waiter, observation: Observation) -> int:
-    """Count the first waiters whose turns have passed in this version."""
     if waiter.free_since_s is None or waiter.version != observation.version:
         return 0
     free_s = observation.monotonic_s - observation.took_s - waiter.free_since_s
@@ -144,15 +137,11 @@ def _skipped_waiters(waiter: Waiter, observation: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Guess whether a client that asked `gap_s` after its release will ask again before a new turn.
-
-    `waited_s`: its recent wait.
-    """
+    """Guess whether a client that asked `gap_s` after its release will ask again soon; `waited_s`: its recent wait."""
     return gap_s < max(FIRST_S, waited_s)
 
 
 def _noted(waiter: Waiter, observation: Observation) -> Waiter:
-    """Return the waiter's memory after this read: version, latency, and since when the lock is free."""
     # The yield window belongs to foreign clients.
     free = observation.free and not yield_left_s(observation.record, observation.now_ms)
     since_s = waiter.free_since_s if waiter.version == observation.version else None
@@ -180,7 +169,6 @@ def _pause(waiter: Waiter, observation: Observation, jitter: float) -> Pause:
 
 
 def _expected_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
-    """Return the seconds until this client's expected turn, with `jitter` outside the waiters."""
     waiters, turn_s = observation.record.waiters, _turn_s(observation)
     if waiter.name in waiters:
         left_s = 0.0 if observation.free else min(turn_s, max(0.0, turn_s - _lasts_s(observation)))
@@ -198,7 +186,6 @@ def _slowing_s(waiter: Waiter, observation: Observation, jitter: float) -> float
 
 
 def _until_takeable_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
-    """Return the seconds until this client may take the lock, with jitter."""
     if waiter.free_since_s is None:
         takeable_s = (observation.record.lapses_ms - observation.now_ms) / 1000
     else:
@@ -217,7 +204,7 @@ def _turn_s(observation: Observation) -> float:
 
 
 def _lasts_s(observation: Observation) -> float:
-    """Return the seconds since the turn began; clocks may differ."""
+    """Return the seconds since the turn began."""
     holder = observation.record.holder
     if holder is None or observation.free or observation.lost_race:
         return 0.0
@@ -273,19 +260,13 @@ def yield_left_s(record: LockRecord, now_ms: int) -> float:
 
 
 def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the end of the yield window of a lock released now; 0 if none is due.
-
-    A foreign client may wait unseen: windows never stop.
-    """
+    """Return the end of the yield window of a lock released now; 0 if none is due."""
     every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
     return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
 
 
 def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
-    """Return the end of the last yield window for a write of now.
-
-    `lies_free`: the lock stays free, which counts as a window.
-    """
+    """Return the end of the last yield window. `lies_free`: the lock stays free, which counts as one."""
     return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
 
@@ -302,10 +283,7 @@ def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
 
 
 def turn_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the mean length of turns with waiters, without outliers, after the turn that ends at `now_ms`.
-
-    0 without waiters. A hint.
-    """
+    """Return the mean length of turns after the one that ends at `now_ms`, without outliers; 0 without waiters."""
     if not record.waiters or record.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms
@@ -317,7 +295,6 @@ def turn_ms(record: LockRecord, now_ms: int) -> int:
 
 
 def _last_turn_ms(record: LockRecord, since_ms: int, now_ms: int) -> int:
-    """Return the last turn's length; free time counts up to the held time."""
     if not record.freed_ms:
         return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
     held_ms = min(record.freed_ms - since_ms, _LONGEST_TURN_MS)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """URL, store and path of a lock, with the settings of its URL or config; None means defaults."""
+    """URL, store, path and settings (None: defaults) of a lock."""
 
     url: str
     store: Store
@@ -40,10 +40,7 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """Return a copy whose settings have the times that are not None; a default `renew` follows a new `validity`.
-
-        May raise `InvalidSettings`.
-        """
+        """Return a copy with the times that are not None; a default `renew` follows a new `validity`."""
         times = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
         named: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
         settings = self.settings or LockSettings()
@@ -65,10 +62,7 @@ def locate(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> LockPlace:
-    """Open the store of the URL, and return the lock's URL, store, path and settings; sends no request.
-
-    Raises as `lockprovider.lock`.
-    """
+    """Open the store of the URL, and return the place of its lock; sends no request. Raises as `lockprovider.lock`."""
     return _place(from_url(check_url(url)), on, settings, storage_options)
 
 
@@ -236,10 +230,6 @@ def _place(
     settings: LockSettings | None,
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
-    """Merge the options of a URL or config with the arguments, and open the store.
-
-    Contradictions and bad paths raise `InvalidSettings`.
-    """
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given
     if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
@@ -250,10 +240,7 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the options, with a managed identity's client id replaced by a credential object.
-
-    Raises `InvalidSettings` if `azure-identity` is missing.
-    """
+    """Return a copy of the options, with a managed identity's client id replaced by a credential object."""
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:

@@ -67,10 +67,7 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`, enclosed if that fits into the record, else written to a new `staged` object.
-
-        `InvalidInput` comes before the write. An error of the store, even an unknown outcome, passes.
-        """
+        """Return the publish of `data`, enclosed if that fits into the record, else written to a new `staged` object."""
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
         if len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED:
@@ -80,9 +77,8 @@ class Publisher:
         return replace(enclosed, staged=staged, data=None)
 
     def unstage(self, pending: Pending) -> None:
-        """Read the record, and delete the staged copy.
-
-        Raises `LockError` instead if the record, or a commit that may still land, names it.
+        """Read the record, and delete the staged copy; `LockError` if the record, or a commit that may still land, names
+        it.
         """
         if pending.staged:
             with self._driver.step_guard:
@@ -107,8 +103,8 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        Renewals go on. `over` returns how the lease has ended, before each commit. `new`: nothing is at the path.
-        Raises as `prepare`, `apply`, or `PublishUnknown`.
+        `over` returns how the lease has ended, before each commit. `new`: nothing is at the path. Raises as `prepare`,
+        `apply`, or `PublishUnknown`.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -137,10 +133,7 @@ class Publisher:
     def _advance(
         self, pending: Pending, ended: machine.Ended | None, *, data_is_ready: bool
     ) -> tuple[machine.PublishStep, Answer]:
-        """Choose the publish's next step; send a look, or note and send a commit whose data is ready.
-
-        Returns step and answer (None: nothing sent).
-        """
+        """Choose the publish's next step; send a look, or note and send a commit whose data is ready."""
         driver = self._driver
         with driver.step_guard:
             state = driver.state
@@ -227,10 +220,7 @@ class Publisher:
             self._driver.feed(machine.Look())
 
     def apply_left(self, left_s: Left) -> None:
-        """Apply decided publishes that an earlier try could not, if any; errors of `apply` pass.
-
-        `left_s` bounds requests.
-        """
+        """Apply decided publishes that an earlier try could not; errors of `apply` pass."""
         state = self._driver.state
         if isinstance(state, machine.Rolling) and state.held.record.pending is not None:
             self._apply(machine.Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
@@ -245,10 +235,7 @@ class Publisher:
         self._note_applied(decision.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
-        """Apply one publish; True if its object is there, False if the publish was set aside instead.
-
-        Other errors of `apply` pass.
-        """
+        """Apply one publish; False if it was set aside instead."""
         try:
             apply(self._store, pending, data, left_s)
         except Unappliable as error:
@@ -264,9 +251,8 @@ class Publisher:
         return True
 
     def roll_forward(self, decision: machine.Apply) -> None:
-        """Apply an earlier lease's decided publishes, unless a listing shows several unshared ones applied.
-
-        Then notify the machine. Errors of `apply` pass.
+        """Apply an earlier lease's decided publishes, unless a listing shows several unshared ones applied; notify the
+        machine.
         """
         all_pending = (*decision.earlier, decision.pending)
         many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
@@ -302,7 +288,8 @@ def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | N
 def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> bytes:
     """Check before the commit point that the publish can be applied; returns its bytes.
 
-    Otherwise it would stop all later holders. This reads the path, and the staged copy unless `data` is given.
+    It reads the path, and the staged copy unless `data` is given. A publish that cannot be applied would stop all later
+    holders.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -339,8 +326,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     Any object at an `unshared` path counts as applied, unless `data` is given, by the publisher.
 
     Raises:
-        Unappliable: another object is at the path, the object and the staged copy are gone, or the bytes have another
-            digest.
+        Unappliable: another object is at the path, all copies of the bytes are gone, or they have another digest.
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still names the publish.
     """
@@ -372,10 +358,6 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
-    """Return the enclosed or staged bytes, None if the copy is gone.
-
-    Raises `Unappliable` for another digest, `Unavailable` after the lease.
-    """
     data = pending.data
     if data is None:
         content = store.read_or_none(pending.staged, timeout=_timeout_s(pending.path, left_s))
@@ -389,7 +371,6 @@ def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
 
 
 def _look_s(left_s: Left) -> float:
-    """Return a read's timeout, within the lease; after it a read does no harm."""
     seconds = left_s()
     return min(_REQUEST_S, seconds) if seconds > 0 else _REQUEST_S
 
@@ -414,10 +395,7 @@ def all_exist(store: Store, paths: Sequence[str]) -> bool:
 
 
 def _must_be(pending: Pending, stored_digest: str | None) -> None:
-    """Raise `Unappliable` unless the object has the publish's digest, or is absent and `unshared`.
-
-    The latter was applied, and removed by a later holder.
-    """
+    """Raise `Unappliable` unless the object has the publish's digest, or is absent and `unshared`."""
     if stored_digest == pending.digest:
         return
     if stored_digest is None and pending.unshared:

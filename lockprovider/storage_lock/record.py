@@ -50,7 +50,7 @@ _MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
-    """Return whether, with the grace, a lease promised until then is over at `now_ms`."""
+    """Return whether, with the grace, a lease promised until then is over."""
     return now_ms > valid_until_ms + GRACE_MS
 
 
@@ -200,10 +200,7 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """Decode the log (None: no log); raise `Undecodable` if it is out of bounds.
-
-    Its packed entries are checked on first use.
-    """
+    """Decode the log (None: no log); its packed entries are checked on first use."""
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -228,10 +225,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode earlier pending publishes from a list, or by number from the log's entries before its last.
-
-    Raises `Undecodable` for missing or too many.
-    """
+    """Decode earlier pending publishes from a list, or by number from the log's entries before its last."""
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -245,10 +239,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish (None: nothing pending).
-
-    Omitted bytes come from the log's last entry, if it is the same publish, else stay None.
-    """
+    """Decode a pending publish (None: nothing pending); omitted bytes come from the log's last entry, if it is the same."""
     if value is None:
         return None
     if is_first and value.get("first") is not None:
@@ -300,8 +291,8 @@ class Pending:
     """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
     `unshared`: nothing else is ever written to the path, so any object there is this publish. `first`: an `unshared`
-    publish with its bytes, and no `first`, that is applied before it. Raises `InvalidInput` for a path or staged copy
-    that no store can have: decided, it would stop all later holders.
+    publish with its bytes, and no `first`, that is applied before it. Raises `InvalidInput` for a path that no store
+    can have.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared
@@ -533,10 +524,7 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with these publishes; too large ones without bytes, the oldest entries dropped until all fits.
-
-    The last 8 results are cached.
-    """
+    """Return the log with these publishes; too large ones without bytes, the oldest entries dropped until all fits."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )
@@ -558,7 +546,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Inflate and decode the entries; raise `Undecodable` for other bytes. The last 32 results are cached."""
+    """Inflate and decode the entries; raise `Undecodable` for other bytes."""
     if not packed:
         return ()
     with undecodable_as(Undecodable, "its entries cannot be unpacked"):

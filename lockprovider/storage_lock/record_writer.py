@@ -15,10 +15,10 @@ from lockprovider.storage_lock.record import LockRecord, Pending
 
 
 class Applying:
-    """Applies decided publishes on background threads, so that the next decision need not wait.
+    """Applies decided publishes on background threads, in the log's order, or concurrently with unordered visibility.
 
-    It applies in the log's order, or concurrently with unordered visibility; for a local store, on the caller's thread.
-    It calls `notify` after each publish. Not promised: that all is applied; the rest stays pending in the record.
+    For a local store it uses the caller's thread. It calls `notify` after each publish. Not promised: that all is
+    applied; the rest stays pending in the record.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
@@ -77,10 +77,7 @@ class Applying:
         return applied
 
     def _run(self) -> None:
-        """Apply publishes on a background thread, with `notify` after each, until none is left.
-
-        An error ends it, and is kept in `failed`.
-        """
+        """Apply publishes, with `notify` after each, until none is left; an error is kept in `failed`."""
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)
@@ -92,10 +89,7 @@ class Applying:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
-        """Apply one publish, and advance `last_applied` over all that are done.
-
-        Raises `Unavailable` if the time ended before the answer.
-        """
+        """Apply one publish, and advance `last_applied` over all that are done."""
         publisher.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # the process was stopped while sending
             # A JVM writer may have had the lock: read the record.
@@ -108,10 +102,7 @@ class Applying:
                 self.last_applied = publish
 
     def _next(self) -> Pending | None:
-        """Return the next publish to apply, and mark it as begun.
-
-        None if none is left, which also counts this thread as ended.
-        """
+        """Return the next publish to apply, and mark it as begun; None counts this thread as ended."""
         with self._guard:
             pending = next(iter(self._open()), None)
             if pending is None:
@@ -134,7 +125,6 @@ class RecordWriter:
     """Reads and writes the record for group commit. Not thread-safe.
 
     `stale`: read before anything else. `refused`: lost writes in a row. `put_s`: recent time of a write.
-    `applying`: applies what its writes decide.
     """
 
     def __init__(
@@ -170,10 +160,8 @@ class RecordWriter:
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record (None: absent) and clear `stale`.
-
-        Starts to apply what a write in doubt has decided after all, with the time left since its start. Forgets writes
-        that are over.
+        """Read the record (None: absent), start to apply what a write in doubt has decided, and forget writes that are
+        over.
         """
         known = self._file.read(REQUEST_S)
         self.stale = False
@@ -220,10 +208,7 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Read the record, and write it until its version changes, so that no earlier write can land.
-
-        Gives up if it may not be written.
-        """
+        """Read the record, and write it until its version changes, so that no earlier write can land."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):  # then no such write was sent

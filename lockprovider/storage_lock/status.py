@@ -65,10 +65,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the record and, by a second request, the store's time (else this machine's).
-
-    An absent record gives a status without one. May raise `MalformedRecord`.
-    """
+    """Read the record and, by a second request, the store's time (else this machine's). May raise `MalformedRecord`."""
     try:
         content = store.read(path, timeout=timeout_s)
         store_ms = store.head(path, timeout=timeout_s).answered_ms
@@ -136,7 +133,7 @@ def status_fields(status: LockStatus) -> dict[str, Any]:
 
 
 def record_fields(record: LockRecord | None) -> dict[str, Any]:
-    """Return the record as JSON fields, all null if there is no record."""
+    """Return the record as JSON fields, all null without a record."""
     holder = record and record.holder
     pending = record and record.pending
     return {
@@ -180,7 +177,6 @@ def lines(status: LockStatus) -> list[str]:
 
 
 def _state_words(status: LockStatus, record: LockRecord) -> str:
-    """Format the state of an existing record, and how long ago a lease lapsed."""
     match status.state:
         case "held":
             return "held"
@@ -192,7 +188,6 @@ def _state_words(status: LockStatus, record: LockRecord) -> str:
 
 
 def _clock_words(status: LockStatus) -> str:
-    """Format whose clock judged the status, and how far this machine's clock differs, from two seconds on."""
     if not status.by_store:
         return "this machine's; the store does not report its time"
     ahead_ms = status.own_ms - status.now_ms
@@ -244,10 +239,9 @@ class Broken:
 def break_lock(store: Store, path: str, status: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
     """Release the lock in `status`, if its record is unchanged except for its waiters.
 
-    The holder works on until its next renewal, but its publishes are refused from now on. If the lock was released with
-    pending publishes since `status`, they are applied all the same. Decided publishes are applied first, under the
-    lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside; not promised then:
-    that it never appears, as a live publisher may have its bytes.
+    The holder works on until its next renewal, but its publishes are refused from now on. Decided publishes are applied
+    first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside;
+    not promised then: that it never appears, as a live publisher may have its bytes.
 
     Raises:
         ValueError: `status` has no record.
@@ -278,10 +272,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 
 
 def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
-    """Take the lock from its holder, apply or set aside what is pending, and release it.
-
-    The outcome is `Lost` if the record had changed. After a `CasError` the next holder applies what is pending.
-    """
+    """Take the lock from its holder, apply or set aside what is pending, and release it; `Lost` if the record had changed."""
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     driver, publisher = client.driver, client.publisher
     publisher.breaks = True

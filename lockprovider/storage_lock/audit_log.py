@@ -114,7 +114,7 @@ class AuditLog:
             self._add(page, "END", at_ms, held=held)
 
     def _add(self, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Append a line to the page, queue the page, and start the writing thread; drops the renewal of a closed page."""
+        """Append a line to the page, queue the page, and start the writing thread."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with self._guard:
             if step == "RENEW" and self._open_page is not page:

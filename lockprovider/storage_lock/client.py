@@ -195,7 +195,7 @@ class Client:
         turn.leave()
 
     def give_up(self) -> None:
-        """Read the record, and release the lock if an interrupted acquisition has taken it; ignores store and lock errors."""
+        """Read the record, and release the lock if an interrupted acquisition has taken it; ignores errors."""
         with contextlib.suppress(CasError, LockError):
             if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)

@@ -131,9 +131,7 @@ class Decider(Protocol):
         """Bytes that resemble most intents' bodies, equal for most clients; affects only names' sizes."""
 
     def refresh(self, seen_s: float) -> None:
-        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock), when the record was
-        read.
-        """
+        """Read what decisions depend on besides the log, unless read since the record was (`seen_s`, monotonic clock)."""
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
         """Return if the intent may follow these entries; all clients must get the same answer.

@@ -129,7 +129,7 @@ class Committer:
         return request.outcome
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete these objects in the background, later and together; not promised. A bad path raises `InvalidInput`."""
+        """Delete these objects in the background, later and together; not promised."""
         checked = tuple(map(check_path, paths))
         with self._guard:
             self._left.append(checked)
@@ -240,7 +240,7 @@ class Member:
         self._leading: _Leading | None = None
 
     def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, and learn the records of their callers; the record is stale if its log cannot judge a request."""
+        """Add requests, and learn their callers' records; the record is stale if its log cannot judge a request."""
         for request, known in requests:
             self._requests.add(request)
             if known is not None:
@@ -354,7 +354,7 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the publishes up to `position` are applied; returns the seconds until the next read."""
+        """Read, once due, whether the publishes up to `position` are applied; return the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)

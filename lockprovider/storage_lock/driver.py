@@ -37,9 +37,7 @@ class RecordFile:
         self.highest_epoch = 0  # highest read or written
 
     def read(self, timeout_s: float) -> KnownRecord | None:
-        """Read the record (None: absent), and cache it and the highest epoch. May raise `MalformedRecord`; store errors
-        pass.
-        """
+        """Read the record (None: absent), and cache it. May raise `MalformedRecord`; store errors pass."""
         try:
             if self.known is None:
                 content: Content | None = self._store.read(self._path, timeout=timeout_s)
@@ -110,9 +108,7 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed, or None; never waits. Marks the machine `Lost` unless a step or write is under
-        way.
-        """
+        """Return how the lease has lapsed, or None, without waiting; mark the machine `Lost` unless a step is under way."""
         state = self.state
         after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):

@@ -302,7 +302,7 @@ class Lease:
         return self
 
     def end(self) -> None:
-        """Release the lease, however often acquired, or repeat an interrupted release; ignores store and lock errors."""
+        """Release the lease, however often acquired, or repeat an interrupted release; ignores errors."""
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:

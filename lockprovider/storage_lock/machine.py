@@ -211,7 +211,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """State: the holder, until `deadline_s` (monotonic clock). `clocks_ms`: wall clock minus that clock, at the take."""
+    """State: the holder, until `deadline_s` (monotonic clock). `clocks_ms`: wall clock minus that clock."""
 
     record: LockRecord
     version: Version

@@ -67,7 +67,7 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`, enclosed if that fits into the record, else written to a new `staged` object."""
+        """Return the publish of `data`, enclosed if that fits into the record, else written to a new object."""
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
         if len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED:
@@ -77,9 +77,7 @@ class Publisher:
         return replace(enclosed, staged=staged, data=None)
 
     def unstage(self, pending: Pending) -> None:
-        """Read the record, and delete the staged copy; `LockError` if the record, or a commit that may still land, names
-        it.
-        """
+        """Read the record, and delete the staged copy; raises `LockError` if a publish still needs it."""
         if pending.staged:
             with self._driver.step_guard:
                 seen = self._driver.read()
@@ -251,9 +249,7 @@ class Publisher:
         return True
 
     def roll_forward(self, decision: machine.Apply) -> None:
-        """Apply an earlier lease's decided publishes, unless a listing shows several unshared ones applied; notify the
-        machine.
-        """
+        """Apply an earlier lease's decided publishes, unless a listing shows them; then notify the machine."""
         all_pending = (*decision.earlier, decision.pending)
         many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
         if many and all_exist(self._store, [pending.path for pending in all_pending]):

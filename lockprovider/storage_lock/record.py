@@ -239,7 +239,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish (None: nothing pending); omitted bytes come from the log's last entry, if it is the same."""
+    """Decode a pending publish (None: nothing); omitted bytes come from the log's last entry, if that is the same."""
     if value is None:
         return None
     if is_first and value.get("first") is not None:

@@ -160,9 +160,7 @@ class RecordWriter:
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record (None: absent), start to apply what a write in doubt has decided, and forget writes that are
-        over.
-        """
+        """Read the record (None: absent); start to apply what a write in doubt has decided."""
         known = self._file.read(REQUEST_S)
         self.stale = False
         record, version = (None, None) if known is None else (known.record, known.version)

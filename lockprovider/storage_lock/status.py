@@ -272,7 +272,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 
 
 def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
-    """Take the lock from its holder, apply or set aside what is pending, and release it; `Lost` if the record had changed."""
+    """Take the lock from its holder, apply or set aside what is pending, and release it."""
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     driver, publisher = client.driver, client.publisher
     publisher.breaks = True

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """Mutex for threads in the order of asking: each makes a `FifoTurn`, waits for it, and leaves it."""
+    """Mutex that serves threads in the order of asking."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -47,7 +47,7 @@ class Fifo:
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex, or None; removes unreferenced turns."""
+        """Return the turn that has the mutex; removes unreferenced turns."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -68,7 +68,7 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, until `leave` (in any thread) or unreferenced, so that no interrupt keeps the mutex."""
+    """A turn in a `Fifo`, until `leave` or unreferenced, so that no interrupt keeps the mutex."""
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
@@ -76,7 +76,7 @@ class FifoTurn:
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until this turn has the mutex; False after `timeout` seconds, and the turn stays in the queue."""
+        """Wait for the mutex; False after `timeout` seconds. The turn stays in the queue."""
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -116,13 +116,13 @@ class ProcessQueue:
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:
-        """Return a key that is equal for clients that share a queue."""
+        """Return a key, equal for clients that share a queue."""
         clock = "machine" if isinstance(world, Machine) else id(world)
         return os.getpid(), store.identity, path, clock
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
-        """Return this process's queue for the lock; creates it if needed."""
+        """Return this process's queue for the lock, created if needed."""
         return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
@@ -136,18 +136,18 @@ class ProcessQueue:
         return holds() if holds is not None else None
 
     def note_request(self) -> None:
-        """Note the time from the last release to this request, unless a client is acquiring."""
+        """Note the time from the last release to this request."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return and clear the record that this process released (`Idle`), and return the last known record."""
+        """Return and clear what this process released (`Idle`); also return the known record."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def note_current(self, known: KnownRecord | None) -> None:
-        """Note the current record; forget an own released record that was overwritten."""
+        """Keep the current record; forget an overwritten own release."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -155,19 +155,19 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, known: KnownRecord | None) -> None:
-        """Keep the record, so that the process's next read of it needs no body."""
+        """Keep the record for later reads, which need no body if it is unchanged."""
         with self._guard:
             self._known = known
 
     def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
-        """Note the holder (`holds` returns its lease), and make a new end-of-hold signal."""
+        """Keep the holder's lease and record, with a new end-of-hold signal."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
-        """Keep what this holder released and knows, and wake the next client; ignored for another `holds`."""
+        """Keep what this holder released and knows, and wake the next client."""
         with self._guard:
             if self._holds != holds:
                 return
@@ -176,19 +176,19 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return the signal that this process's holder sets on release, or None."""
+        """Return the signal that this process's holder sets when it frees the lock."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause until `until` is set, or time is over; obtain the signal before the last read."""
+        """Pause until `until` is set; obtain that signal before the last read."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
             self._world.sleep(seconds)
 
     def record_of_holder(self) -> LockRecord | None:
-        """Return the holder's record as this process knows it, without a request; None if free or unread."""
+        """Return the holder's record as this process knows it; None if free or unread."""
         held, known = self.holder, self._known
         if held is not None:
             return held.record
@@ -196,7 +196,7 @@ class ProcessQueue:
 
 
 class _Queues:
-    """Queues by lock. A forked child forgets them, as it lacks the parent's threads."""
+    """Queues by lock; a forked child, which lacks the threads, forgets them."""
 
     def __init__(self) -> None:
         self._forget()
@@ -220,14 +220,14 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Promise and deadline (monotonic clock) of a client that wants the lock."""
+    """What a client wants of a lock, and until when (monotonic clock)."""
 
     keeps_log: bool
     deadline_s: float
 
 
 def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
-    """Poll and write the record, first in this process's queue, until `client` holds the lock.
+    """Poll and write the record, in this process's turn, until `client` holds the lock.
 
     Raises `NotAcquired` after the deadline; store errors pass.
     """
@@ -254,7 +254,6 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_held(self) -> None:
-        """Poll the record, join its waiters, and take the lock; at the deadline raise `NotAcquired`."""
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
@@ -277,7 +276,7 @@ class _Acquisition:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait at most `poll` for this process's holder, and adopt what it released; returns its end-of-hold signal."""
+        """Wait for this process's holder, and adopt what it released; returns its end-of-hold signal."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
@@ -295,10 +294,7 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, observation: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action; write the record if that is to join.
-
-        After the deadline take a free lock, or raise `NotAcquired`.
-        """
+        """Choose the next action; write the record if that is to join."""
         if self._left_s() <= 0:
             take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1

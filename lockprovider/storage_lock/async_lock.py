@@ -26,7 +26,7 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 
 # Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client.
 class TaskQueue:
-    """Queue of one loop's tasks for one lock, with the current task's `lease`."""
+    """Queue of one loop's tasks for one lock."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -35,12 +35,12 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """Return the running loop's queue for this lock; creates it if needed."""
+        """Return the running loop's queue for this lock, created if needed."""
         with _GUARD:
             return _QUEUES.setdefault((asyncio.get_running_loop(), lock), cls())
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for this task's turn, which lasts until `pass_on`; False after the timeout."""
+        """Wait for this task's turn; False after the timeout."""
         if not self._taken:
             self._taken = True
             return True
@@ -72,7 +72,7 @@ _GUARD = threading.Lock()
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
-    """Return a callback that makes the call on the loop, unless that is closed."""
+    """Return a callback that calls on the loop, unless that is closed."""
 
     def notify(lost: LeaseLost) -> None:
         with contextlib.suppress(RuntimeError):
@@ -82,7 +82,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 
 
 class _OfTasks(threading.Thread):
-    """Stands for a task's lease, which does not end with the thread that acquired it."""
+    """Stands for the thread of a task's lease."""
 
     def is_alive(self) -> bool:
         return True
@@ -175,7 +175,7 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Wait for this task's turn, acquire, and keep the lease; the holding task counts its lease."""
+        """Wait for this task's turn, and acquire; the holding task counts its lease."""
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
             return held.again()

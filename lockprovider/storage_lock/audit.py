@@ -32,8 +32,7 @@ _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "E
 class AuditRecord:
     """One line of an audit file.
 
-    `began_ms`: begin of the file (Hudi: of the transaction). `at_ms`: just before the step's request. `held`: if not,
-    an END is a loss.
+    `began_ms`: begin of the file. `at_ms`: just before the step's request. `held`: if not, an END is a loss.
     """
 
     owner: str
@@ -72,7 +71,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a lock's audit: the object that turns it on, and the folder of its files."""
+    """Paths of a lock's audit: its switch, and the folder of its files."""
 
     switch: str
     folder: str
@@ -96,7 +95,7 @@ def encode_switch(*, enabled: bool) -> bytes:
 
 
 def decode_switch(data: bytes) -> bool:
-    """Return whether the switch is on; unreadable bytes are off, as in Hudi."""
+    """Return whether the switch is on; unreadable bytes are off."""
     try:
         value = parse_object(data, most=_LARGEST)[_ENABLED]
     except (KeyError, ValueError):
@@ -109,10 +108,7 @@ def decode_switch(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """One holding of the lock, as recorded.
-
-    `how`: `released`, `lost` before its end, `lapsed` at its promised end without a recorded one, or `held` until that.
-    """
+    """One holding of the lock: `released`, `lost` before its end, `lapsed` without a recorded end, or still `held`."""
 
     owner: str
     file: str
@@ -133,7 +129,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Result of `analyse`: tenures in the order of the takes, overlaps, and files with unreadable lines."""
+    """Tenures in the order of the takes, overlaps, and files with unreadable lines."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]
@@ -143,7 +139,7 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """Compute tenures and overlaps from audit files (contents by name), without unreadable lines."""
+    """Compute tenures and overlaps from audit files (contents by name)."""
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -159,7 +155,7 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """Yield one file's tenures; a START or another owner closes an open one, which counts as lapsed."""
+    """Yield one file's tenures; a START or another owner ends an open one, as lapsed."""
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms
@@ -180,7 +176,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 
 
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
-    """Yield overlaps. A tenure without a recorded end has none, as its holder died or lost it before."""
+    """Yield overlaps; a tenure without a recorded end has none, as its holder died or lost it before."""
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
             if later.start_ms >= earlier.end_ms:

@@ -70,7 +70,6 @@ class AuditLog:
         _ALL.add(self)
 
     def _begin(self) -> None:
-        """Begin without records, as a new or copied audit, or a forked process."""
         self._guard = threading.Lock()
         self._idle = Signal()  # set while no record is unwritten
         self._idle.set()
@@ -87,7 +86,7 @@ class AuditLog:
     # -- called by the lock; never waits for the store ------------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
-        """Queue a new audit file with a START line, unless the switch was off within the last minute."""
+        """Queue a new file with a START line, unless the switch was just off."""
         if self._pid != os.getpid():
             self._begin()  # forked: the parent finishes its records
         if self._wanted is False and self._world.monotonic_s() - self._asked_s < _ASK_AGAIN_S:
@@ -101,20 +100,20 @@ class AuditLog:
         self._add(page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """Queue a RENEW line, timed `validity_s` before the record's end, if a file is open."""
+        """Queue a RENEW line, timed `validity_s` before the record's end."""
         if (page := self._open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
             self._add(page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
-        """Close the open file, if any, and queue its END line; `held=False` marks a loss."""
+        """Close the open file, and queue its END line."""
         with self._guard:
             page, self._open_page = self._open_page, None
         if page is not None:
             self._add(page, "END", at_ms, held=held)
 
     def _add(self, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Append a line to the page, queue the page, and start the writing thread."""
+        """Queue a line, and start the writing thread."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with self._guard:
             if step == "RENEW" and self._open_page is not page:
@@ -145,7 +144,7 @@ class AuditLog:
             self._write(page)
 
     def _next(self) -> _Page | None:
-        """Remove and return the next queued page. None wakes `flush` and counts the thread as ended."""
+        """Remove and return a queued page; None counts the thread as ended."""
         with self._guard:
             if self._pages:
                 return self._pages.popleft()
@@ -154,7 +153,7 @@ class AuditLog:
             return None
 
     def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
-        """Write the page if the audit is on, else close and drop it; store errors log a warning."""
+        """Write the page if the audit is on, else drop it; store errors log a warning."""
         try:
             if self._is_wanted(timeout_s):
                 self._put(page, timeout_s)
@@ -166,7 +165,7 @@ class AuditLog:
             self._open_page = None if self._open_page is page else self._open_page
 
     def _is_wanted(self, timeout_s: float) -> bool:
-        """Return whether the audit is on; reads the switch at first, and a minute after it was off."""
+        """Return whether the audit is on; may read the switch."""
         now_s = self._world.monotonic_s()
         if self._wanted is None or (not self._wanted and now_s - self._asked_s >= _ASK_AGAIN_S):
             self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
@@ -174,7 +173,7 @@ class AuditLog:
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
-        """Write the whole page to its file if it has new lines, even over another write; store errors pass."""
+        """Write the whole page, even over another write."""
         data, version = page.data, page.version
         if len(data) == page.written:
             return
@@ -189,7 +188,7 @@ class AuditLog:
         page.written = len(data)
 
     def _finish(self) -> None:
-        """Wait `exit_s` for the writing thread; unless it still runs, write the queued pages in this thread."""
+        """Wait for the writing thread; unless it still runs, write the queued pages."""
         if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):
             return
         with contextlib.suppress(IndexError):
@@ -210,7 +209,7 @@ def _at_exit() -> None:
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
-    """Read whether the audit is on; a missing or unreadable switch is off."""
+    """Read whether the audit is on."""
     content = store.read_or_none(switch, timeout=timeout_s)
     return content is not None and decode_switch(content.data)
 
@@ -221,7 +220,7 @@ def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """Read the audit files (with `last`, only that many newest), and return contents by file name."""
+    """Read the audit files, or the `last` newest, by file name."""
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]

@@ -41,7 +41,7 @@ def user() -> str:
 
 
 def command() -> str:
-    """Return the program's name, never its arguments, which may be secrets."""
+    """Return the program's name, without arguments, which may be secrets."""
     first = sys.argv[0] if getattr(sys, "argv", None) else ""
     path = PurePath(first)
     if path.name == "__main__.py":
@@ -50,7 +50,7 @@ def command() -> str:
 
 
 class Client:
-    """Client of one lock: an owner id, its lease machine, publisher and committer. Its threads take turns."""
+    """One client of a lock: an owner id, its machine, publisher and committer. Its threads take turns."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Client:
         on_metric: OnMetric | None,
         audit: AuditLog | None,
     ) -> None:
-        """Make a client with a new owner id and isolated connections; sends no request, starts no thread."""
+        """Make a client with a new owner id; sends no request, starts no thread."""
         self.path = path
         self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings
@@ -116,7 +116,7 @@ class Client:
 
     @contextlib.contextmanager
     def detailed_errors(self) -> Iterator[None]:
-        """Add the lock, its holder and the next step to a `LockError` of this block; sends no request."""
+        """Add the lock, its holder and the next step to this block's `LockError`."""
         try:
             yield
         except LockError as error:
@@ -128,7 +128,7 @@ class Client:
     # -- acquiring the lock (`acquire`)
 
     def adopt(self, idle: machine.Idle, known: KnownRecord | None) -> None:
-        """Cache `known`, and set the machine to `idle` if that has a released record; forget an own overwritten one."""
+        """Cache `known`, and adopt `idle` if that has a released record; forget an overwritten own one."""
         self._file.known = known or self._file.known
         state = self.driver.state
         if idle.released is not None:
@@ -137,7 +137,7 @@ class Client:
             self.driver.state = state if known.version == state.released[1] else machine.Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write `record`, with this process among the waiters, over `version`; False unless it surely won."""
+        """Write `record`, which has this process as a waiter, over `version`; False unless won."""
         with contextlib.suppress(CasError):  # joining is optional
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
@@ -146,7 +146,7 @@ class Client:
     def look(self, wish: Wish) -> tuple[KnownRecord | None, bool]:
         """Set the machine to `Idle`, and read the record; also returns whether a request was sent.
 
-        A record that this process released is returned once without a request.
+        What this process released is returned once without a request.
         """
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
@@ -158,7 +158,7 @@ class Client:
             return self.known, True
 
     def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock over `latest` (None: absent), leaving `waiters`, and apply pending publishes; False if refused.
+        """Take the lock over `latest` (None: absent), and apply pending publishes; False if refused.
 
         Errors pass, after the take is released or forgotten.
         """
@@ -182,20 +182,20 @@ class Client:
         return True
 
     def end(self, turn: FifoTurn | None) -> None:
-        """Forget the lease of this turn, and leave the turn; None: done before."""
+        """Forget the lease of this turn, and leave the turn."""
         if turn is not None:
             if self.turn.first() is turn:
                 self.lease = None
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
-        """Leave the queue of this client's threads; if `turn` was first, also wake this process's next client."""
+        """Leave the threads' queue; if `turn` was first, also wake this process's next client."""
         if self.turn.first() is turn:
             self.free_queue()
         turn.leave()
 
     def give_up(self) -> None:
-        """Read the record, and release the lock if an interrupted acquisition has taken it; ignores errors."""
+        """Read the record, and release what an interrupted acquisition has taken; ignores errors."""
         with contextlib.suppress(CasError, LockError):
             if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
@@ -206,7 +206,7 @@ class Client:
             self.give_back()
 
     def free_queue(self) -> None:
-        """Hand what this client released and read to this process's next client, and wake it."""
+        """Hand what this client released and read to this process's next client."""
         state = self.driver.state
         idle = state if isinstance(state, machine.Idle) else machine.Idle()
         self.queue.note_freed(self.driver.held, idle, self.known)
@@ -214,16 +214,13 @@ class Client:
     # -- calls of a lease and its heartbeat (`lease`)
 
     def note_loss(self) -> None:
-        """Write the loss to the audit, if any, and wake this process's next client."""
+        """Audit the loss, and wake this process's next client."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=False)
         self.free_queue()
 
     def renew(self) -> Answer:
-        """Write the record to prolong the lease, or read it to settle an unanswered write; errors pass.
-
-        Then applies left publishes, unless another thread publishes.
-        """
+        """Write the record, or read it after an unanswered write; then apply left publishes. Errors pass."""
         driver = self.driver
         with driver.step_guard:
             answer: Answer = None
@@ -261,7 +258,7 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def wait_for_late(self) -> None:
-        """Renew until the record names no publish, and sleep until no client can apply an earlier lease's one."""
+        """Renew, and sleep until no client can apply an earlier lease's publish."""
         lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # else a client that takes over applies it again
@@ -272,7 +269,7 @@ class Client:
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Complete the error: its URL and holder attributes, and in its message URL, holder and next step."""
+    """Complete the error by URL, holder and next step, in attributes and message."""
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.is_free:

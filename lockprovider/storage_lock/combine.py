@@ -64,7 +64,7 @@ class Intent:
         return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with the body from its name; empty if that used another dictionary."""
+        """Return the intent with its name's body; empty if that used another dictionary."""
         return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
@@ -74,14 +74,14 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether, by the record's log, no write can decide the intent, even if reposted."""
+    """Return whether, by the record's log, no write can decide the intent."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
 
 
 def parse_intent(name: str, body: bytes) -> Intent | None:
-    """Parse an intent's path below the intents' folder; None for another path or a too large body."""
+    """Parse an intent's path; None for another path or a too large body."""
     log, slash, rest = name.partition("/")
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
@@ -124,14 +124,14 @@ class Decider(Protocol):
 
     @property
     def unordered(self) -> bool:
-        """Whether the publishes of one write may appear in any order."""
+        """Whether one write's publishes may appear in any order."""
 
     @property
     def sample(self) -> bytes:
-        """Bytes that resemble most intents' bodies, equal for most clients; affects only names' sizes."""
+        """Bytes that resemble most intents' bodies; affects only names' sizes."""
 
     def refresh(self, seen_s: float) -> None:
-        """Read what decisions depend on besides the log, unless read since the record was (`seen_s`, monotonic clock)."""
+        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock)."""
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
         """Return if the intent may follow these entries; all clients must get the same answer.
@@ -151,8 +151,7 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    Not after a lapse: the holder may still work. Not without a log that has the bytes of all pending, unshared
-    publishes.
+    Not after a lapse, as the holder may still work, nor without a log that has the bytes of all that is pending.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -161,7 +160,7 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose, by stem, the intents that can follow the log, while there is room after `all_pending`."""
+    """Choose, by stem, intents that can follow the log and `all_pending`."""
     chosen: list[Pending] = []
     begun = log
     for intent in sorted(set(intents), key=lambda posted: (posted.stem, posted.position)):
@@ -199,7 +198,7 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record that decides `batch` over the version at which `record` was read.
+    """Build the record that decides `batch` over `record`.
 
     `last_applied`: the last publish applied with all before it. `epoch`: the highest that was read.
     """
@@ -231,7 +230,7 @@ def combine(
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Verdict: the log has the publish, at this path and position. `posted`: its intent's path, if any."""
+    """Verdict: the log has the publish. `posted`: its intent's path, if any."""
 
     path: str
     posted: str = ""
@@ -240,7 +239,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Verdict: a later publish conflicts, so no write can decide the intent."""
+    """Verdict: a later publish conflicts."""
 
     error: Exception
 
@@ -282,11 +281,10 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Situation of a client that waits for a decision and does not lead.
+    """Situation of a client that waits and does not lead.
 
-    `posted`: whether all its undecided intents are posted. `refused`: lost writes in a row. `age_s`: since it first
-    read this version. `name`: among the waiters, empty if its process wants the lock. `writes`: of the record until it
-    shows more.
+    `posted`: all its undecided intents are. `refused`: lost writes in a row. `age_s`: since it first read this version.
+    `name`: empty if its process wants the lock. `writes`: of the record until it shows more.
     """
 
     posted: bool = False
@@ -299,7 +297,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Act: write the record with own publishes only; `leads` announces the client as leader."""
+    """Act: write the record with own publishes; `leads` announces the client as leader."""
 
     leads: bool = False
 
@@ -328,24 +326,24 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Act: stop leading; `frees`: first write the record once more, released and with nothing pending."""
+    """Act: stop leading; `frees`: first write the record as released."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Act: read until the published object, which another client applies, is there."""
+    """Act: read until another client has applied the publish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Act: wait until own publishes are applied, or for the next round."""
+    """Act: wait for own publishes, or the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Act: write the record once more, as all is applied, so that foreign clients find the lock released."""
+    """Act: write the record once more, as all is applied, for foreign clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +358,9 @@ Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers |
 class Situation:
     """Knowledge of a group commit client besides the record.
 
-    `waiting`: None for the leader, and without requests. `undecided`: the log does not decide all its requests.
-    `applies`: it is applying publishes. `fails`: its last run of that ended early. `is_stuck`: a publish can never be
-    applied. `others_apply`: another client applies all its requests. `is_waited_for`: a waiter wants to hold the lock.
-    `wrote`: the current record is its own.
+    `undecided`: the log does not decide all its requests. `fails`: its last run of applying ended early. `is_stuck`: a
+    publish can never be applied. `others_apply`: another client applies all its requests. `is_waited_for`: a waiter
+    wants to hold the lock. `wrote`: the record is its own.
     """
 
     all_pending: tuple[Pending, ...] = ()
@@ -379,7 +376,7 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose a group commit client's next act; ask again after a `StepDown`. `poll_s` bounds pauses."""
+    """Choose the next act; ask again after a `StepDown`. `poll_s` bounds pauses."""
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
@@ -401,8 +398,7 @@ def after_listing(
 ) -> WriteRecord | StepDown | Wait:
     """Choose the leader's act after listing; `batch` is what its next write can decide.
 
-    `yields`: a yield window is due. `is_due`: a round has passed since the last write. `empty_rounds`: earlier ones in
-    a row.
+    `yields`: a yield window is due. `is_due`: a round has passed. `empty_rounds`: earlier ones in a row.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
@@ -415,7 +411,7 @@ def after_listing(
 
 
 def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) -> Act:
-    """Choose the act of a waiting client that does not lead; the caller adds jitter."""
+    """Choose the act of a waiting client; the caller adds jitter."""
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
         return PollAgain(min(_pause_s(waiting, poll_s), max(_SOONEST_S, lapses_s)))

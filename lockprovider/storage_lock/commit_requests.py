@@ -17,7 +17,7 @@ _MOST_READ = 16  # bodies of a listing: no write decides more
 
 
 class Intents:
-    """Stored intents of a lock. Bodies are cached: an intent changes only when withdrawn."""
+    """Stored intents of a lock; bodies are cached."""
 
     def __init__(self, store: Store, lock_folder: str) -> None:
         self._store = store
@@ -29,15 +29,15 @@ class Intents:
         return self._below + intent.name
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
-        """Return the intent to post: for a remote store, with its body in its name."""
+        """Return the intent to post, for a remote store with its body in its name."""
         return intent.with_packed_body(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
-        """Post the intent for the leader; repeat after False, or `CasError`: it may be posted or not."""
+        """Post the intent; after False, or `CasError`, it may be posted or not."""
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's intents that are not withdrawn; reads and caches at most 16 new bodies, omits the rest."""
+        """List this log's intents that are not withdrawn; reads at most 16 new bodies."""
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
         for entry in self._store.list(self._below + combine.intents_folder(log.name)):
@@ -56,7 +56,7 @@ class Intents:
         return tuple(listed.values())
 
     def withdraw(self, intent: Intent) -> None:
-        """Write an empty body over the intent. Earlier listers may still decide it, as may all after a `CasError`."""
+        """Empty the intent; earlier listers may still decide it."""
         path = self.path(intent)
         # Not deleted: a late copy of the post must not recreate it.
         if isinstance(self._store.put_if_absent(path, b""), Won):
@@ -68,11 +68,11 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Delete undecidable intents' objects, but never those withdrawn in a log that goes on."""
+        """Delete undecidable intents, but none withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
-        """List the intents of all logs, even withdrawn ones, without bodies."""
+        """List all logs' intents, without bodies."""
         parsed = (
             combine.parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below)
         )
@@ -116,7 +116,7 @@ class CommitRequest:
 
 
 class CommitRequests:
-    """Waiting requests of this client. Not thread-safe. `post_s`: a post's recent duration."""
+    """Waiting requests of this client. Not thread-safe."""
 
     def __init__(self, store: Store, intents: Intents, world: World) -> None:
         self.intents = intents
@@ -153,7 +153,7 @@ class CommitRequests:
         return [request for request, outcome in verdicts if isinstance(outcome, combine.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post intents not stored yet. Repeat after False or `CasError`: some may be posted."""
+        """Post intents not stored yet; repeat after False or `CasError`."""
         for request in requests:
             if not request.is_stored:
                 began_s = self._world.monotonic_s()
@@ -171,7 +171,7 @@ class CommitRequests:
         return posted_s + _EARLY * self._wait_s - now_s
 
     def end_judged(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End requests that are refused, void, or decided with a path outside `all_pending`, waking their callers.
+        """End requests that are refused, void, or decided with a path outside `all_pending`.
 
         Deletes refused and void intents in the background.
         """
@@ -204,7 +204,7 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the decider's error if applied entries refuse the request; None if only pending ones do."""
+    """Return the decider's error if applied entries refuse the request, not only pending ones."""
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

@@ -38,8 +38,8 @@ _LEAST_ROUND_S = 0.005
 class Committer:
     """One client of group commit, with a thread while there are requests. Thread-safe.
 
-    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store ever throttled
-    a write of the record. `resting`: set while all requests are done and applied.
+    `wants_hold`: a thread of this process wants to hold the lock. `throttled`: the store ever throttled. `resting`: set
+    while all is done and applied.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Committer:
             self._store.in_background(self._remove_left)
 
     def sweep(self) -> int:
-        """Delete the intents of all logs that no write can decide; returns their number. May be repeated."""
+        """Delete all logs' intents that no write can decide; returns their number."""
         # Listed before the read: an intent of another log is over.
         intents = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
@@ -155,7 +155,7 @@ class Committer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve requests on the thread until none is left. An error ends all by `PublishUnknown`, and passes."""
+        """Serve requests until none is left; an error ends all by `PublishUnknown`, and passes."""
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:
@@ -178,7 +178,7 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Wait a second for requests, else delete leftovers; return True if the thread ends, after unregistering it."""
+        """Wait a second for requests, else delete leftovers; True ends the thread."""
         with self._guard:
             if self._new:
                 return False
@@ -206,7 +206,7 @@ class Committer:
 
 @dataclass
 class _Leading:
-    """Leader's round: its length, its start, and empty rounds in a row."""
+    """Leader's round."""
 
     round_s: float
     began_s: float
@@ -240,7 +240,7 @@ class Member:
         self._leading: _Leading | None = None
 
     def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, and learn their callers' records; the record is stale if its log cannot judge a request."""
+        """Add requests, and learn their callers' records."""
         for request, known in requests:
             self._requests.add(request)
             if known is not None:
@@ -286,7 +286,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Do the act that `next_act` chooses: read, post, write, lead, or give up."""
+        """Do the act that `next_act` chooses."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         situation = self._situation(known, undecided)
@@ -343,7 +343,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index of this client's first publish among the pending, if another client applies it unseen."""
+        """Return the index of the first own pending publish that another client applies unseen."""
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -354,7 +354,7 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the publishes up to `position` are applied; return the seconds until the next read."""
+        """Read, once due, whether the publishes up to `position` are applied; return the pause."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -393,7 +393,7 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `outcome`; with `Void` or `PublishUnknown` if it may be decided."""
+        """Withdraw a request and end it; with `Void` or `PublishUnknown` if it may be decided."""
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
                 outcome = Void()
@@ -405,7 +405,7 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have decided it.
+        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have.
 
         After `PublishUnknown` or `CasError` it may be decided.
         """
@@ -438,7 +438,7 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
-        """Lead one round: list intents, then write the record at the store's pace, wait or step down."""
+        """Lead one round: list intents, then write the record, wait or step down."""
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -473,7 +473,7 @@ class Member:
                 return 0.0
 
     def _free(self, known: KnownRecord) -> float | None:
-        """Write the record once more, unless too soon, to show foreign clients that nothing is pending."""
+        """Write the record as released, unless too soon."""
         if pause_s := self._paced_s(known):
             return pause_s
         self._writer.put(known, (), leading_s=0.0)
@@ -481,12 +481,12 @@ class Member:
 
     @property
     def _record_shows_applied(self) -> bool:
-        """Whether the record is written so often that it soon shows what is applied."""
+        """Whether writes are so frequent that the record soon shows what is applied."""
         return self._store.capabilities.writes_per_s is None
 
     @property
     def _pace_s(self) -> float:
-        """Least seconds between writes of the record, once the store has throttled."""
+        """Least seconds between writes, once the store has throttled."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
     def _paced_s(self, known: KnownRecord) -> float:
@@ -495,7 +495,7 @@ class Member:
     def _choose_batch(
         self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
     ) -> tuple[Pending, ...]:
-        """Refresh the decider and return the publishes for the next write; end own requests that cannot be decided."""
+        """Refresh the decider and choose the next write's publishes; end own requests that cannot be decided."""
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
         own = [request.intent for request in self._requests]

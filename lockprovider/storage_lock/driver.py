@@ -18,7 +18,7 @@ from lockprovider.storage_lock.record import LockRecord
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """Record as known since `seen_s` (monotonic clock). `understood`: encoding it again gives the same bytes."""
+    """Record as known since `seen_s`. `understood`: encoding it gives the same bytes."""
 
     record: LockRecord
     version: Version
@@ -55,7 +55,7 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write the record under a condition, and cache a won one. After a `CasError` it is not written."""
+        """Write the record, and cache a won one. After a `CasError` it is not written."""
         data = record.encode()
         if isinstance(condition, Version):
             outcome = self._store.put_if_match(self._path, data, condition, timeout=timeout_s)
@@ -89,11 +89,11 @@ class Driver:
         self._audit = audit
 
     def held(self) -> machine.Held | None:
-        """Return this client's lease, as far as it knows, without waiting."""
+        """Return this client's lease, as far as it knows."""
         return machine.belief(self.state)
 
     def feed(self, event: machine.Event) -> Answer:
-        """Feed one event and send the machine's requests; return its last effect. Store errors pass."""
+        """Feed an event, send the machine's requests, and return its last effect."""
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
@@ -108,7 +108,7 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed, or None, without waiting; mark the machine `Lost` unless a step is under way."""
+        """Return how the lease has lapsed, or None, without waiting; may mark the machine `Lost`."""
         state = self.state
         after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
@@ -120,7 +120,7 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        """Bound this block's requests by a deadline (monotonic clock), at least `LAST_S` from now."""
+        """Bound this block's requests by a deadline, at least `LAST_S` from now."""
         self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
         try:
             yield
@@ -128,11 +128,11 @@ class Driver:
             self._until_s = math.inf
 
     def read(self) -> machine.RecordSeen:
-        """Read and cache the record, and return it as an event, which is not fed to the machine."""
+        """Read and cache the record, and return it as an event, not fed to the machine."""
         return self.seen(self._file.read(self._request_s()))
 
     def seen(self, known: KnownRecord | None) -> machine.RecordSeen:
-        """Return the event that this record (None: absent) is the stored one now."""
+        """Return the event that this record (None: absent) is stored."""
         if known is None:
             return machine.RecordSeen(None, None, self.moment())
         return machine.RecordSeen(known.record, known.version, self.moment())
@@ -155,7 +155,7 @@ class Driver:
             self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: machine.PutRecord) -> machine.Event:
-        """Write the record, and return the outcome as an event; an error passes, noted as `PutFailed`."""
+        """Write the record, and return the outcome as an event."""
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:

@@ -35,7 +35,7 @@ _BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Stretch of time in a lane. `words`: tooltip, or meaning in a legend. `hollow`: white, dashed border."""
+    """Stretch of time in a lane. `words`: tooltip, or meaning in a legend."""
 
     start_ms: int
     end_ms: int
@@ -69,7 +69,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Curve from a moment of one lane to one of another, by number."""
+    """Curve between moments of two lanes, by number."""
 
     lane: int
     at_ms: int
@@ -102,8 +102,8 @@ def draw_lanes(
 ) -> str:
     """Draw the SVG document: a title, a line of `words`, and `lanes` from top to bottom.
 
-    `legend`: samples with their meanings as `words`. `stripes` cross all lanes. `is_wrong` makes the line red.
-    `elapsed`: an axis of milliseconds from 0, instead of clock times.
+    `legend`: samples with their meanings. `stripes` cross all lanes. `is_wrong` makes the line red. `elapsed`: an axis
+    of milliseconds from 0.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)
@@ -156,7 +156,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
-    """Return one lane as SVG elements: its name, shortened, boxes and marks."""
+    """Return one lane as SVG elements."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
@@ -204,7 +204,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Return row number and SVG of each sample, in as many rows as needed."""
+    """Return row number and SVG of each sample."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

@@ -71,7 +71,7 @@ class Lease:
     """
 
     def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn, thread: threading.Thread) -> None:
-        """Make the lease of a client that has just taken the lock, owned by `thread`; starts no heartbeat."""
+        """Make the lease of a client that has just taken the lock; starts no heartbeat."""
         held = client.driver.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
@@ -180,7 +180,7 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish; if the lease ends first, note that, and read whether it is committed.
+        """Commit and apply the publish; after the end of the lease, read whether it is committed.
 
         Once its commit was sent, store errors become `PublishUnknown`; before, they pass, or `LeaseLost` after a lapse.
         """
@@ -267,7 +267,7 @@ class Lease:
         self._given_back = True
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost, calling its callbacks. With its thread dead it also wakes the next thread."""
+        """Mark the lease as lost, calling its callbacks; with its thread dead, wake the next."""
         self._learn(Ended(why, LossReason.LAPSED))
         if not self.thread.is_alive():  # no thread can release it
             turn, self.turn, self._given_back = self.turn, None, True
@@ -302,7 +302,7 @@ class Lease:
         return self
 
     def end(self) -> None:
-        """Release the lease, however often acquired, or repeat an interrupted release; ignores errors."""
+        """Release the lease, however often acquired; ignores errors."""
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:
@@ -311,7 +311,7 @@ class Lease:
                 self._give_back()
 
     def start(self) -> None:
-        """Start the heartbeat and register the release at exit; called once."""
+        """Start the heartbeat, and register the release at exit."""
         self._heartbeat.start()
         atexit.register(self._at_exit)
 
@@ -337,7 +337,7 @@ class Lease:
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
-        """Return whether the lease is lost; notes a lapse, which calls the callbacks. Sends no request."""
+        """Return whether the lease is lost; notes a lapse, which calls the callbacks."""
         if not self.released:
             self._learn(self._client.driver.tick())
         return self.lost.is_set()
@@ -374,14 +374,14 @@ class Beating(Protocol):
     lost: Signal
 
     def renew(self) -> bool:
-        """Prolong the lease once; False while the outcome is unknown."""
+        """Prolong the lease once."""
 
     def abandon(self, why: str) -> None:
         """Mark the lease as lost."""
 
 
 class Heartbeat:
-    """Calls `renew` on a thread, every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
+    """Calls `renew` on a thread, every `interval_s` seconds, for at most `max_hold` seconds.
 
     It stops, and marks the lease as lost, when the acquiring thread is dead. With `keeps=False` it does not keep the
     lease referenced.
@@ -405,14 +405,11 @@ class Heartbeat:
         self._thread = Worker(self._beat_until_stopped, "lease-heartbeat")
 
     def start(self) -> None:
-        """Start to beat, first after one interval, in a new thread; may raise `RuntimeError`.
-
-        A lease that ends before costs no thread. If the system then starts no thread, this is tried each second.
-        """
+        """Start to beat, first after one interval, which alone costs a thread; may raise `RuntimeError`."""
         self._thread.start_later(self._interval_s)
 
     def stop(self) -> None:
-        """Stop, and wait for a beat under way, whose answer must not follow the release."""
+        """Stop, and wait for a beat under way."""
         self._stopped.set()
         self._thread.start_never()
         if self._thread is not threading.current_thread():
@@ -425,7 +422,7 @@ class Heartbeat:
             pause_s = self._beat()
 
     def _beat(self) -> float | None:
-        """Prolong the lease once, or mark it as lost; returns the seconds until the next beat, if any."""
+        """Prolong the lease, or mark it as lost; returns the seconds until the next beat."""
         with self._beating:
             lease = self._lease()
             if self._stopped.is_set() or lease is None:  # it is being released
@@ -439,7 +436,7 @@ class Heartbeat:
             return pause_s if why is None else None
 
     def _renew(self, lease: Beating) -> tuple[str | None, float]:
-        """Call `renew` unless the hold is over; returns the reason to end, or None, and the pause in seconds."""
+        """Call `renew` unless the hold is over; returns the reason to end, and the pause."""
         if lease.lost.is_set():
             return "it has ended", 0.0
         if not lease.thread.is_alive():

@@ -72,7 +72,7 @@ class Lock:
         self._be_new()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or a copy, which is another client; raises `NotPicklable` while held."""
+        """Return the state of a copy, which is another client; raises `NotPicklable` while held."""
         lease = self._client.lease
         if lease is not None and not lease.released:
             raise NotPicklable(
@@ -86,7 +86,7 @@ class Lock:
         self._be_new()
 
     def _be_new(self) -> None:
-        """Replace the client by a new one, with a new owner id, no cached record and no lease."""
+        """Replace the client by a new one, with a new owner id and no lease."""
         self._client = Client(
             self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
         )
@@ -200,7 +200,7 @@ class Lock:
             lease.release()
 
     def _mine(self) -> Lease | None:
-        """Return this client's unreleased lease, or None; raise `LockError` if another thread acquired it."""
+        """Return this client's unreleased lease; raise `LockError` if another thread acquired it."""
         lease = self._held
         if lease is None or lease.released:
             return None

@@ -33,13 +33,13 @@ class Me:
     command: str = ""
 
     def holds_since(self, now_ms: int) -> Holder:
-        """Return the holder to store in the record, for people."""
+        """Return the holder for the record."""
         return Holder(self.host, self.pid, now_ms, self.user, self.command)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Time of an event, and a fresh nonce for a resulting write."""
+    """Time of an event, and a fresh nonce."""
 
     now_ms: int
     monotonic_s: float
@@ -50,7 +50,7 @@ class Moment:
 class Sent:
     """A write of the record with an unknown outcome.
 
-    `version`: required of the stored record. `until_s` (monotonic clock): the sender may apply what it decides.
+    `version`: required of the stored record. `until_s`: until when its sender may apply what it decides.
     """
 
     nonce: str
@@ -105,7 +105,7 @@ class LostRace:
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """Event: all pending is applied, except those `set_aside`, which never will be."""
+    """Event: all pending is applied, or `set_aside` for ever."""
 
     set_aside: bool = False
 
@@ -166,7 +166,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Effect: create the pending object after the `earlier` ones; an equal digest is success."""
+    """Effect: create the pending object after the `earlier` ones."""
 
     pending: Pending
     earlier: tuple[Pending, ...] = ()
@@ -204,14 +204,14 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """State: not the holder. `released`: the record of its release, until another write is known."""
+    """State: not the holder. `released`: what it released, until another write is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """State: the holder, until `deadline_s` (monotonic clock). `clocks_ms`: wall clock minus that clock."""
+    """State: the holder, until `deadline_s`. `clocks_ms`: wall clock minus monotonic clock."""
 
     record: LockRecord
     version: Version
@@ -221,7 +221,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """State: a write is under way. `before`: the lease when sent (None for a take)."""
+    """State: a write is under way. `before`: the lease when sent."""
 
     purpose: Purpose
     record: LockRecord
@@ -277,7 +277,7 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Return the step of a holder (`Held`, `Rolling`) without a write under way."""
+    """Return the step of a holder without a write under way."""
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
@@ -308,7 +308,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
-    """Return the step of a client with a write under way, or without its answer."""
+    """Return the step of a client with a write under way or unanswered."""
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -352,7 +352,7 @@ def refused(write: State) -> PutFailed | LostRace:
 
 
 def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
-    """Build the record of a take from the one that was read."""
+    """Build the record of a take."""
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -420,7 +420,7 @@ def decided(record: LockRecord, pending: Pending) -> LockRecord:
 
 
 def hand_over_s(settings: LockSettings) -> float:
-    """Return the seconds for which a release with pending publishes keeps foreign clients away."""
+    """Return for how long a release with pending publishes keeps foreign clients away."""
     return min(settings.validity, HAND_OVER_S)
 
 
@@ -429,7 +429,7 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
-    """Return the step after this client's write is stored at `version`."""
+    """Return the step after this client's write is stored."""
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -454,7 +454,7 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Return the step after the record was read for a refused or unanswered write."""
+    """Return the step after a read for a refused or unanswered write."""
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
         return still_held
@@ -468,7 +468,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the write is stored, or the lease continues without it, else None."""
+    """Return the step if the write is stored, or the lease continues without it."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
@@ -497,7 +497,7 @@ def _why_lost(me: Me, record: LockRecord | None) -> str:
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
-    """Return whether only clients that know `pending` have had the lock since then, with a minute for clocks."""
+    """Return whether only clients that know `pending` have had the lock since then."""
     if record is None or not record.nonce:
         return False
     since_ms -= _CLOCKS_DIFFER_MS
@@ -508,7 +508,7 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
-    """Return the end of the lease if its deadline has passed."""
+    """Return the end of a lapsed lease."""
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
@@ -538,7 +538,7 @@ def belief(state: State) -> Held | None:
 
 
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Classify a write by a later read of the record: stored ("there"), may still land ("open"), or cannot ("over")."""
+    """Classify a write by a later read: stored ("there"), may still land ("open"), or cannot ("over")."""
     if record is not None and record.nonce == sent.nonce:
         return "there"
     return "open" if version == sent.version else "over"

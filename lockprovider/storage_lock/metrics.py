@@ -128,7 +128,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def acquisition(self) -> Iterator[None]:
-        """Count and time the acquisition in this block; an error passes, success begins the time held."""
+        """Count and time the acquisition in this block."""
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
         try:
@@ -143,7 +143,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Report the time held in this block, and count a failed release, whose error passes."""
+        """Report the time held, and count a failed release in this block."""
         try:
             yield
         except (CasError, LockError):
@@ -155,7 +155,7 @@ class Recorder:
                 self._ms(HELD_MS, since_s)
 
     def stepped(self, owner: str, before: State, event: Event, after: State, effect: Effect | None) -> None:
-        """Report the measures of a step of the lease machine of `owner`."""
+        """Report a step of `owner`'s machine."""
         if self._call is not None:
             self._count(*_counted(owner, before, event, after, effect))
             held = _timed(before, after, effect)
@@ -205,7 +205,7 @@ def _counted(owner: str, before: State, event: Event, after: State, effect: Effe
 
 
 def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
-    """Return the lease whose left validity a step reports: the new one after a take, the old one after a renewal."""
+    """Return the lease whose left validity a step reports: the new one after a take, the old after a renewal."""
     match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new

@@ -38,7 +38,7 @@ class Observation:
 
     @property
     def mine(self) -> bool:
-        """Whether the record is an older take of this client that landed late."""
+        """Whether the record is a late older take of this client."""
         return self.record.owner == self.owner and not self.record.is_free
 
     @property
@@ -63,7 +63,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class TakeTurn:
-    """Action: take the lock as it was read, leaving these `waiters`."""
+    """Action: take the lock, leaving these `waiters`."""
 
     waiters: tuple[str, ...]
 
@@ -77,11 +77,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Action: add this client to the waiters, at the version read, then poll."""
+    """Action: add this client to the waiters, then poll."""
 
 
 def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """Return the action after a read of the record, and the waiter's new memory; `jitter` is in [0, 1)."""
+    """Return the action after a read, and the waiter's new memory; `jitter` is in [0, 1)."""
     outside = observation.record.waiters and waiter.name not in observation.record.waiters
     noted = replace(_noted(waiter, observation), round_s=_round_s(observation) if outside else None)
     take = None if noted.free_since_s is None else _take(waiter, observation)
@@ -91,7 +91,7 @@ def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def at_last(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a free lock at the deadline, regardless of waiters and yield window."""
+    """Return the take of a free lock, regardless of waiters and yield window."""
     if not observation.free:
         return None
     return TakeTurn(() if _was_left(observation) else without_waiter(observation.record.waiters, waiter.name))
@@ -104,13 +104,13 @@ def next_poll(waiter: Waiter, observation: Observation, jitter: float) -> tuple[
 
 
 def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, Pause]:
-    """Choose the pause after an attempt to join that lost to another write."""
+    """Choose the pause after a join that lost to another write."""
     after = replace(waiter, refused=waiter.refused + 1)
     return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, observation, jitter))
 
 
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a client that is first, without waiters that missed their turns, else None.
+    """Return the take of a client that is first, without waiters that missed their turns.
 
     A client that waited a whole round outside the waiters counts as first, once.
     """
@@ -137,7 +137,7 @@ def _skipped_waiters(waiter: Waiter, observation: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Guess whether a client that asked `gap_s` after its release will ask again soon; `waited_s`: its recent wait."""
+    """Guess whether a client that asked `gap_s` after its release asks again soon."""
     return gap_s < max(FIRST_S, waited_s)
 
 
@@ -177,7 +177,7 @@ def _expected_s(waiter: Waiter, observation: Observation, jitter: float) -> floa
 
 
 def _slowing_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
-    """Return the seconds between polls of a client whose turn is due."""
+    """Return the pause of a client whose turn is due."""
     if waiter.name in observation.record.waiters:
         least_s, in_vain_s = _turn_s(observation) / _POLLS, _lasts_s(observation) - _turn_s(observation)
     else:
@@ -212,7 +212,7 @@ def _lasts_s(observation: Observation) -> float:
 
 
 def _patience_s(waiter: Waiter, observation: Observation) -> float:
-    """Return the seconds that the first waiter has to take a free lock."""
+    """Return for how long the first waiter may take a free lock."""
     return FIRST_S + _turn_s(observation) / _POLLS + _LATENCIES * waiter.latency_s
 
 
@@ -224,7 +224,7 @@ _WAITERS_FIRST_S = 0.25
 
 
 def ahead_of(name: str, waiters: tuple[str, ...]) -> int:
-    """Count the waiters ahead of `name`; all, if it is not one."""
+    """Count the waiters ahead of `name`; all, if it is none."""
     return waiters.index(name) if name in waiters else len(waiters)
 
 
@@ -239,34 +239,34 @@ def with_waiter(record: LockRecord, name: str) -> LockRecord:
 
 
 def free_for_s(record: LockRecord, now_ms: int) -> float:
-    """Return how many seconds a free lock has been available; clocks may differ."""
+    """Return how long a free lock has been available; clocks may differ."""
     return (now_ms - max(record.yield_until_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
 def others_wait(record: LockRecord, name: str) -> bool:
-    """Return whether a waiter other than `name` is in the record."""
+    """Return whether the record has another waiter than `name`."""
     return any(other != name for other in record.waiters)
 
 
 def waiters_first_s(record: LockRecord) -> float:
-    """Return for how many seconds a client that only publishes leaves a free lock to the waiters."""
+    """Return for how long a client that only publishes leaves a free lock to the waiters."""
     return min(LONGEST_S, max(_WAITERS_FIRST_S, 2 * record.turn_ms / 1000))
 
 
 def yield_left_s(record: LockRecord, now_ms: int) -> float:
-    """Return the seconds left of the yield window for foreign clients."""
+    """Return what is left of the yield window."""
     left_ms = record.yield_until_ms - now_ms if record.expired else 0
     return left_ms / 1000 if 0 < left_ms <= _YIELD_MS else 0.0
 
 
 def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the end of the yield window of a lock released now; 0 if none is due."""
+    """Return the end of a yield window that begins now; 0 if none is due."""
     every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
     return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
 
 
 def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
-    """Return the end of the last yield window. `lies_free`: the lock stays free, which counts as one."""
+    """Return the end of the last yield window; a lock that lies free counts as one."""
     return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
 
@@ -276,14 +276,14 @@ _YIELD_MS = 1200  # JVM Hudi tries once in a second
 
 
 def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
-    """Return when a foreign client last wrote the record; 0 if long past."""
+    """Return when a foreign client last wrote; 0 if long past."""
     if not record.nonce:
         return now_ms
     return record.foreign_seen_ms if now_ms <= record.foreign_seen_ms + LONG_PAST_MS else 0
 
 
 def turn_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the mean length of turns after the one that ends at `now_ms`, without outliers; 0 without waiters."""
+    """Return the mean length of turns after this one, without outliers; 0 without waiters."""
     if not record.waiters or record.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms

@@ -40,7 +40,7 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """Return a copy with the times that are not None; a default `renew` follows a new `validity`."""
+        """Return a copy with these times; a default `renew` follows a new `validity`."""
         times = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
         named: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
         settings = self.settings or LockSettings()
@@ -50,7 +50,7 @@ class LockPlace:
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
-        """Make a client (`kind`: `Lock` or `AsyncLock`) of this lock, with Hudi's audit; sends no request."""
+        """Make a client (`Lock` or `AsyncLock`) with Hudi's audit; sends no request."""
         audit = AuditLog(self.store, self.path)
         return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
 
@@ -62,7 +62,7 @@ def locate(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> LockPlace:
-    """Open the store of the URL, and return the place of its lock; sends no request. Raises as `lockprovider.lock`."""
+    """Open the store of the URL, and return its lock's place. Raises as `lockprovider.lock`."""
     return _place(from_url(check_url(url)), on, settings, storage_options)
 
 
@@ -240,7 +240,7 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the options, with a managed identity's client id replaced by a credential object."""
+    """Return the options with a credential for a managed identity."""
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:

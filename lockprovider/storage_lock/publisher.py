@@ -101,8 +101,8 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        `over` returns how the lease has ended, before each commit. `new`: nothing is at the path. Raises as `prepare`,
-        `apply`, or `PublishUnknown`.
+        `over` returns how the lease has ended. `new`: nothing is at the path. Raises as `prepare`, `apply`, or
+        `PublishUnknown`.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -131,7 +131,7 @@ class Publisher:
     def _advance(
         self, pending: Pending, ended: machine.Ended | None, *, data_is_ready: bool
     ) -> tuple[machine.PublishStep, Answer]:
-        """Choose the publish's next step; send a look, or note and send a commit whose data is ready."""
+        """Choose the publish's next step; send a look, or a commit whose data is ready."""
         driver = self._driver
         with driver.step_guard:
             state = driver.state
@@ -145,7 +145,7 @@ class Publisher:
             return step, None
 
     def _apply_own(self, decision: machine.Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided; may raise `PublishUnknown`, or as `_drop_set_aside`."""
+        """Apply what this client has just decided, and check that this was in time."""
         pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
         self._apply(decision, data)
@@ -156,7 +156,7 @@ class Publisher:
             self._drop_set_aside(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Raise `PublishUnknown` for a publish applied after its time, if a JVM writer may have had the lock before."""
+        """Raise `PublishUnknown` for a late publish, if a JVM writer may have had the lock before."""
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
             with self._driver.step_guard:
@@ -176,7 +176,7 @@ class Publisher:
 
         Raises:
             AlreadyExists: the record no longer names it, so it never will be applied.
-            Unappliable, CasError: the record may still name it, and the next holder may find its path free.
+            Unappliable, CasError: the record may still name it.
         """
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
@@ -187,13 +187,13 @@ class Publisher:
         raise Unappliable(message, occupied=True)
 
     def tried(self, pending: Pending) -> bool:
-        """Return whether this lease has sent the commit of `pending`, and not applied it yet."""
+        """Return whether this lease's commit of `pending` was sent and is not applied yet."""
         return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
         """Read the record and the path to settle a commit under the ended lease of `epoch`.
 
-        Read `tried` before any thread is notified of the end: the next lease's `begin_lease` resets it.
+        Read `tried` before any thread learns of the end: the next lease's `begin_lease` resets it.
         """
         driver, seen = self._driver, None
         while True:
@@ -218,13 +218,13 @@ class Publisher:
             self._driver.feed(machine.Look())
 
     def apply_left(self, left_s: Left) -> None:
-        """Apply decided publishes that an earlier try could not; errors of `apply` pass."""
+        """Apply decided publishes that an earlier try could not."""
         state = self._driver.state
         if isinstance(state, machine.Rolling) and state.held.record.pending is not None:
             self._apply(machine.Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, decision: machine.Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
-        """Apply a publish and those before it, under the lease; then notify the machine."""
+        """Apply a publish and those before it; then notify the machine."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
         self._sent.add(decision.pending)
@@ -249,7 +249,7 @@ class Publisher:
         return True
 
     def roll_forward(self, decision: machine.Apply) -> None:
-        """Apply an earlier lease's decided publishes, unless a listing shows them; then notify the machine."""
+        """Apply an earlier lease's decided publishes, unless a listing shows them."""
         all_pending = (*decision.earlier, decision.pending)
         many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
         if many and all_exist(self._store, [pending.path for pending in all_pending]):
@@ -284,8 +284,7 @@ def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | N
 def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> bytes:
     """Check before the commit point that the publish can be applied; returns its bytes.
 
-    It reads the path, and the staged copy unless `data` is given. A publish that cannot be applied would stop all later
-    holders.
+    It reads the path, and the staged copy unless `data` is given.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -319,10 +318,10 @@ def must_match(pending: Pending, data: bytes) -> bytes:
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
     """Create the pending object, after its `first`, from `data`, enclosed bytes or the staged copy. May be repeated.
 
-    Any object at an `unshared` path counts as applied, unless `data` is given, by the publisher.
+    Any object at an `unshared` path counts as applied, unless the publisher gives `data`.
 
     Raises:
-        Unappliable: another object is at the path, all copies of the bytes are gone, or they have another digest.
+        Unappliable: another object is at the path, or the bytes are gone or changed.
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still names the publish.
     """
@@ -379,7 +378,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether all paths have objects, by one listing of each folder."""
+    """List whether all paths have objects."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)

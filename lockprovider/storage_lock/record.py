@@ -111,12 +111,12 @@ class LockRecord:
 
     @property
     def all_pending(self) -> tuple[Pending, ...]:
-        """All publishes that are decided and may not be applied yet, in order."""
+        """All publishes that may not be applied yet, in order."""
         return () if self.pending is None else (*self.pending_before, self.pending)
 
     @property
     def log_has_pending(self) -> bool:
-        """Whether the log has the bytes of all pending publishes, if any."""
+        """Whether the log has the bytes of all pending publishes."""
         return self.pending is None or (self.log is not None and self.log.ends_with(self.all_pending))
 
     def lapsed_at(self, now_ms: int) -> bool:
@@ -200,7 +200,7 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """Decode the log (None: no log); its packed entries are checked on first use."""
+    """Decode the log; its packed entries are checked on first use."""
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -225,7 +225,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode earlier pending publishes from a list, or by number from the log's entries before its last."""
+    """Decode earlier pending publishes, listed or by number from the log."""
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -239,7 +239,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish (None: nothing); omitted bytes come from the log's last entry, if that is the same."""
+    """Decode a pending publish; omitted bytes come from the log's last entry."""
     if value is None:
         return None
     if is_first and value.get("first") is not None:
@@ -524,7 +524,7 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with these publishes; too large ones without bytes, the oldest entries dropped until all fits."""
+    """Return the log with these publishes; too large ones without bytes, without the oldest entries."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )

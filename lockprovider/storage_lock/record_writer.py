@@ -18,12 +18,12 @@ class Applying:
     """Applies decided publishes on background threads, in the log's order, or concurrently with unordered visibility.
 
     For a local store it uses the caller's thread. It calls `notify` after each publish. Not promised: that all is
-    applied; the rest stays pending in the record.
+    applied; the rest stays pending.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
         unordered: whether visibility is unordered.
-        failed: why the last run ended early; apply its rest again.
+        failed: why the last run ended early.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Applying:
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
         """Start to apply `all_pending` on background threads, instead of earlier work.
 
-        `until_s` (monotonic clock) also bounds work under way. Objects of `new` cannot exist yet.
+        `until_s` also bounds work under way. Objects of `new` cannot exist yet.
         """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
@@ -62,10 +62,7 @@ class Applying:
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether others have applied the publish and all `before` it; if so, set `last_applied`.
-
-        Without `before` it compares bytes, else only lists names.
-        """
+        """Read whether others have applied the publish and all `before` it; if so, set `last_applied`."""
         applied = (
             publisher.all_exist(self._store, [pending.path for pending in (*before, pending)])
             if before
@@ -77,7 +74,7 @@ class Applying:
         return applied
 
     def _run(self) -> None:
-        """Apply publishes, with `notify` after each, until none is left; an error is kept in `failed`."""
+        """Apply publishes, with `notify` after each; an error is kept in `failed`."""
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)
@@ -89,7 +86,7 @@ class Applying:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
-        """Apply one publish, and advance `last_applied` over all that are done."""
+        """Apply one publish, and advance `last_applied`."""
         publisher.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # the process was stopped while sending
             # A JVM writer may have had the lock: read the record.
@@ -102,7 +99,7 @@ class Applying:
                 self.last_applied = publish
 
     def _next(self) -> Pending | None:
-        """Return the next publish to apply, and mark it as begun; None counts this thread as ended."""
+        """Return the next publish, marked as begun; None counts this thread as ended."""
         with self._guard:
             pending = next(iter(self._open()), None)
             if pending is None:
@@ -124,7 +121,7 @@ class Applying:
 class RecordWriter:
     """Reads and writes the record for group commit. Not thread-safe.
 
-    `stale`: read before anything else. `refused`: lost writes in a row. `put_s`: recent time of a write.
+    `stale`: read first. `refused`: lost writes in a row. `put_s`: recent time of a write.
     """
 
     def __init__(
@@ -151,9 +148,9 @@ class RecordWriter:
         return bool(self._doubts)
 
     def learn(self, known: KnownRecord) -> None:
-        """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
+        """Adopt a newer record that another client read, unless a write is in doubt: that read may precede it.
 
-        The other read may precede the write. Its epoch is no proof, as a JVM writer drops it.
+        Its epoch is no proof, as a JVM writer drops it.
         """
         current = self._file.known
         if not self._doubts and (current is None or known.record.epoch > current.record.epoch):
@@ -171,9 +168,9 @@ class RecordWriter:
         return known
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record with `batch` over the known version, start applying, and audit a batch.
+        """Write the record with `batch`, start applying, and audit; False if refused or unknown.
 
-        Returns False if refused or unknown (then `stale`). After a `CasError` nothing is written.
+        After a `CasError` nothing is written.
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
@@ -206,7 +203,7 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Read the record, and write it until its version changes, so that no earlier write can land."""
+        """Read and write the record until its version changes, so that no earlier write can land."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):  # then no such write was sent

@@ -65,7 +65,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the record and, by a second request, the store's time (else this machine's). May raise `MalformedRecord`."""
+    """Read the record and, by a second request, the store's time. May raise `MalformedRecord`."""
     try:
         content = store.read(path, timeout=timeout_s)
         store_ms = store.head(path, timeout=timeout_s).answered_ms
@@ -78,7 +78,7 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
 
 
 def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
-    """Return the changes between two reads, not those undone in between."""
+    """Return the changes between two reads."""
     if after is None:
         return [] if before is None else [Change("removed", None)]
     if before is not None and before == after:
@@ -133,7 +133,7 @@ def status_fields(status: LockStatus) -> dict[str, Any]:
 
 
 def record_fields(record: LockRecord | None) -> dict[str, Any]:
-    """Return the record as JSON fields, all null without a record."""
+    """Return the record as JSON fields."""
     holder = record and record.holder
     pending = record and record.pending
     return {

@@ -82,8 +82,6 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 
 
 class _OfTasks(threading.Thread):
-    """Stands for the thread of a task's lease."""
-
     def is_alive(self) -> bool:
         return True
 
@@ -107,10 +105,10 @@ class AsyncLock(ForTasks[Lock]):
             await lease.publish("state/7", data)
 
     A cancelled acquisition ends at once; a thread releases what it acquired. A cancelled `release` or `publish` goes
-    on, and ends before the lease is released.
+    on.
 
-    Not promised: that a lease ends with its task. It is renewed while it, or its lock, is referenced. Before Python
-    3.12, `asyncio.wait_for` makes another task the owner: give `timeout`.
+    Not promised: that a lease ends with its task. Before Python 3.12, `asyncio.wait_for` makes another task the owner:
+    give `timeout`.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     """
@@ -175,7 +173,6 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Wait for this task's turn, and acquire; the holding task counts its lease."""
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
             return held.again()
@@ -237,7 +234,6 @@ class AsyncLease:
     """
 
     def __init__(self, inner: Lease, ended: Callable[[], None], on_lost: OnLost | None) -> None:
-        """Wrap `inner` for the current task; its release calls `ended` on the loop."""
         self.epoch = inner.epoch
         self.owner = inner.owner
         self.task: asyncio.Task[Any] | None = asyncio.current_task()

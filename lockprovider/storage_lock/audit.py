@@ -1,7 +1,7 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-While `audit_enabled.json` says so, each holder writes one file, with a line for the take, each renewal and the release.
-A line has the holder's time before its request. Not promised: that the audit is complete.
+Each holder writes one file, with a line for the take, each renewal and the release, timed before the request. Not
+promised: that the audit is complete.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -155,7 +155,7 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """Yield one file's tenures; a START or another owner ends an open one, as lapsed."""
+    """A START or another owner ends an open tenure, as lapsed."""
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms
@@ -176,7 +176,6 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 
 
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
-    """Yield overlaps; a tenure without a recorded end has none, as its holder died or lost it before."""
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
             if later.start_ms >= earlier.end_ms:

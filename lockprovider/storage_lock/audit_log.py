@@ -28,8 +28,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Page:
-    """Content of one holding's file, and how much is stored."""
-
     path: str
     began_ms: int
     owner: str
@@ -42,8 +40,8 @@ class _Page:
 class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    At exit the process waits at most `exit_s` seconds for the last records. Not promised: that a record exists. Failed
-    writes are dropped with a logged warning, and a switch that was off is read again after a minute.
+    At exit the process waits at most `exit_s` seconds. Not promised: that a record exists. Failed writes are dropped
+    with a logged warning, and a switch that was off is read again after a minute.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)
@@ -144,7 +142,7 @@ class AuditLog:
             self._write(page)
 
     def _next(self) -> _Page | None:
-        """Remove and return a queued page; None counts the thread as ended."""
+        """None counts the thread as ended."""
         with self._guard:
             if self._pages:
                 return self._pages.popleft()
@@ -165,7 +163,6 @@ class AuditLog:
             self._open_page = None if self._open_page is page else self._open_page
 
     def _is_wanted(self, timeout_s: float) -> bool:
-        """Return whether the audit is on; may read the switch."""
         now_s = self._world.monotonic_s()
         if self._wanted is None or (not self._wanted and now_s - self._asked_s >= _ASK_AGAIN_S):
             self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
@@ -173,7 +170,6 @@ class AuditLog:
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
-        """Write the whole page, even over another write."""
         data, version = page.data, page.version
         if len(data) == page.written:
             return
@@ -188,7 +184,6 @@ class AuditLog:
         page.written = len(data)
 
     def _finish(self) -> None:
-        """Wait for the writing thread; unless it still runs, write the queued pages."""
         if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):
             return
         with contextlib.suppress(IndexError):

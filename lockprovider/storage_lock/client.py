@@ -62,7 +62,7 @@ class Client:
         on_metric: OnMetric | None,
         audit: AuditLog | None,
     ) -> None:
-        """Make a client with a new owner id; sends no request, starts no thread."""
+        """Sends no request, starts no thread."""
         self.path = path
         self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings

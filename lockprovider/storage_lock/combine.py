@@ -1,7 +1,6 @@
-"""Rules of group commit, pure: one conditional write of the record decides several publishes.
+"""Rules of group commit, pure; see "Group commit" in `lockprovider/SPECIFICATION.md`.
 
-Read the record before listing intents: an intent withdrawn before a version cannot be decided at it. See "Group commit"
-in `lockprovider/SPECIFICATION.md`.
+Read the record before listing intents: an intent withdrawn before a version cannot be decided at it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
     All that the publish needs is stored before. Without a body the intent is withdrawn. A short body also travels in
-    the name, deflated with the decider's sample and the log entry before `position` as dictionary.
+    the name, deflated.
 
     Attributes:
         log: the name of the log.
@@ -179,7 +178,7 @@ def choose(
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """Return an intent's publish; None for a faulty intent, whose writer alone gets the error."""
+    """Return None for a faulty intent, whose writer alone gets the error."""
     try:
         pending = decider.pending(intent, log, now_ms)
     except Exception:  # noqa: BLE001 - its writer's error

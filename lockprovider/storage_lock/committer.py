@@ -1,7 +1,6 @@
 """`Committer`: group commit for clients that do not hold the lock, and `Member`, the steps of its thread.
 
-A lone client writes the record. While another leads, it posts an intent and polls. After a lost write, or without a
-leader, it announces itself.
+A lone client writes the record. While another leads, it posts an intent and polls.
 """
 
 from __future__ import annotations
@@ -93,12 +92,12 @@ class Committer:
         Returns:
             Decided: the publish is applied.
             Void: read whether it was published; if not, ask with a new intent.
-            Hold: as `Void`, but ask under a held lock. At once for an empty intent, or one too large for the log.
+            Hold: as `Void`, but ask under a held lock. At once for an empty or too large intent.
 
         Raises:
             Exception: the decider's refusal; it is never published.
             NotAcquired: it was not decided in time, and never will be.
-            PublishUnknown: it may have been decided; or it is, and another client applies it.
+            PublishUnknown: it may have been decided, or is, and another client applies it.
             CasError: the store failed; it is never published.
         """
         if not intent.body or not fits_log(Pending.of_bytes(intent.stem, intent.body)):
@@ -206,8 +205,6 @@ class Committer:
 
 @dataclass
 class _Leading:
-    """Leader's round."""
-
     round_s: float
     began_s: float
     empty_rounds: int = 0
@@ -286,7 +283,6 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Do the act that `next_act` chooses."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         situation = self._situation(known, undecided)
@@ -343,7 +339,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index of the first own pending publish that another client applies unseen."""
+        """Return the index of the first own pending publish that another client applies."""
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -354,7 +350,7 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the publishes up to `position` are applied; return the pause."""
+        """Read, once due, whether the publishes up to `position` are applied."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -393,7 +389,7 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it; with `Void` or `PublishUnknown` if it may be decided."""
+        """Withdraw a request and end it, by `PublishUnknown` if it may be decided."""
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
                 outcome = Void()
@@ -405,10 +401,7 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have.
-
-        After `PublishUnknown` or `CasError` it may be decided.
-        """
+        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have."""
         if request.posted:
             self._requests.intents.withdraw(request.intent)
         may_be_decided = request.posted or self._writer.in_doubt
@@ -423,7 +416,7 @@ class Member:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with own publishes, unless too soon; with `leads`, a won write makes this client leader."""
+        """Write the record with own publishes, unless too soon; a won write with `leads` makes this client leader."""
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
@@ -473,7 +466,6 @@ class Member:
                 return 0.0
 
     def _free(self, known: KnownRecord) -> float | None:
-        """Write the record as released, unless too soon."""
         if pause_s := self._paced_s(known):
             return pause_s
         self._writer.put(known, (), leading_s=0.0)
@@ -495,7 +487,7 @@ class Member:
     def _choose_batch(
         self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
     ) -> tuple[Pending, ...]:
-        """Refresh the decider and choose the next write's publishes; end own requests that cannot be decided."""
+        """Choose the next write's publishes; end own requests that cannot be decided."""
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
         own = [request.intent for request in self._requests]

@@ -79,8 +79,6 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Map of times (epoch ms) to x coordinates."""
-
     start_ms: int
     end_ms: int
 
@@ -156,7 +154,6 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
-    """Return one lane as SVG elements."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:

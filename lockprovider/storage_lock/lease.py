@@ -71,7 +71,6 @@ class Lease:
     """
 
     def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn, thread: threading.Thread) -> None:
-        """Make the lease of a client that has just taken the lock; starts no heartbeat."""
         held = client.driver.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
@@ -118,8 +117,6 @@ class Lease:
     def check(self) -> None:
         """Raise `LeaseLost` if this process knows that the lease is lost or released; sends no request.
 
-        A lapse first noticed here calls `on_lost`.
-
         >>> lease.check()
         >>> lease.release()
         >>> lease.check()
@@ -148,13 +145,12 @@ class Lease:
         `data` as well, the staged copy is not read again; it must still exist.
 
         `new` promises that nothing is at the path, which is then not read. Remove a copy that was staged ahead yourself
-        (`Lock.unstage`), after the release. If other bytes are there all the same, they stay, the publish is set aside,
-        and the log ends.
+        (`Lock.unstage`), after the release. If other bytes are there, the publish is set aside, and the log ends.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
-            AlreadyExists: `path` has other bytes, so this publish never will be there. Nothing was written; with `new`,
-                its details are kept in the object that the message names.
+            AlreadyExists: `path` has other bytes, so this publish never will be there. With `new`, its details are kept in the
+                object that the message names.
             LockError: `data` is not what was staged, or the staged copy is gone; nothing was sent.
             PublishUnknown: the outcome is unknown; read `path` after the next acquisition.
 
@@ -180,10 +176,7 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish; after the end of the lease, read whether it is committed.
-
-        Once its commit was sent, store errors become `PublishUnknown`; before, they pass, or `LeaseLost` after a lapse.
-        """
+        """Commit and apply the publish; after the end of the lease, read whether it is committed."""
         publisher, tried = self._client.publisher, False
         try:
             ended = publisher.commit(pending, data, new=new, over=self._over)
@@ -219,10 +212,9 @@ class Lease:
         return self._ended or self._client.driver.tick()
 
     def renew(self) -> bool:
-        """Prolong the lease now, and apply decided publishes that are left.
+        """Prolong the lease now, and apply decided publishes that are left; store errors pass.
 
-        Returns False if the outcome is unknown or the lease is over. A loss first noticed here calls `on_lost`; store
-        errors pass.
+        Returns False if the outcome is unknown or the lease is over.
 
         >>> lease.renew()
         True
@@ -237,9 +229,7 @@ class Lease:
         return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:
-        """Release the lock and stop the heartbeat; an inner release only counts down.
-
-        It does nothing when repeated, or in a forked process.
+        """Release the lock; an inner release only counts down, a repeated one does nothing.
 
         Raises:
             CasError: the store failed; the lease lapses by itself.
@@ -422,7 +412,7 @@ class Heartbeat:
             pause_s = self._beat()
 
     def _beat(self) -> float | None:
-        """Prolong the lease, or mark it as lost; returns the seconds until the next beat."""
+        """Prolong the lease, or mark it as lost; returns the pause."""
         with self._beating:
             lease = self._lease()
             if self._stopped.is_set() or lease is None:  # it is being released
@@ -461,9 +451,9 @@ def until_signal(*numbers: int) -> Iterator[None]:
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    Each `with` is left and its lock released; other threads' leases are released when the interpreter ends. Without
-    this, other clients wait for the lapse after SIGTERM. A second signal has no effect; an ignored one (nohup) stays
-    ignored. Not promised: anything after SIGKILL, nor that other threads end, unless they are daemons.
+    Each `with` is left and its lock released. Without this, other clients wait for the lapse after SIGTERM. A second
+    signal has no effect; an ignored one (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other
+    threads end.
 
     Raises:
         LockError: this is not the main thread, and no other may set signal handlers.

@@ -29,8 +29,7 @@ class Lock:
     """One client of one lock. Its threads exclude each other; the holding thread may acquire again.
 
     Clients of one process (same store, path and options) are served in the order of asking; only the first reads the
-    store. Across processes the record's waiters have the next turn. No order is promised: a JVM writer, or a try with
-    `timeout=0`, may go in between.
+    store. Across processes the record's waiters have the next turn. No order is promised.
 
     Methods that send requests raise `CasError` if the store failed, and `MalformedRecord` if the object at `path` is no
     lock record. `world` supplies time, randomness and ids; `audit` writes Hudi's audit records.
@@ -51,10 +50,7 @@ class Lock:
         on_metric: OnMetric | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """Make a client with its own owner id; sends no request.
-
-        Raises `InvalidSettings`, or `InvalidInput` for `path`.
-        """
+        """Raises `InvalidSettings`, or `InvalidInput` for `path`; sends no request."""
         self.path = check_path(path)
         self.settings = checked(settings)
         check_functions(on_lost=on_lost, on_metric=on_metric)
@@ -72,7 +68,6 @@ class Lock:
         self._be_new()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, which is another client; raises `NotPicklable` while held."""
         lease = self._client.lease
         if lease is not None and not lease.released:
             raise NotPicklable(
@@ -128,9 +123,8 @@ class Lock:
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock for at most `timeout` seconds (default: the settings'). If not `blocking`, try once.
 
-        An unanswered request gets at most 10 s more. Within the lease, the client first applies pending publishes.
-
-        `keeps_log` is your promise: only this lease's publishes change what the lock protects; see `Log`.
+        An unanswered request gets at most 10 s more. The client first applies pending publishes. `keeps_log` is your
+        promise: only this lease's publishes change what the lock protects.
 
         Raises:
             NotAcquired: another client held the lock until the timeout; the message names it.
@@ -146,7 +140,7 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Wait for this thread's turn, check the store, let own commits end, acquire the lock, start the lease.
+        """Wait for this thread's turn, check the store, acquire the lock, start the lease.
 
         An inner call counts the held one. Errors free the turn; an interrupt first releases the lock.
         """
@@ -200,7 +194,7 @@ class Lock:
             lease.release()
 
     def _mine(self) -> Lease | None:
-        """Return this client's unreleased lease; raise `LockError` if another thread acquired it."""
+        """Return the unreleased lease; raise `LockError` if another thread acquired it."""
         lease = self._held
         if lease is None or lease.released:
             return None
@@ -245,9 +239,8 @@ class Lock:
             raise
 
     def require_safe_store(self, timeout: float | None = None) -> None:
-        """Check once, as the first acquisition does, that the store obeys conditions; later calls send nothing.
-
-        The check has `timeout` seconds (default: the settings'), at least 5.
+        """Check once, as the first acquisition does, that the store obeys conditions, within `timeout` seconds, at least
+        5.
 
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` skips the check.
@@ -331,7 +324,7 @@ class Lock:
         """Remove staged bytes of a publish that is abandoned, or already applied. After a `CasError` they may remain.
 
         Raises:
-            LockError: the publish was, or may yet be, decided, and needs its bytes. Retry after the next acquisition.
+            LockError: the publish was, or may yet be, decided. Retry after the next acquisition.
 
         >>> lock.unstage(lock.stage("state/9", b"never mind"))
         """
@@ -341,7 +334,7 @@ class Lock:
         """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
 
         Call it under the lock before you remove published objects. After a recent release with pending publishes it
-        returns once this client has held the lock for 5.5 s, else at once.
+        takes 5.5 s from the acquisition.
 
         Raises:
             CasError: the record still names such a publish, and could not be rewritten.

@@ -1,7 +1,6 @@
-"""The lease machine: its events, effects and states, and every decision about the lock.
+"""The lease machine, pure: its events, effects and states, and every decision about the lock.
 
-Pure, by the rules of `lockprovider/SPECIFICATION.md`. Not promised: that no other client acts while a lease is held, as
-a holder can be paused. Only `Commit` is safe then.
+Not promised: that no other client acts while a lease is held, as a holder can be paused. Only `Commit` is safe then.
 """
 
 from __future__ import annotations
@@ -352,7 +351,6 @@ def refused(write: State) -> PutFailed | LostRace:
 
 
 def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
-    """Build the record of a take."""
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -429,7 +427,6 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
-    """Return the step after this client's write is stored."""
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -446,10 +443,7 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """Return the holder's state from before `write`, with what its record names as pending.
-
-    Applied publishes are not applied again: they may have been removed under this lease.
-    """
+    """Applied publishes are not applied again: they may have been removed under this lease."""
     return held if {*held.record.all_pending} <= {*write.applied} else Rolling(held, write.then)
 
 
@@ -553,7 +547,7 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
     Args:
         state: of the machine under whose lease the publish is made.
         tried: whether a write that commits it was ever sent.
-        ended: whether the publisher knows that the lease is over; the machine may still wait for an answer.
+        ended: whether the publisher knows that the lease is over.
         record_is_seen: whether the record was read after the last of these writes.
 
     Returns:

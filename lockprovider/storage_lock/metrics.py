@@ -101,7 +101,6 @@ class Counters:
         self._values: dict[str, float] = {}
 
     def __call__(self, measure: Measure) -> None:
-        """Add a counter's measure, replace the gauge's value, and ignore timers."""
         with self._guard:
             if measure.kind == "counter":
                 self._values[measure.name] = self._values.get(measure.name, 0) + measure.value
@@ -190,7 +189,6 @@ class Recorder:
 
 
 def _counted(owner: str, before: State, event: Event, after: State, effect: Effect | None) -> tuple[str, ...]:
-    """Return the counters that a step increases."""
     match before, event, effect:
         case _, TakeLock(RecordSeen(record=LockRecord(is_free=False, owner=holder))), PutRecord() if holder != owner:
             return (DANGLING,)

@@ -1,6 +1,6 @@
 """Export of lock metrics through OpenTelemetry: `on_metric=otel.on_metric()`; requires the extra `otel`.
 
-Timers become histograms, in milliseconds. Without the application's OpenTelemetry setup nothing is exported.
+Timers become histograms, in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Rules of a waiting client, pure: take the lock, join the waiters, or poll; and of the waiters in the record.
+"""Rules of a waiting client, and of the waiters in the record, pure; see "Waiting" in `lockprovider/SPECIFICATION.md`.
 
-See "Waiting" in `lockprovider/SPECIFICATION.md`. Not promised: an order; only that clients of this library do not pass
-over a waiting one for long.
+Not promised: an order; only that clients of this library do not pass over a waiting one for long.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
     """Return the take of a client that is first, without waiters that missed their turns.
 
-    A client that waited a whole round outside the waiters counts as first, once.
+    One that waited a whole round outside the waiters counts as first, once.
     """
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
@@ -177,7 +176,6 @@ def _expected_s(waiter: Waiter, observation: Observation, jitter: float) -> floa
 
 
 def _slowing_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
-    """Return the pause of a client whose turn is due."""
     if waiter.name in observation.record.waiters:
         least_s, in_vain_s = _turn_s(observation) / _POLLS, _lasts_s(observation) - _turn_s(observation)
     else:
@@ -204,7 +202,6 @@ def _turn_s(observation: Observation) -> float:
 
 
 def _lasts_s(observation: Observation) -> float:
-    """Return the seconds since the turn began."""
     holder = observation.record.holder
     if holder is None or observation.free or observation.lost_race:
         return 0.0
@@ -212,7 +209,6 @@ def _lasts_s(observation: Observation) -> float:
 
 
 def _patience_s(waiter: Waiter, observation: Observation) -> float:
-    """Return for how long the first waiter may take a free lock."""
     return FIRST_S + _turn_s(observation) / _POLLS + _LATENCIES * waiter.latency_s
 
 

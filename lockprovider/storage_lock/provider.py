@@ -1,4 +1,4 @@
-"""`LockProvider`: the lock with the interface of Hudi's own provider. `locate` finds the lock of a URL.
+"""`LockProvider`: the lock with the interface of Hudi's own provider.
 
 Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -77,16 +77,12 @@ class LockProvider:
                     provider.unlock()
 
     The promises and errors are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock`
-    does not free the outer `try_lock`.
-
-    A forked child, or a pickled copy, is another client, which holds nothing. While it holds the lock, a provider
-    cannot be pickled.
+    does not free the outer `try_lock`. A pickled copy is another client; a holder cannot be pickled.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """
 
     def __init__(self, lock: Lock) -> None:
-        """Wrap a `Lock`, without a request; other types raise `InvalidSettings`."""
         if not isinstance(lock, Lock):
             raise InvalidSettings(
                 f"lock={lock!r} must be a Lock: use LockProvider.from_url(url) or from_config(config)"
@@ -240,7 +236,6 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with a credential for a managed identity."""
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:

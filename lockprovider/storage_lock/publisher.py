@@ -1,6 +1,6 @@
-"""Fenced publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
+"""Fenced publishes of one client; see "Fenced publish" in `lockprovider/SPECIFICATION.md`.
 
-The life of a publish, in the order of the calls; see "Fenced publish" in `lockprovider/SPECIFICATION.md`:
+The life of a publish, in the order of the calls:
 
     Lease.publish         checks the bytes, and stages or encloses them (`stage`)
     commit                takes the steps of `publish_next`, until published or the lease has ended:
@@ -15,8 +15,6 @@ Not promised:
 - that a removed object stays away, if its write was delayed or its process stopped while sending;
 - that an unanswered publish can tell a removed object from one that never existed;
 - that data is applied which takes longer to write than a lease lives.
-
-Source: the fencing requirement of Hudi RFC-91, "Considerations".
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider, and the log in it.
 
-JVM Hudi knows `owner`, `validUntil` and `expired`; it ignores other fields when it reads, and drops them when it
-writes.
+JVM Hudi ignores our fields when it reads, and drops them when it writes.
 
 The log holds the last publishes in order, while all holders keep it. A reader that knows the data at one position, and
-finds the same log, knows all later changes. Any other holder drops the log; the next keeper begins one under a new
-name.
+finds the same log, knows all later changes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -67,9 +65,8 @@ class LockRecord:
         owner: UUID of the last holder, or of the last writer of a group commit.
         valid_until_ms: when the lease lapses.
         expired: the holder released the lock.
-        epoch: the fencing token. It rises strictly, except over a JVM writer, which drops it (0). The next epoch is
-            above all that its client has seen, and not below its clock. So it falls only if another client's clock was
-            ahead by more than the time in between.
+        epoch: the fencing token. It rises strictly, except over a JVM writer, which drops it (0), and may fall only if
+            another client's clock was ahead.
         nonce: unique name of the write; a client that joins the waiters keeps it.
         pending: a decided publish that the next holder must apply first.
         pending_before: earlier ones, in order.
@@ -80,10 +77,9 @@ class LockRecord:
         foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written.
         combiner_ms: a hint for how long the writer leads the batch.
         yield_until_ms: end of the last yield window, in which waiters leave the lock to a foreign client.
-        released_pending: released with pending publishes. A foreign client, which ignores them, must wait until
-            `valid_until_ms`.
+        released_pending: released with pending publishes. A foreign client must wait until `valid_until_ms`.
         pending_until_ms: until when an earlier `released_pending` record's publishes may be applied.
-        log: recent publishes of holders that keep the log; None after any other holder.
+        log: recent publishes of holders that keep the log.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record
@@ -290,9 +286,8 @@ _ADLER = 65521
 class Pending:
     """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
-    `unshared`: nothing else is ever written to the path, so any object there is this publish. `first`: an `unshared`
-    publish with its bytes, and no `first`, that is applied before it. Raises `InvalidInput` for a path that no store
-    can have.
+    `unshared`: nothing else is ever written to the path. `first`: an `unshared` publish with its bytes, and no `first`,
+    that is applied before it. Raises `InvalidInput` for a path that no store can have.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared
@@ -484,8 +479,6 @@ def _entry_fields(entry: Entry) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Deflated:
-    """Deflated bytes, with their Adler-32 sum and the compressor to continue with."""
-
     deflating: Any  # its output so far is in `done`
     done: bytes = b""
     size: int = 0
@@ -505,7 +498,7 @@ class _Deflated:
         return self.done + end
 
     def sum_after(self, before: int) -> int:
-        """Return the sum of these bytes after others: zlib's `adler32_combine`."""
+        """See zlib's `adler32_combine`."""
         (high, low), (before_high, before_low) = divmod(self.sum, 1 << 16), divmod(before, 1 << 16)
         low_of_all = (before_low + low - 1) % _ADLER
         high_of_all = (before_high + high + self.size * (before_low - 1)) % _ADLER
@@ -546,7 +539,6 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Inflate and decode the entries; raise `Undecodable` for other bytes."""
     if not packed:
         return ()
     with undecodable_as(Undecodable, "its entries cannot be unpacked"):

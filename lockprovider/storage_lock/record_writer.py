@@ -1,4 +1,4 @@
-"""`RecordWriter` and `Applying`: the record's reads and writes for group commit, and what they decided."""
+"""`RecordWriter` and `Applying`: what group commit writes, and applies."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Applying:
         return applied
 
     def _run(self) -> None:
-        """Apply publishes, with `notify` after each; an error is kept in `failed`."""
+        """Apply publishes until none is left; an error is kept in `failed`."""
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)

@@ -240,8 +240,8 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
     """Release the lock in `status`, if its record is unchanged except for its waiters.
 
     The holder works on until its next renewal, but its publishes are refused from now on. Decided publishes are applied
-    first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside;
-    not promised then: that it never appears, as a live publisher may have its bytes.
+    first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside; a
+    live publisher may still have its bytes.
 
     Raises:
         ValueError: `status` has no record.

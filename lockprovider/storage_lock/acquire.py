@@ -72,7 +72,7 @@ class FifoTurn:
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
-        self.called = Signal()  # it may be first now
+        self.called = Signal()
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
@@ -196,7 +196,7 @@ class ProcessQueue:
 
 
 class _Queues:
-    """Queues by lock; a forked child, which lacks the threads, forgets them."""
+    """Queues by lock; a forked child forgets them."""
 
     def __init__(self) -> None:
         self._forget()
@@ -244,7 +244,7 @@ def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> No
 
 
 class _Acquisition:
-    """One client's acquisition, once it is first in its process's queue."""
+    """One client's acquisition."""
 
     def __init__(self, client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
@@ -281,7 +281,6 @@ class _Acquisition:
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
-            # Without a lease it is about to free the queue, unless it lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._queue.take_news()
         self._client.adopt(idle, known)

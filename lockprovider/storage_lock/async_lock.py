@@ -335,7 +335,7 @@ class AsyncLease:
     ) -> None:
         if error is None:
             return await self.release()
-        with contextlib.suppress(CasError):  # the block's error is raised
+        with contextlib.suppress(CasError):
             await self.release()
         return None
 
@@ -348,5 +348,5 @@ class AsyncLease:
             with self._guard:
                 self._inner.release()
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ended)

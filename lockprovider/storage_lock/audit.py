@@ -25,9 +25,6 @@ _ENABLED = "STORAGE_LOCK_AUDIT_SERVICE_ENABLED"
 _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "END"}
 
 
-# -- records -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
     """One line of an audit file.
@@ -103,9 +100,6 @@ def decode_switch(data: bytes) -> bool:
     return value is True or value == "true"
 
 
-# -- analysis ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Tenure:
     """One holding of the lock: `released`, `lost` before its end, `lapsed` without a recorded end, or still `held`."""
@@ -163,7 +157,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
             yield replace(held, end_ms=max(held.start_ms, min(held.end_ms, at_ms)))
             held = None
         if held is None:
-            if record.step != "END":  # ignores an end without a start
+            if record.step != "END":
                 held = Tenure(record.owner, file, at_ms, until_ms, "lapsed")
         elif record.step == "RENEW":
             held = replace(held, end_ms=until_ms, renewals=held.renewals + 1)

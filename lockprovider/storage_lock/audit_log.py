@@ -69,7 +69,7 @@ class AuditLog:
 
     def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._idle = Signal()  # set while no record is unwritten
+        self._idle = Signal()
         self._idle.set()
         self._began_ms, self._running = 0, False
         self._open_page: _Page | None = None
@@ -80,8 +80,6 @@ class AuditLog:
 
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
-
-    # -- called by the lock; never waits for the store ------------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
         """Queue a new file with a START line, unless the switch was just off."""
@@ -135,8 +133,6 @@ class AuditLog:
         """
         return self._idle.wait(timeout_s)
 
-    # -- what the thread does -----------------------------------------------------------------------------------------
-
     def _write_all(self) -> None:
         while (page := self._next()) is not None:
             self._write(page)
@@ -179,7 +175,7 @@ class AuditLog:
             outcome = self._store.put_if_match(page.path, data, version, timeout=timeout_s)
         if isinstance(outcome, Won):
             page.version = outcome.version
-        else:  # another write changed the file
+        else:
             page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s)
         page.written = len(data)
 
@@ -221,7 +217,6 @@ def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s:
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]
     with ThreadPoolExecutor(_READERS) as pool:
         read = pool.map(lambda path: store.read_or_none(path, timeout=timeout_s), chosen)
-        # A file removed after the listing reads as None.
         return {
             path.rpartition("/")[2]: content.data
             for path, content in zip(chosen, read, strict=True)

@@ -125,8 +125,6 @@ class Client:
                 add_details(error, self.where, None if known is None else known.record, self.world.now_ms())
             raise
 
-    # -- acquiring the lock (`acquire`)
-
     def adopt(self, idle: machine.Idle, known: KnownRecord | None) -> None:
         """Cache `known`, and adopt `idle` if that has a released record; forget an overwritten own one."""
         self._file.known = known or self._file.known
@@ -138,7 +136,7 @@ class Client:
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
         """Write `record`, which has this process as a waiter, over `version`; False unless won."""
-        with contextlib.suppress(CasError):  # joining is optional
+        with contextlib.suppress(CasError):
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
@@ -150,7 +148,6 @@ class Client:
         """
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
-            # An earlier failure may have left another state.
             state, driver.state = driver.state, machine.Idle()
             if isinstance(state, machine.Idle) and state.released is not None:
                 return KnownRecord(*state.released, understood=True), False
@@ -167,7 +164,7 @@ class Client:
             seen = driver.seen(latest)
             try:
                 answer = driver.feed(machine.TakeLock(seen, waiters, wish.keeps_log, self._file.highest_epoch))
-                if isinstance(answer, machine.Apply):  # no heartbeat runs yet
+                if isinstance(answer, machine.Apply):
                     self.publisher.roll_forward(answer)
             except BaseException:
                 if isinstance(driver.state, machine.Rolling):  # others need not wait for a lapse
@@ -210,8 +207,6 @@ class Client:
         state = self.driver.state
         idle = state if isinstance(state, machine.Idle) else machine.Idle()
         self.queue.note_freed(self.driver.held, idle, self.known)
-
-    # -- calls of a lease and its heartbeat (`lease`)
 
     def note_loss(self) -> None:
         """Audit the loss, and wake this process's next client."""

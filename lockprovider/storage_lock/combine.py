@@ -27,22 +27,21 @@ from lockprovider.storage_lock.polling import (
 from lockprovider.storage_lock.record import LARGEST_ENTRY, Entry, LockRecord, Log, Pending, fits_log
 
 _LONGEST = 255  # bytes of a name: MinIO's limit
-_SUM = 4  # bytes
+_SUM = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored before. Without a body the intent is withdrawn. A short body also travels in
-    the name, deflated.
+    All that the publish needs is stored before. Without a body the intent is withdrawn.
 
     Attributes:
         log: the name of the log.
         position: the position up to which its writer has judged it.
         stem: the start of the path to publish; no other publish's path starts with it.
         body: what the decider needs to judge and publish it.
-        packed_body: the body as in the name, or empty.
+        packed_body: the body as in the name, deflated, or empty.
     """
 
     log: str
@@ -150,7 +149,7 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    Not after a lapse, as the holder may still work, nor without a log that has the bytes of all that is pending.
+    Not after a lapse, as the holder may still work, nor without a log that has all pending bytes.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -282,8 +281,8 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 class Waiting:
     """Situation of a client that waits and does not lead.
 
-    `posted`: all its undecided intents are. `refused`: lost writes in a row. `age_s`: since it first read this version.
-    `name`: empty if its process wants the lock. `writes`: of the record until it shows more.
+    `refused`: lost writes in a row. `age_s`: since it first read this version. `name`: empty if its process wants the
+    lock. `writes`: of the record until it shows more.
     """
 
     posted: bool = False
@@ -395,10 +394,7 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
 def after_listing(
     record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose the leader's act after listing; `batch` is what its next write can decide.
-
-    `yields`: a yield window is due. `is_due`: a round has passed. `empty_rounds`: earlier ones in a row.
-    """
+    """Choose the leader's act after listing; `batch` is what its next write can decide."""
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
         return StepDown(frees=True)

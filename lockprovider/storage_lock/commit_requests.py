@@ -44,7 +44,7 @@ class Intents:
             name = entry.path.removeprefix(self._below)
             intent = self._known.get(name) or combine.parse_intent(name, b"")
             if intent is None or not 0 < entry.size <= LARGEST_ENTRY or combine.is_over(intent, log):
-                continue  # withdrawn, too large, or a dead writer's
+                continue
             intent = intent if intent.body else intent.read(log, sample)
             if intent.body:
                 listed[name] = intent
@@ -106,7 +106,7 @@ class CommitRequest:
     deadline_s: float
     done: Signal
     posted_s: float | None = None
-    is_stored: bool = False  # surely in the store
+    is_stored: bool = False
     outcome: CommitAnswer | BaseException | None = None
 
     @property
@@ -124,7 +124,7 @@ class CommitRequests:
         self._world = world
         self._all: list[CommitRequest] = []
         self.post_s = 0.0
-        self._wait_s = 0.0  # recent time from post to applied
+        self._wait_s = 0.0
 
     def __iter__(self) -> Iterator[CommitRequest]:
         return iter([*self._all])

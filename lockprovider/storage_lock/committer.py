@@ -116,7 +116,7 @@ class Committer:
                 is_wanted = True
             self._wake.set()
             request.done.wait()
-        except BaseException:  # an interrupt ends the wait
+        except BaseException:
             request.deadline_s = now_s
             self._wake.set()
             if is_wanted:
@@ -150,8 +150,6 @@ class Committer:
         with self._guard:
             leftovers, self._left = self._left, []
         self._store.delete_all([path for paths in leftovers for path in paths])
-
-    # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         """Serve requests until none is left; an error ends all by `PublishUnknown`, and passes."""
@@ -266,7 +264,6 @@ class Member:
             return 0.0
 
     def _step(self) -> float | None:
-        """Read the record if stale, end judged and late requests, do the next act."""
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -277,7 +274,7 @@ class Member:
             requests.end_judged(known.record.log, {pending.path for pending in writer.all_pending(known.record)})
         for request in requests.late():
             self._give_up(request, self._not_in_time(request))
-        if known is None:  # all requests are void
+        if known is None:
             self._leading = None
             return None
         return self._do_next(known)
@@ -373,8 +370,6 @@ class Member:
         """Return this process's waiter name; empty if it wants to hold the lock."""
         return "" if self._wants_hold() else self._me.waiter_name
 
-    # -- giving up -----------------------------------------------------------------------------------------------------
-
     def _not_in_time(self, request: CommitRequest) -> NotAcquired:
         known = self._writer.known
         owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
@@ -412,8 +407,6 @@ class Member:
         if isinstance(outcome, Decided):
             raise PublishUnknown(f"the publish of {outcome.path!r} was decided; the next writer of the lock applies it")
         return may_be_decided and isinstance(outcome, Void)
-
-    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
         """Write the record with own publishes, unless too soon; a won write with `leads` makes this client leader."""

@@ -34,7 +34,7 @@ class RecordFile:
         self._store = store
         self._path = path
         self.world = world
-        self.highest_epoch = 0  # highest read or written
+        self.highest_epoch = 0
 
     def read(self, timeout_s: float) -> KnownRecord | None:
         """Read the record (None: absent), and cache it. May raise `MalformedRecord`; store errors pass."""
@@ -68,11 +68,11 @@ class RecordFile:
 
 
 REQUEST_S = 20.0  # with the store's retries
-LAST_S = 5.0  # past a deadline
+LAST_S = 5.0
 LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
-Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None  # result of an event and its requests
+Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None
 
 
 class Driver:
@@ -81,7 +81,7 @@ class Driver:
     def __init__(self, me: machine.Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
         self.state: machine.State = machine.Idle()
         self.step_guard = threading.RLock()
-        self._until_s = math.inf  # the acquisition's deadline
+        self._until_s = math.inf
         self._me = me
         self._file = file
         self.world = file.world

@@ -45,7 +45,7 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 
 
 def warn_and_give_back(lease: Lease, name: str) -> None:
-    """Warn that a held lease was dropped, and release it in a new thread, as the garbage collection must not."""
+    """Warn that a held lease was dropped, and release it in a new thread."""
     message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):  # the interpreter ends: the lease lapses
@@ -82,7 +82,7 @@ class Lease:
         self._on_lost: list[OnLost] = [] if on_lost is None else [on_lost]
         self._depth = 1
         self._pid = os.getpid()
-        self.turn: FifoTurn | None = turn  # its client's turn, until release
+        self.turn: FifoTurn | None = turn
         self._given_back = False
         self._client = client
         self._heartbeat = Heartbeat(
@@ -149,8 +149,8 @@ class Lease:
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
-            AlreadyExists: `path` has other bytes, so this publish never will be there. With `new`, its details are kept in the
-                object that the message names.
+            AlreadyExists: `path` has other bytes, so this publish never will be there. With `new`, the message names an
+                object with its details.
             LockError: `data` is not what was staged, or the staged copy is gone; nothing was sent.
             PublishUnknown: the outcome is unknown; read `path` after the next acquisition.
 
@@ -162,7 +162,7 @@ class Lease:
         """
         publisher = self._client.publisher
         if self.released:
-            self.check()  # raises; nothing is staged
+            self.check()
         if isinstance(path, Pending):
             at_hand = path.data if data is None else data
             pending, checked = path, None if at_hand is None else must_match(path, at_hand)
@@ -172,7 +172,7 @@ class Lease:
         with self._client.detailed_errors():
             self._publish(pending, checked, new=new)
         if pending is not path or not new:
-            with contextlib.suppress(CasError):  # a leftover copy is no error
+            with contextlib.suppress(CasError):
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
@@ -276,12 +276,7 @@ class Lease:
         call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """Count and return this lease, for an inner `acquire`.
-
-        Raises:
-            LeaseLost: the lease is over.
-            LockError: the outer lease keeps the log, and the inner one does not.
-        """
+        """Count and return this lease, for an inner `acquire`; raises `LeaseLost`."""
         self.check()
         if self.record.log is not None and not keeps_log:
             raise LockError(
@@ -317,7 +312,7 @@ class Lease:
     ) -> None:
         if error is None:
             return self.release()
-        with contextlib.suppress(CasError):  # the block's error is raised
+        with contextlib.suppress(CasError):
             self.release()
         return None
 
@@ -373,8 +368,7 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` on a thread, every `interval_s` seconds, for at most `max_hold` seconds.
 
-    It stops, and marks the lease as lost, when the acquiring thread is dead. With `keeps=False` it does not keep the
-    lease referenced.
+    It stops, and marks the lease as lost, when the acquiring thread is dead. `keeps`: it keeps the lease referenced.
     """
 
     def __init__(
@@ -415,7 +409,7 @@ class Heartbeat:
         """Prolong the lease, or mark it as lost; returns the pause."""
         with self._beating:
             lease = self._lease()
-            if self._stopped.is_set() or lease is None:  # it is being released
+            if self._stopped.is_set() or lease is None:
                 return None
             why: str | None = "its heartbeat failed"
             try:

@@ -64,7 +64,7 @@ class Lock:
         self._on_metric = on_metric
         self._audit = audit
         self._store_is_safe = False
-        self._kept = (*vars(self), "_kept")  # kept by a copy
+        self._kept = (*vars(self), "_kept")
         self._be_new()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Lock:
         self._be_new()
 
     def _be_new(self) -> None:
-        """Replace the client by a new one, with a new owner id and no lease."""
+        """Replace the client by a new one, with a new owner id."""
         self._client = Client(
             self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
         )
@@ -140,9 +140,9 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Wait for this thread's turn, check the store, acquire the lock, start the lease.
+        """Check the store, acquire the lock, and start the lease; an inner call counts the held one.
 
-        An inner call counts the held one. Errors free the turn; an interrupt first releases the lock.
+        Errors free the turn; an interrupt first releases the lock.
         """
         client = self._of_this_process()
         held = client.lease
@@ -239,8 +239,7 @@ class Lock:
             raise
 
     def require_safe_store(self, timeout: float | None = None) -> None:
-        """Check once, as the first acquisition does, that the store obeys conditions, within `timeout` seconds, at least
-        5.
+        """Check once, as the first acquisition does, that the store obeys conditions; it has at least 5 s.
 
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` skips the check.

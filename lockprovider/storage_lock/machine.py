@@ -47,10 +47,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A write of the record with an unknown outcome.
-
-    `version`: required of the stored record. `until_s`: until when its sender may apply what it decides.
-    """
+    """A write of the record with an unknown outcome, over `version`; its sender may apply it until `until_s`."""
 
     nonce: str
     version: Version
@@ -99,7 +96,7 @@ class PutFailed:
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """Event: the take was refused; it may be repeated even if it landed."""
+    """Event: the take was refused; it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +131,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Event: read the record again, to settle an unanswered write."""
+    """Event: read the record to settle an unanswered write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +170,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Result: another client has the lock; `owner` is empty if not read."""
+    """Result: another client has the lock."""
 
     owner: str = ""
     valid_until_ms: int = 0
@@ -182,14 +179,14 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Result of one step, returned to the caller."""
+    """Result of one step."""
 
     what: What
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Result: the lease is lost; notify the holder at once."""
+    """Result: the lease is lost."""
 
     why: str
     reason: LossReason = LossReason.TAKEN_OVER
@@ -233,7 +230,7 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """State: `write` was refused or unanswered; the record will show."""
+    """State: `write` was refused or unanswered."""
 
     write: Writing
 
@@ -276,7 +273,6 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Return the step of a holder without a write under way."""
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
@@ -307,7 +303,6 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
-    """Return the step of a client with a write under way or unanswered."""
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -343,10 +338,7 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """Return the event of a refusal: a take lost its race; any other write needs a read.
-
-    A proxy may send a write twice, so a refused one may be stored.
-    """
+    """Return the event of a refusal; a proxy may send a write twice, so any but a take may be stored."""
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
@@ -370,7 +362,7 @@ def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> Loc
 
 
 def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
-    """Return the pending publishes after `last_applied`; all if that is not among them."""
+    """Return the pending publishes after `last_applied`, if that is among them."""
     all_pending = record.all_pending
     return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
 
@@ -384,7 +376,7 @@ def _log(record: LockRecord | None, at: Moment) -> Log:
 def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
     """Return until when a publish released as pending may still be applied; 0 if long past.
 
-    A release by the next writer (`by`) does not count, as its record names what is pending.
+    A release `by` the next writer does not count, as its record names what is pending.
     """
     pending_until_ms = max(
         record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
@@ -448,7 +440,6 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Return the step after a read for a refused or unanswered write."""
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
         return still_held
@@ -502,7 +493,6 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
-    """Return the end of a lapsed lease."""
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
@@ -548,11 +538,7 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
         state: of the machine under whose lease the publish is made.
         tried: whether a write that commits it was ever sent.
         ended: whether the publisher knows that the lease is over.
-        record_is_seen: whether the record was read after the last of these writes.
-
-    Returns:
-        "send" the commit, "look" at an unanswered write, "roll_forward" an earlier decision, or "never" if nothing was
-        sent. After the lease: "read_record", then "read_path", then `settle_commit`.
+        record_is_seen: whether the record was read after that write.
     """
     if not ended:
         match state:
@@ -575,8 +561,8 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `record` was read after all tries, and `stored_digest` (None: absent) after `record`. Each taker applies `pending`
-    first. While the record is that lease's (`owner`, `epoch`), a copy may be under way: unknown.
+    `record` was read after all tries, and `stored_digest` after `record`. Each taker applies `pending` first. While the
+    record is that lease's (`owner`, `epoch`), a copy may be under way.
     """
     if stored_digest == pending.digest:
         return "committed"

@@ -15,7 +15,7 @@ LONGEST_S = 4.5
 FIRST_S = 0.15  # first pause outside the waiters; a waiter's allowed delay
 
 _SHARE = 0.5  # next pause's share of the time waited in vain
-_POLLS = 6  # in a turn, once a waiter's turn is due
+_POLLS = 6
 _LATENCIES = 3  # a waiter polls that early, and may be that late
 # A join makes the holder write again: if all joined, its turn would not end.
 _UNKNOWN_TURN_S = 0.2
@@ -53,10 +53,10 @@ class Waiter:
     name: str
     poll_s: float
     began_s: float
-    latency_s: float = 0.0  # slowest recent read
+    latency_s: float = 0.0
     version: Version | None = None
     free_since_s: float | None = None  # free at `version` since
-    refused: int = 0  # refused attempts to join
+    refused: int = 0
     round_s: float | None = None  # at the last poll, outside the waiters
 
 

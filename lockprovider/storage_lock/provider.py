@@ -121,7 +121,7 @@ class LockProvider:
         """Open the provider that a Hudi writer's config describes, with Hudi's names, defaults and bounds.
 
         It reads `hoodie.base.path` (required) and the lock's keys; see `LockSettings.from_hudi`. On Azure
-        `hoodie.write.lock.azure.*` are the credentials, unless `storage_options` has them.
+        `hoodie.write.lock.azure.*` are the credentials.
 
         Raises:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
@@ -141,7 +141,7 @@ class LockProvider:
         return f"<LockProvider of {self._lock!r}>"
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # pickling raises if it is held
+        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}
 
     def try_lock(self, timeout: float = 0.0) -> bool:
         """Take the lock, waiting at most `timeout` seconds; False if another client still holds it then.
@@ -168,7 +168,7 @@ class LockProvider:
         """Release the lock; without a lock, or after `close`, it does nothing.
 
         Raises:
-            LeaseLost: the lease was lost before; other clients may have worked at the same time.
+            LeaseLost: the lease was lost before.
             LockError: another thread holds the lock.
             CasError: the store failed; the lease lapses by itself.
 

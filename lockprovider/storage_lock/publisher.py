@@ -38,7 +38,7 @@ _ENDED_BEFORE = machine.Ended("it had already ended", LossReason.LAPSED)
 _REQUEST_S = 60.0
 _ENCLOSED = 6144  # bytes, deflated; each waiting client reads them
 
-Left = Callable[[], float]  # returns the seconds until the lease ends
+Left = Callable[[], float]
 
 
 class Publisher:
@@ -55,13 +55,12 @@ class Publisher:
         self._driver = driver
         self._world = driver.world
         self._sent: set[Pending] = set()  # begun to apply, and may yet arrive
-        # This lease's last tries of unapplied publishes.
         self._commits: dict[Pending, machine.Sent] = {}
-        self.breaks = False  # an operator's order
-        self.set_aside: dict[str, str] = {}  # path, and its details' object
+        self.breaks = False
+        self.set_aside: dict[str, str] = {}
 
     def begin_lease(self) -> None:
-        """Forget the earlier lease's commits, which cannot land over the new record."""
+        """Forget the earlier lease's commits."""
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
@@ -75,7 +74,7 @@ class Publisher:
         return replace(enclosed, staged=staged, data=None)
 
     def unstage(self, pending: Pending) -> None:
-        """Read the record, and delete the staged copy; raises `LockError` if a publish still needs it."""
+        """Read the record, and delete the staged copy; raises `LockError` if a publish needs it."""
         if pending.staged:
             with self._driver.step_guard:
                 seen = self._driver.read()
@@ -129,7 +128,7 @@ class Publisher:
     def _advance(
         self, pending: Pending, ended: machine.Ended | None, *, data_is_ready: bool
     ) -> tuple[machine.PublishStep, Answer]:
-        """Choose the publish's next step; send a look, or a commit whose data is ready."""
+        """Choose the publish's next step, and send a look, or a commit whose data is ready."""
         driver = self._driver
         with driver.step_guard:
             state = driver.state
@@ -154,7 +153,7 @@ class Publisher:
             self._drop_set_aside(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Raise `PublishUnknown` for a late publish, if a JVM writer may have had the lock before."""
+        """Raise `PublishUnknown` if a JVM writer may have had the lock before."""
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
             with self._driver.step_guard:
@@ -173,7 +172,7 @@ class Publisher:
         """Renew the record without a publish that was set aside, and always raise.
 
         Raises:
-            AlreadyExists: the record no longer names it, so it never will be applied.
+            AlreadyExists: it never will be applied.
             Unappliable, CasError: the record may still name it.
         """
         details_path = self.set_aside[pending.path]
@@ -208,8 +207,6 @@ class Publisher:
                 case _:
                     return "not_committed"
 
-    # -- applying what was decided ---------------------------------------------------------------------------------
-
     def finish_in_flight(self) -> None:
         """Read the record to settle an unanswered write, if any."""
         if isinstance(self._driver.state, machine.Checking):
@@ -222,7 +219,6 @@ class Publisher:
             self._apply(machine.Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, decision: machine.Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
-        """Apply a publish and those before it; then notify the machine."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
         self._sent.add(decision.pending)
@@ -321,7 +317,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     Raises:
         Unappliable: another object is at the path, or the bytes are gone or changed.
         Unavailable: the lease ended first; nothing was written after that.
-        OutcomeUnknown, StoreError: try again; the record still names the publish.
+        OutcomeUnknown, StoreError: try again.
     """
     trusts = data is None and pending.unshared
     if trusts:

@@ -196,7 +196,6 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """Decode the log; its packed entries are checked on first use."""
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -221,7 +220,6 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode earlier pending publishes, listed or by number from the log."""
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -367,7 +365,7 @@ class Log:
     first: int = 0
     next: int = 0
     packed: bytes = b""
-    where: str = field(default="", compare=False, repr=False)  # for errors
+    where: str = field(default="", compare=False, repr=False)
 
     def plus(self, *pendings: Pending) -> Log:
         """Return the log with these publishes, without old entries that have no room.
@@ -509,7 +507,7 @@ class _Packed(bytes):
     """Packed bytes with their entries, to save unpacking."""
 
     entries: tuple[Entry, ...] = ()
-    deflated: _Deflated | None = None  # bodies
+    deflated: _Deflated | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bytes, (bytes(self),)
@@ -517,7 +515,7 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with these publishes; too large ones without bytes, without the oldest entries."""
+    """Return the log with these publishes, without the oldest entries that have no room."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )

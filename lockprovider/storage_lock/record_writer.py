@@ -17,8 +17,7 @@ from lockprovider.storage_lock.record import LockRecord, Pending
 class Applying:
     """Applies decided publishes on background threads, in the log's order, or concurrently with unordered visibility.
 
-    For a local store it uses the caller's thread. It calls `notify` after each publish. Not promised: that all is
-    applied; the rest stays pending.
+    For a local store it uses the caller's thread. Not promised: that all is applied; the rest stays pending.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
@@ -135,7 +134,7 @@ class RecordWriter:
         self._audit = audit
         self.applying = applying
         self._file = RecordFile(records, path, world)
-        self._doubts: tuple[Sent, ...] = ()  # unknown outcomes since the last read
+        self._doubts: tuple[Sent, ...] = ()
 
     @property
     def known(self) -> KnownRecord | None:
@@ -148,10 +147,7 @@ class RecordWriter:
         return bool(self._doubts)
 
     def learn(self, known: KnownRecord) -> None:
-        """Adopt a newer record that another client read, unless a write is in doubt: that read may precede it.
-
-        Its epoch is no proof, as a JVM writer drops it.
-        """
+        """Adopt a newer record that another client read, unless a write is in doubt: that read may precede it."""
         current = self._file.known
         if not self._doubts and (current is None or known.record.epoch > current.record.epoch):
             self._file.known, self.stale = known, False
@@ -206,7 +202,7 @@ class RecordWriter:
         """Read and write the record until its version changes, so that no earlier write can land."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
-            if not combine.may_write(known.record):  # then no such write was sent
+            if not combine.may_write(known.record):
                 return
             self.put(known, (), leading_s=0.0)
             known = self.look()

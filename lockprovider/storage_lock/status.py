@@ -101,7 +101,6 @@ def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
 
-# A JVM writer does not record what it does.
 JVM_HOLDS = (
     "a JVM writer with hoodie.write.auto.upgrade=true can hold the lock while it waits for all writes, even its own; "
     "if it holds the lock for minutes, stop it and set the key to false"
@@ -287,7 +286,7 @@ def _finish_pending(store: Store, path: str, record: LockRecord, version: Versio
             publisher.roll_forward(answer)
     finally:
         client.give_back()
-    if client.known is None:  # removed meanwhile
+    if client.known is None:
         return changed
     finished = tuple(pending.path for pending in record.all_pending if pending.path not in publisher.set_aside)
     return Broken(Won(client.known.version), finished, publisher.set_aside)

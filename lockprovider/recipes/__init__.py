@@ -1,4 +1,1 @@
-"""Recipes on conditional writes (state files, queues, logs, elections), and the code that they share.
-
-A recipe imports neither the lock's record nor another recipe.
-"""
+"""Recipes on conditional writes. A recipe imports neither the lock's record nor another recipe."""

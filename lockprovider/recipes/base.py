@@ -18,17 +18,14 @@ R = TypeVar("R", bound="Recipe")
 
 
 class ProcessBound:
-    """Base of objects that refuse pickling (NotPicklable).
-
-    Those whose `__init__` calls `_init_state` are reset in a forked child.
-    """
+    """Base of objects that refuse pickling, and start anew in a forked child."""
 
     def _init_state(self) -> None:
         self._reset()
         _ALL.add(self)
 
     def _reset(self) -> None:
-        """Reset to a client that has written nothing, also in a forked child."""
+        """Become a client that has written nothing."""
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -49,7 +46,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class AtUrl:
-    """Base of the objects that are opened by their URL."""
+    """Base of objects that a URL opens."""
 
     def __init__(self, store: Store, path: str, world: World | None) -> None:
         if not isinstance(store, Store):
@@ -89,7 +86,7 @@ class AtUrl:
 
 
 class Recipe(AtUrl, ProcessBound):
-    """Base of the recipes: an object of a store, closed by `with`."""
+    """Base of the recipes."""
 
     def close(self) -> None:
         """Stop taking operations."""
@@ -102,7 +99,7 @@ class Recipe(AtUrl, ProcessBound):
 
 
 class RecipeForTasks(EnteredByTasks[R]):
-    """Base of the recipes for tasks; takes the arguments of `_of`, the class for threads."""
+    """Base of the recipes for tasks."""
 
     _of: ClassVar[type[Any]]
 
@@ -111,7 +108,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
     @classmethod
     def open(cls: type[OpenedForTasks], url: str, **options: Any) -> OpenedForTasks:
-        """Open the object at a URL, without a request, as the class for threads does.
+        """Open the object at a URL, without a request.
 
         >>> lockprovider.queue.AsyncQueue.open("memory://docs/backfill.json")
         <AsyncQueue 'memory:///docs/backfill.json'>
@@ -120,7 +117,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
 
 class StoreCheck:
-    """Checks once that a store keeps write conditions; callers call `require` before each write of `path`."""
+    """Checks once that a store keeps write conditions."""
 
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -129,19 +126,13 @@ class StoreCheck:
         self._has_passed = False
 
     def require(self) -> None:
-        """Raise NotSupported if the store ignores write conditions, or StoreError if it cannot be checked.
-
-        Does nothing after a pass. Sends requests only to undocumented S3 endpoints.
-        """
+        """Raise NotSupported if the store ignores write conditions. Call it before each write."""
         if not self._has_passed:
             require_safe_for_locks(self.store)
             self._has_passed = True
 
     def create(self, path: str, data: bytes, timeout_s: float) -> bool:
-        """Check the store, and write an object if none exists; return whether this call wrote it.
-
-        Raises NotSupported, OutcomeUnknown or StoreError.
-        """
+        """Check the store, and create an object; return whether this call wrote it."""
         self.require()
         outcome = self._root.put_if_absent(path, data, timeout=timeout_s)
         if isinstance(outcome, Unknown):
@@ -150,7 +141,7 @@ class StoreCheck:
 
 
 def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:
-    """Return the `repr` of a recipe's object: its class and its URL."""
+    """Return the `repr` of a recipe's object."""
     return f"<{type(recipe).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
 
 

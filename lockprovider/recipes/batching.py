@@ -1,7 +1,6 @@
 """`Batcher`: writes the operations of many callers, one batch at a time, on its own thread.
 
-Callers hold no lock that an interrupt could leave locked: they append to a deque, start the thread if none runs, and
-wait for a `Later`. No signal handler runs on that thread.
+Callers hold no lock that an interrupt could leave locked.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ THROTTLED_PACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Backlog(Generic[T]):
-    """Waiting operations in the order of arrival, and facts about the last write.
-
-    `last_count` operations were in that write.
-    """
+    """Waiting operations, and facts about the last write."""
 
     waiting: tuple[T, ...] = ()
     under_way: tuple[T, ...] = ()
@@ -54,32 +50,32 @@ class Backlog(Generic[T]):
     took_s: float = 0.0
 
     def with_arrived(self, *operations: T) -> Backlog[T]:
-        """Return the backlog with operations added at the end."""
+        """Return the backlog with more operations."""
         return replace(self, waiting=(*self.waiting, *operations))
 
     def pace_left_s(self, now_s: float, pace_s: float) -> float:
-        """Return the seconds until the pace allows the next write."""
+        """Return the seconds until the next write may start."""
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def gather_s(self, now_s: float) -> float:
-        """Return the seconds to wait for more operations; 0 once as many wait as the last write carried."""
+        """Return the seconds to wait for more operations."""
         if len(self.waiting) >= self.last_count:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
-        """Return the backlog and the batch of a new write, () while one is under way."""
+        """Return the backlog and the batch of a new write."""
         if self.under_way:
             return self, ()
         return replace(self, waiting=(), under_way=self.waiting), self.waiting
 
     def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
-        """Return the backlog after the write under way, whatever its outcome."""
+        """Return the backlog after the write under way."""
         return replace(self, under_way=(), last_count=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
-    """Return the seconds from an answer to the next write, longer for a minute after throttling at `throttled_s`."""
+    """Return the seconds from an answer to the next write."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
 
@@ -87,9 +83,8 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
 class Batcher(ProcessBound, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
-    Each operation is in at most one write, in the order of arrival. `write` returns a result or an error for each; if
-    it raises, all get that error. `pace_s` is the time from an answer to the next write. The interpreter's end waits
-    for writes, 5 s at most.
+    Each operation is in at most one write, in the order of arrival. `pace_s` is the time from an answer to the next
+    write. The interpreter's end waits for writes, 5 s at most.
     """
 
     def __init__(
@@ -111,7 +106,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
-        """Pace writes to one a second for a minute, after a 429 or 503."""
+        """Pace writes to one a second for a minute."""
         self._throttled_s = self._world.monotonic_s()
 
     @property
@@ -122,8 +117,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
         """Add an operation to the next write, start the writing thread unless it runs, and return the future.
 
-        Raises CoordinationError once closed, or Overloaded if 10,000 wait. `uncancellable`: its number must not be
-        skipped. `answer`: the future to use.
+        Raises CoordinationError once closed, or Overloaded if 10,000 wait.
         """
         answer = answer or Later()
         if uncancellable:
@@ -139,10 +133,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Submit an operation, and return its result or raise its error. `answer`: the future to use.
-
-        An interrupt cancels it, unless a write took it.
-        """
+        """Submit an operation, and wait for its result; an interrupt cancels it, unless a write took it."""
         answer = answer or Later()
         try:
             self.submit(operation, answer=answer)
@@ -151,13 +142,13 @@ class Batcher(ProcessBound, Generic[Op, T]):
             answer.cancel()  # unless done
 
     def wait(self, answer: Later[T]) -> T:
-        """Wait for a submitted operation's result; see `do`."""
+        """Wait for an operation's result; see `wait_all`."""
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for all operations; return their results, or raise the first error in their order.
+        """Wait for all operations; return their results, or raise the first error.
 
-        An interrupt cancels the submissions that no write has taken, except `uncancellable` submissions.
+        An interrupt cancels those that no write has taken.
         """
         try:
             self.await_end(answers)
@@ -173,10 +164,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pass
 
     def wait_slice(self, answer: Later[T]) -> bool:
-        """Wait up to a second; return whether the operation has ended: result, error or cancellation.
-
-        If not, start the writing thread unless it runs.
-        """
+        """Wait up to a second, and return whether the operation has ended."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -185,10 +173,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait for the waiting ones, `timeout_s` at most (None: no limit).
-
-        On the writing thread it does not wait.
-        """
+        """Refuse further operations, and wait for the waiting ones, unless on the writing thread."""
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
         while (self.waiting or self._writing.locked()) and self._writer is not threading.current_thread():
@@ -202,10 +187,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 writer.join(left_s)
 
     def _have_written(self) -> None:
-        """Start the writing thread, unless a running one will find the operations.
-
-        An ending interpreter starts none, so this thread writes.
-        """
+        """Start the writing thread unless it runs; an ending interpreter starts none, so this thread writes."""
         if self._writing.locked():
             return
         try:
@@ -214,7 +196,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._run()
 
     def _run(self) -> None:
-        """Write batches on this thread until no operation waits; does nothing while another thread writes."""
+        """Write batches until no operation waits, unless another thread writes."""
         while self.waiting and self._writing.acquire(blocking=False):
             try:
                 self._writer = threading.current_thread()
@@ -225,10 +207,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Call `write` once with a batch's uncancelled operations, if any; set each future's result or error.
-
-        Raises nothing. Records the write's time in the backlog.
-        """
+        """Write a batch's uncancelled operations, and set each future's result or error."""
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
         try:
@@ -245,7 +224,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 answer.set_result(result)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and the pace, then return a batch and mark it under way; () if none waits."""
+        """Wait for more operations and the pace, then take a batch."""
         self._take_arrived()
         if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
             self._gathered.clear()
@@ -267,7 +246,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
 
 
 class BatchedRecipe(Recipe, Generic[Op, T]):
-    """Base of the recipes whose callers share writes; a subclass sets `_writer`. `pace_s` None: as the store needs."""
+    """Base of the recipes whose callers share writes."""
 
     _writer: Any  # its `commit` carries out a batch
 

@@ -1,6 +1,6 @@
-"""Broker of a queue or a log: one process that writes for several others.
+"""Broker of a queue or a log: one process that writes for several others, see `broker_rules`.
 
-The broker listens on a socket, and has a thread for each of them. Brokers only add speed: no promise depends on them.
+It listens on a socket, and has a thread for each of them.
 """
 
 from __future__ import annotations
@@ -43,18 +43,15 @@ CLOCK = Machine()  # sockets always use real time
 
 
 class BrokenLink(Exception):
-    """The peer hung up, timed out, does not know the key, or sent invalid data."""
+    """The peer is gone, lacks the key, or sent invalid data."""
 
 
 class NoFrame(Exception):
-    """The content is too large for a frame, or no JSON; nothing was sent."""
+    """The content makes no frame; nothing was sent."""
 
 
 def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:
-    """Send one JSON frame within `timeout_s`, which stays the socket's timeout.
-
-    Raises NoFrame (nothing was sent), or BrokenLink (a part may be sent).
-    """
+    """Send one JSON frame; after BrokenLink a part may be sent. Sets the socket's timeout."""
     with undecodable_as(NoFrame, "the content makes no frame"):
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
         check_fits(data, most=FRAME_BYTES)
@@ -66,10 +63,7 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a JSON object within `timeout_s` (None: no limit); changes the socket's timeout.
-
-    Raises BrokenLink, also for invalid data or over `most` bytes.
-    """
+    """Receive a JSON object, or raise BrokenLink. Sets the socket's timeout."""
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -80,10 +74,6 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
-    """Receive exactly `size` bytes until `end_s` (monotonic; None: no limit), or raise BrokenLink.
-
-    Changes the socket's timeout.
-    """
     parts: list[bytes] = []
     while size > 0:
         left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
@@ -102,7 +92,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove(link: socket.socket, key: str, *, asks: bool) -> None:
-    """Exchange proofs of the key with the peer, or raise BrokenLink; one side asks, the other answers."""
+    """Exchange proofs of the key, or raise BrokenLink."""
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     hello = receive_frame(link, _HELLO_S, _HELLO_BYTES)
@@ -122,10 +112,7 @@ def _proof(key: str, side: str, nonces: str) -> str:
 
 
 def has_hung_up(link: socket.socket) -> bool:
-    """Return whether a peer that must be silent hung up (or sent data, or the socket fails).
-
-    Reads nothing; another thread may send.
-    """
+    """Return whether a peer that must be silent hung up or sent data."""
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
@@ -145,10 +132,9 @@ _ANSWER_S = 20.0  # then the asker leaves a broker whose store is silent
 
 
 class Service:
-    """Listens on a thread once created; calls `serve` on a thread for each peer that knows the key, then hangs up.
+    """Listens on a thread once created; calls `serve` on a thread for each peer that proves the key.
 
-    `host` is a TCP interface; None: a Unix socket in a private folder, which a killed process leaves behind. Creation
-    may raise OSError.
+    `host` None: a Unix socket in a private folder, which a killed process leaves behind.
     """
 
     def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
@@ -185,17 +171,14 @@ class Service:
             self._folder()
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets; the parent's service and folder stay."""
+        """Close a forked child's copies of the sockets."""
         if self._folder is not None:
             self._folder.detach()
         for open_socket in (self._socket, *self._peers):
             open_socket.close()
 
     def _accept(self) -> None:
-        """Accept peers until closed, each on its own thread; hang up on those beyond 1000.
-
-        If that fails, e.g. for too many open files, it logs a warning, and tries again each second.
-        """
+        """Accept peers until closed; hang up on those beyond 1000. A failure is logged, and tried again each second."""
         is_failing = False
         while True:
             try:
@@ -209,7 +192,6 @@ class Service:
                     return
 
     def _admit(self, peer: socket.socket) -> None:
-        """Answer a peer on its own thread, or hang up; RuntimeError: no thread could start."""
         with self._guard:
             is_welcome = not self._over.is_set() and len(self._peers) < _PEERS
             if is_welcome:
@@ -229,7 +211,6 @@ class Service:
         peer.close()
 
     def _answer(self, peer: socket.socket) -> None:
-        """Exchange proofs with a peer, call `serve` with it, then close its connection; swallows BrokenLink."""
         try:
             with contextlib.suppress(BrokenLink):
                 prove(peer, self._key, asks=False)
@@ -239,7 +220,7 @@ class Service:
 
 
 class Link:
-    """Connection to a broker that has proved the key; opening may raise BrokenLink."""
+    """Connection to a broker, which has proved the key."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address
@@ -261,10 +242,7 @@ class Link:
             raise BrokenLink(f"{address}: {error}") from error
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send operations; return one answer for each, within 23 s. NoFrame: nothing was sent.
-
-        After a BrokenLink, which closes the link, the outcome is unknown.
-        """
+        """Send operations; return one answer for each, within 23 s. After BrokenLink the outcome is unknown."""
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
         try:
@@ -296,10 +274,10 @@ _SEND_S = 5.0
 
 
 class WireCodec(Protocol[T]):
-    """Encodes operations as JSON; decoding may raise ValueError, KeyError or TypeError."""
+    """Encodes operations as JSON."""
 
     def may_hand_over(self, operation: T) -> bool:
-        """Return whether a broker may carry it out; if not, its batch stays here."""
+        """Return whether a broker may carry it out."""
 
     def encode(self, operation: T) -> list[Any]:
         """Encode an operation."""
@@ -315,7 +293,7 @@ class WireCodec(Protocol[T]):
 
 
 def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
-    """Return the broker's interface ("": Unix socket, None: no broker), or raise InvalidInput."""
+    """Return the broker's interface ("": Unix socket, None: no broker)."""
     if broker is False:
         return None
     if broker is True:
@@ -330,8 +308,7 @@ def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value 
 class Broker(Generic[T]):
     """Hands a client's batches to the broker that the object names, or offers to be that broker.
 
-    `host` is a TCP interface, "" for a Unix socket, or None: it hands over and offers nothing. `submit` adds another
-    process's bundle to the next write. It opens no socket before its first write.
+    `host` is a TCP interface, "" for a Unix socket, or None: it does neither.
     """
 
     def __init__(
@@ -347,7 +324,7 @@ class Broker(Generic[T]):
         self.reset()
 
     def reset(self) -> None:
-        """Reset in a forked child: close its socket copies, and drop the key."""
+        """Close a forked child's socket copies, and drop the key."""
         if self._service is not None:
             self._service.abandon()
         self._service = None
@@ -358,9 +335,9 @@ class Broker(Generic[T]):
         self._own_offer: Offer | None = None
 
     def offers(self, named: object) -> object:
-        """Return the brokers to name in the object's next version; may start to listen.
+        """Return the brokers to name in the object's next version.
 
-        Adds this broker unless its host has another, not avoided.
+        Offers this one, and starts to listen, if its host has no other.
         """
         if self._host is None:
             return named
@@ -377,8 +354,7 @@ class Broker(Generic[T]):
     ) -> HandedOver | None:
         """Send own operations to the broker in `named`, and wait for its answers; None: carry them out here.
 
-        `sent` marks possible repeats. Addresses in `asked_addresses` are not asked; the asked one is added. If all
-        answers came, foreign operations get `NotHere`.
+        Never asks one of `asked_addresses`, and adds the asked one. Foreign operations get `NotHere`.
         """
         if self._host is None:
             return None
@@ -415,10 +391,7 @@ class Broker(Generic[T]):
             self._link.close()  # the batcher's thread may use it
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Ask the offered broker, connecting if needed. None: too large or no JSON, nothing was sent.
-
-        A failed link or a malformed answer becomes `NotHere` for all, and that broker is avoided for 5 s.
-        """
+        """Ask the offered broker. None: nothing was sent. A failed link becomes `NotHere` for all."""
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
         try:
@@ -450,10 +423,7 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Start to listen once; return address and key, None if closed or unable.
-
-        A failure is logged as a warning, and not tried again.
-        """
+        """Start to listen once; return address and key."""
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -467,11 +437,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
-        """Submit a peer's bundles in turn, and send their results.
-
-        It ends by raising BrokenLink: the peer is gone or sent a malformed bundle, or the results do not fit in a
-        frame.
-        """
+        """Submit a peer's bundles, and send their results, until a BrokenLink."""
         while True:
             request = receive_frame(peer, None)
             with undecodable_as(BrokenLink, "operations are not understood"):
@@ -487,10 +453,7 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Submit a bundle, send a sign of life each 0.5 s while it waits, and return encoded results.
-
-        If the bundle as a whole fails, each result is `NotHere`. A BrokenLink is raised.
-        """
+        """Submit a bundle, send signs of life while it waits, and return encoded results."""
         try:
             answer = self._submit(bundle)
         except CoordinationError:  # overloaded or closed
@@ -512,10 +475,7 @@ class Broker(Generic[T]):
 
 
 class Handover(Generic[T]):
-    """A batch of operations that a broker may carry out.
-
-    `handed` marks operations that a broker may have done, or still may.
-    """
+    """A batch that a broker may carry out; `handed` marks operations that one may have done, or still may."""
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T]) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)
@@ -525,20 +485,14 @@ class Handover(Generic[T]):
         self._left_out: dict[int, NotHere] = {}
 
     def ask(self, named: object, sent: Sequence[bool]) -> HandedOver | None:
-        """Hand the batch to the broker in `named`, and update `handed`; None: carry it out here.
-
-        Asks each broker at most once.
-        """
+        """Hand the batch to the broker in `named`; None: carry it out here."""
         handed = self._broker.hand_over(named, self._operations, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations to carry out; `nothing` replaces each operation that this draft leaves out.
-
-        Leaves out foreign operations of closed connections, or that would add a name to the table.
-        """
+        """Return the operations, with `nothing` for foreign ones of a closed connection, or that would add a name."""
         self._left_out = {}
         hung_up: dict[int, bool] = {}
         for index, operation in enumerate(self._operations):
@@ -554,7 +508,7 @@ class Handover(Generic[T]):
         ]
 
     def with_left_out(self, results: Sequence[Any]) -> list[Any]:
-        """Return the results of the last draft, with `NotHere` for operations that it left out."""
+        """Return the last draft's results, with `NotHere` for what it left out."""
         return [self._left_out.get(index, result) for index, result in enumerate(results)]
 
     def outcomes(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:

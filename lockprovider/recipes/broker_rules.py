@@ -1,9 +1,9 @@
 """Decisions about handing operations to a broker, and what its answers prove. Pure.
 
-The object names, by host, the process that wrote it last there. A process that has read the object asks that broker, or
-else writes itself and becomes the broker. No promise depends on a broker:
+The object names, by host, the process that wrote it last there. A process asks that broker, or else writes itself and
+becomes the broker. No promise depends on a broker:
 
-1. A broker answers when its write is done. Operations keep their (client, seq) or token, so each repeat is recognized.
+1. A broker answers when its write is done. An operation's repeat is recognized by its (client, seq) or token.
 2. Without an answer, operations may be done (`sent`). The process carries them out itself, or asks another broker. A
    later refusal is an unknown outcome, unless it is final: the first broker may be late.
 3. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
@@ -39,7 +39,7 @@ _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_F
 
 
 class Forgotten(Exception):
-    """A repeat cannot be told from a new operation: its name left the table."""
+    """A repeat cannot be told from a new operation."""
 
 
 class NotHere(Exception):
@@ -52,7 +52,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """Operations of another process for one write; `is_connected()` tells whether it still waits."""
+    """Operations of another process, which waits for them while `is_connected()`."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]
@@ -61,7 +61,7 @@ class Bundle(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign(Generic[T]):
-    """One operation of a bundle; with `sent` it may be done already."""
+    """One operation of a bundle; with `sent` it may be done."""
 
     operation: T
     bundle: Bundle[T]
@@ -70,17 +70,14 @@ class Foreign(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Outcome of handing over: results or None, and whether each may be done."""
+    """Results (None: not all), and whether each operation may be done."""
 
     results: list[Any] | None
     sent: tuple[bool, ...]
 
 
 def flatten(operations: Sequence[Any]) -> list[Any]:
-    """Flatten bundles into single operations, foreign ones first.
-
-    Foreign ones add no name to the table, so none of their names is forgotten before its turn.
-    """
+    """Flatten bundles into operations, foreign ones first: they add no name, so none of theirs is forgotten."""
     flattened: list[Any] = []
     for operation in operations:
         if isinstance(operation, Bundle):
@@ -91,7 +88,7 @@ def flatten(operations: Sequence[Any]) -> list[Any]:
 
 
 def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Return one entry for each given operation, a list for a bundle, from results in `flatten`'s order."""
+    """Return an entry for each operation, a list for a bundle, from results in `flatten`'s order."""
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]
@@ -107,7 +104,7 @@ def without_bundle(operation: Any) -> Any:
 
 
 def offers_of(named: object) -> dict[str, Offer]:
-    """Return the brokers that an object names, by host; skips malformed ones."""
+    """Return the brokers that an object names, by host."""
     if not isinstance(named, Mapping):
         return {}
     offers = {}
@@ -118,13 +115,13 @@ def offers_of(named: object) -> dict[str, Offer]:
 
 
 def with_offer(named: object, host: str, offer: Offer) -> dict[str, Offer]:
-    """Return the brokers with this one as the newest of `PLACES`."""
+    """Return the brokers with this one as the newest."""
     other_offers = {name: known_offer for name, known_offer in offers_of(named).items() if name != host}
     return dict([*other_offers.items(), (host, offer)][-PLACES:])
 
 
 def broker_to_ask(named: object, host: str, own_offer: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
-    """Return the broker to hand operations to; None: carry them out here."""
+    """Return the broker to hand operations to, if any."""
     offer = offers_of(named).get(host)
     return None if offer is None or offer == own_offer or avoided(offer[0]) else offer
 
@@ -138,7 +135,7 @@ def combine_answers(answers: Sequence[Any], sent: Sequence[bool]) -> HandedOver:
 
 
 def is_unknown(result: object, *, handed: bool) -> bool:
-    """Return whether the outcome of an operation cannot be known; with `handed` a broker may still carry it out."""
+    """Return whether the outcome cannot be known."""
     in_doubt = handed and isinstance(result, Exception) and not isinstance(result, (*_FINAL, NotHere))
     return in_doubt or isinstance(result, Forgotten)
 
@@ -154,10 +151,7 @@ def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any
 
 
 def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
-    """Decode a result; an encoded error is returned, not raised. `decode` gets a successful result.
-
-    Malformed input raises ValueError, KeyError or TypeError.
-    """
+    """Decode a result; an encoded error is returned."""
     if not isinstance(encoded, dict):
         raise TypeError(f"{encoded!r} is no result")
     if "not_here" in encoded:

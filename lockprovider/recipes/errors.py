@@ -9,14 +9,14 @@ from lockprovider.errors import LossReason
 
 
 class CoordinationError(Exception):
-    """Root of the recipes' errors; its first argument is a sentence."""
+    """Root of the recipes' errors."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class Fenced(CoordinationError):
-    """A newer epoch, `epoch`, has written, so nothing of this call was written. Stop."""
+    """A newer epoch, `epoch`, has written, and this call wrote nothing. Stop."""
 
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)
@@ -34,7 +34,7 @@ class StateLocked(CoordinationError):
 
 
 class StateConflict(CoordinationError):
-    """The state has changed, and nothing was written: edit again. `current` is its serial now."""
+    """The state has changed, and nothing was written: edit again. `current` is its serial."""
 
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
@@ -42,7 +42,7 @@ class StateConflict(CoordinationError):
 
 
 class NestedUpdate(CoordinationError):
-    """The function of an update started another update of the same state, which would wait for itself."""
+    """The function of an update started another one, which would wait for itself."""
 
 
 class NoRevision(CoordinationError, LookupError):
@@ -58,7 +58,7 @@ class TermLost(CoordinationError):
 
 
 class NotElected(CoordinationError, TimeoutError):
-    """Another candidate led until the timeout; `leader` is the name that was read last."""
+    """Another candidate led until the timeout; `leader` was read last."""
 
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message, leader)
@@ -66,11 +66,11 @@ class NotElected(CoordinationError, TimeoutError):
 
 
 class ClaimLost(CoordinationError):
-    """The claim has ended, or another consumer has the message. Stop working on it."""
+    """The claim has ended, or another consumer has the message. Stop."""
 
 
 class SequenceGap(CoordinationError):
-    """The number is out of order and no repeat: number messages and records in the order of the calls."""
+    """The number is out of order, and no repeat: number messages and records in the order of the calls."""
 
 
 class NoQueue(CoordinationError, LookupError):
@@ -78,7 +78,7 @@ class NoQueue(CoordinationError, LookupError):
 
 
 class QueueFull(CoordinationError):
-    """Dead letters, or messages with keys, fill the queue's object: take or redrive some first."""
+    """Dead letters, or messages with keys, fill the queue's object: take or redrive some."""
 
 
 class NoLog(CoordinationError, LookupError):
@@ -86,7 +86,7 @@ class NoLog(CoordinationError, LookupError):
 
 
 class Sealed(CoordinationError):
-    """The log takes no more records, and nothing was appended. `successor` names the log that goes on, if any."""
+    """The log takes no more records; nothing was appended. `successor` names the next log, if any."""
 
     def __init__(self, message: str = "", successor: str = "") -> None:
         super().__init__(message, successor)

@@ -1,4 +1,4 @@
-"""Checks of arguments that several recipes take (JSON values, names, fences), and the order of a producer's numbers."""
+"""Checks of arguments that several recipes take, and the order of a producer's numbers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _LONGEST_TEXT = 1 << 16  # characters
 
 
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
-    """Return a JSON copy of the value; tuples become lists.
-
-    Raises InvalidInput, naming `argument`, for non-JSON, non-text keys, deep nesting, or more than `most` bytes.
-    """
+    """Return a JSON copy of the value (tuples become lists), or raise InvalidInput, naming `argument`."""
     _check_keys(value, argument, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -40,7 +37,7 @@ def copied(stored: Any) -> Any:
 
 
 def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
-    """Return text of at most `most` characters that UTF-8 can store, or raise InvalidInput."""
+    """Return text that UTF-8 can store, or raise InvalidInput."""
     text = check_text(value, argument)
     if len(text) > most:
         raise InvalidInput(f"{argument} has {len(text)} characters, and {most} are the most: give a shorter one")
@@ -50,17 +47,14 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
 
 
 def check_producer(value: Any, argument: str) -> str:
-    """Return a producer's (or one message's) name, or raise InvalidInput.
-
-    It must be text, not empty, without `~` at its begin, UTF-8, and at most 1,000 characters.
-    """
+    """Return a producer's name, or raise InvalidInput."""
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{argument}={value!r} must be a name that does not begin with {UNNAMED!r}")
     return check_storable(value, argument, _LONGEST_NAME)
 
 
 def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
-    """Check a stored object's format number; may raise MalformedObject, KeyError or ValueError."""
+    """Check a stored object's format number, or raise MalformedObject."""
     if as_whole(fields["format"], "format") not in formats:
         versions = " and ".join(map(str, formats))
         raise MalformedObject(
@@ -69,7 +63,7 @@ def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
 
 
 def check_fence(fence: Any) -> int:
-    """Return the epoch of a lease, term or job, or the epoch itself; may raise InvalidInput."""
+    """Return the epoch of a lease, term or job, or the epoch itself."""
     epoch = getattr(fence, "epoch", fence)
     if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 < epoch <= LARGEST_NUMBER:
         raise InvalidInput(f"fence={fence!r} must be a lease, a term, a job, or its epoch (a whole number above 0)")
@@ -77,12 +71,11 @@ def check_fence(fence: Any) -> int:
 
 
 def epoch_of(fence: Any) -> int:
-    """Return the epoch of a fence, or 0 without a fence; may raise InvalidInput."""
+    """Return the epoch of a fence (None: 0)."""
     return 0 if fence is None else check_fence(fence)
 
 
 def _check_keys(value: Any, argument: str, levels: int) -> None:
-    """Raise InvalidInput, naming `argument`, if a key in it is not text, or it is nested beyond `levels`."""
     if isinstance(value, (dict, list, tuple)) and not levels:
         raise InvalidInput(
             f"{argument} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse"
@@ -96,17 +89,14 @@ def _check_keys(value: Any, argument: str, levels: int) -> None:
 
 @dataclass(slots=True)
 class FailedNumbers:
-    """Remembers each producer's lowest failed number (of a message or record); higher ones must wait.
-
-    The store takes lower numbers for repeats. Not thread-safe.
-    """
+    """Remembers each producer's lowest failed number; higher ones must wait. Not thread-safe."""
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
     def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
-        """Return, by index, a SequenceGap for each number above its producer's failed one. Changes nothing.
+        """Return, by index, a SequenceGap for each number above its producer's failed one.
 
-        A repeat earlier in `batch` lifts it. None: unnumbered.
+        A repeat before it lifts it.
         """
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
@@ -126,9 +116,9 @@ class FailedNumbers:
         named: Sequence[ProducerNumber | None],
         carry_out: Callable[[list[T]], Sequence[Any]],
     ) -> list[Any]:
-        """Call `carry_out` on operations not held up, if any; return all results, SequenceGap for the others.
+        """Call `carry_out` on operations not held up; return all results, SequenceGap for the others.
 
-        Records failed numbers: all, if `carry_out` raises.
+        Records failed numbers.
         """
         gaps = self.held_up(named)
         taken = [operation for index, operation in enumerate(operations) if index not in gaps]
@@ -144,10 +134,7 @@ class FailedNumbers:
         return results
 
     def note(self, numbered: ProducerNumber | None, result: object) -> None:
-        """Record a number's error (not SequenceGap) if it is the lowest failed one; its success removes it.
-
-        None: does nothing.
-        """
+        """Record a number's error if it is the lowest failed one; its success removes it."""
         if numbered is None:
             return
         who, number = numbered
@@ -157,5 +144,5 @@ class FailedNumbers:
             del self.failed[who]
 
     def forget(self, who: Hashable) -> None:
-        """Drop the failed number of a producer that is done."""
+        """Drop a producer's failed number."""
         self.failed.pop(who, None)

@@ -1,14 +1,13 @@
-"""Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
+"""Decisions of an election: which candidate may lead, and for how long it may believe so. Pure, without a wall clock.
 
 1. A candidate leaves a term alone until its record did not change for its validity, by the candidate's monotonic clock.
-   No wall clock is used.
 2. On its first read, a candidate may take the record's age from the store's clock, less a second: both times are cut to
    whole seconds.
 3. A candidate replaces the very version that it read, with the next epoch.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.
-6. A candidate recognizes its write by its id, never by an answer: a write without one may be done, or come later.
+6. A candidate recognizes its write by its id: a write without an answer may be done, or come later.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _HEIRS_SHARE = 3  # an heir has a third of the validity to stand
 
 @dataclass(frozen=True, slots=True)
 class ElectionRecord:
-    """Record of the leader, or of the last leader."""
+    """Record of the last leader."""
 
     epoch: int
     owner: str
@@ -54,17 +53,17 @@ class ElectionRecord:
 
     @property
     def protected_s(self) -> float:
-        """Seconds after its write in which no candidate may stand, except a resigned leader's heir."""
+        """Seconds in which only a resigned leader's heir may stand."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
 
     def is_of(self, owner: str, epoch: int) -> bool:
-        """Return whether the record is of this candidate's term, and not resigned."""
+        """Return whether the record is of this unresigned term."""
         return (self.owner, self.epoch, self.resigned) == (owner, epoch, False)
 
     def resign(self, write: str, heir: str) -> ElectionRecord:
-        """Return the record that ends the term; the epoch stays."""
+        """Return the record that ends the term."""
         return replace(self, resigned=True, heir=heir, write=write)
 
     def encode(self) -> bytes:
@@ -105,7 +104,7 @@ _POLL_EVEN = 0.5  # share of the pause that is not random
 
 @dataclass(frozen=True, slots=True)
 class CandidateId:
-    """Constants of a candidate; its term ends `margin_s` earlier than others believe."""
+    """Constants of a candidate."""
 
     owner: str
     name: str
@@ -115,7 +114,7 @@ class CandidateId:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The record as last read; others leave it alone until `until_s` (monotonic)."""
+    """The record as last read; others leave it alone until `until_s`."""
 
     record: ElectionRecord
     version: Version
@@ -135,17 +134,14 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return the observation after a read at `now_s`; the same version keeps its `until_s`.
-
-    `age_s`: the record's age; all but a second of it is taken off the protected time.
-    """
+    """Return the observation after a read at `now_s`."""
     if before is not None and before.version == version:
         return replace(before, is_removed=False)
     return Observed(record, version, now_s + record.protected_s - max(0.0, age_s - STAMPS_S))
 
 
 def observe_missing(before: Observed | None) -> Observed | None:
-    """Return the observation of a missing object, whose leader may still believe that it leads."""
+    """Return the observation of a missing object, whose leader may still believe."""
     return None if before is None else replace(before, is_removed=True)
 
 
@@ -162,10 +158,7 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
 def candidate_record(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """Build the record that elects the candidate, above the epochs read so far.
-
-    In a new object the epoch is at least `now_ms`, to exceed a removed object's.
-    """
+    """Build the record that elects the candidate. In a new object, `now_ms` exceeds a removed object's epoch."""
     record = None if observed is None or observed.is_removed else observed.record
     epoch = max(highest + 1, now_ms) if record is None else max(highest, record.epoch) + 1
     more = () if record is None else record.more
@@ -173,7 +166,7 @@ def candidate_record(
 
 
 def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float) -> float:
-    """Return the seconds until the next read, randomized by `draw` in [0, 1)."""
+    """Return the seconds until the next read."""
     pause = poll_s * (_POLL_EVEN + (1 - _POLL_EVEN) * draw)
     if observed is None:
         return pause
@@ -195,10 +188,7 @@ def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Obse
 def renewed(
     me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, observed: Observed | None
 ) -> Leading | None:
-    """Return the term if a read after an unclear renewal shows that it goes on.
-
-    An earlier write of this term prolongs nothing, but the next write must replace it.
-    """
+    """Return the term if a read after an unclear renewal shows that it goes on."""
     if not goes_on(me, leading, observed):
         return None
     assert observed is not None  # noqa: S101 - a term that goes on has a record
@@ -285,7 +275,7 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return the change since `before` led (None: no leader); None: no change. Changes between are missed."""
+    """Return the change since `before` led, if any."""
     leader = leads(observed, now_s)
     if leader is not None:
         return None if leader == before else Elected(leader)

@@ -1,4 +1,4 @@
-"""`Election`: one of many candidates leads, the others wait; `AsyncElection` wraps it for tasks."""
+"""`Election`, and `AsyncElection` for tasks."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Election(Recipe):
     `fence=term` refuses a leader that another has followed.
 
     Not promised: that a paused leader does nothing elsewhere before it notices, or an order among candidates. Two may
-    believe that they lead if the object was removed. So may they if the store's front ends differ in time by more than
-    a tenth of the validity.
+    believe that they lead if the object was removed, or if the store's front ends differ in time by more than a tenth
+    of the validity.
 
     Args:
         name: the candidate's name for others (default: host and process).
@@ -98,9 +98,8 @@ class Election(Recipe):
     def lead(self, timeout: float | None = None) -> Term:
         """Wait until this candidate is elected, and return the term, which a thread renews.
 
-        Takes two requests if no candidate leads, else one conditional GET each `poll`. A silent store is asked until
-        the timeout; the last request may add 20 s. While this candidate leads, a second call waits until that term is
-        over.
+        Takes two requests if no candidate leads, else one conditional GET each `poll`. The last request may add 20 s. A
+        second call waits until the first term is over.
 
         Raises:
             NotElected: another candidate led for `timeout` seconds (None: for ever), or `stop` was called.
@@ -118,8 +117,7 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        Raises NotElected after `stop`. After `deadline_s`, raises NotElected, or this try's Unavailable or
-        OutcomeUnknown. Other errors are raised at once.
+        Raises NotElected after `stop` or `deadline_s`, when also an unanswered try's error is raised.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")
@@ -181,7 +179,7 @@ class Election(Recipe):
         return None
 
     def ending(self, on_deposed: OnDeposed, grace: float | None) -> Ending:
-        """Return how `run` ends work that goes on after its term; may raise InvalidInput."""
+        """Return how `run` ends work that goes on after its term."""
         return Ending(on_deposed, self.settings.margin_s if grace is None else check_seconds(grace, "grace"))
 
     def stop(self) -> None:
@@ -196,7 +194,7 @@ class Election(Recipe):
             self._term.give_up("this candidate was stopped")
 
     def close(self) -> None:
-        """Stop, and resign the term at the store; if the store fails, the term lapses.
+        """Stop, and resign the term; if the store fails, the term lapses.
 
         >>> election.close()
         """
@@ -267,7 +265,7 @@ class Election(Recipe):
 
 
 class AsyncTerm(ForTasks[Term]):
-    """A term, for tasks; see `Term`. `lost.is_set()` may be called on the loop.
+    """A term, for tasks; `lost.is_set()` may be called on the loop.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> async with election.lead() as term:
@@ -309,7 +307,7 @@ class AsyncTerm(ForTasks[Term]):
 class AsyncElection(RecipeForTasks[Election]):
     """An election, for tasks; takes the arguments of `Election`.
 
-    Each call has a thread while it runs, and each term a renewing one. A term won for a cancelled task is resigned.
+    A call has a thread while it runs, a term a renewing one. A term won for a cancelled task is resigned.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None
@@ -377,10 +375,7 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait for the task, and return its error. A lost term or a cancellation ends it as `ending` says.
-
-    That may exit the process.
-    """
+    """Wait for the task, and return its error. A lost term or a cancellation ends it."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

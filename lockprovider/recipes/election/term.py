@@ -66,10 +66,7 @@ class Candidate:
         self._highest = 0
 
     def look(self) -> Observed | None:
-        """Read and cache the record by a conditional GET, shared by concurrent callers; None if never found.
-
-        A removed object's last observation is marked. The first read may take one more request, for the record's age.
-        """
+        """Read and cache the record by a conditional GET. The first read may take a HEAD, for the record's age."""
         content = self._object.get()
         now_s = self.world.monotonic_s()
         if content is None:
@@ -87,9 +84,9 @@ class Candidate:
             return self.observed
 
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
-        """Try to be elected, based on what was observed; return None if another candidate was.
+        """Try to be elected; return None if another candidate was.
 
-        Raises NotSupported if the store ignores conditions. After OutcomeUnknown a won term lapses, or is won again.
+        After OutcomeUnknown a won term lapses, or is won again.
         """
         self._store_check.require()
         sent_s = self.world.monotonic_s()
@@ -102,9 +99,9 @@ class Candidate:
         return decide.elected(self.me, record, sent_s, self.look())  # the refusal may be of its second copy
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
-        """Prolong the term by a write, in four tries, also applying `changes`; TermLost: it is over.
+        """Prolong the term by a write, in four tries, also applying `changes`.
 
-        After OutcomeUnknown or StoreError the deadline stays; try again.
+        After other errors than TermLost the deadline stays.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -126,10 +123,7 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term by a write, in four tries, naming `heir`; returns if it is over already.
-
-        Raises OutcomeUnknown or StoreError: it may only lapse.
-        """
+        """End the term by a write, in four tries."""
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
             if isinstance(self._put(record, leading.version, _REQUEST_S), Won):
@@ -152,7 +146,7 @@ class Candidate:
         return cached[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age in seconds by the store's own clock, by a HEAD; 0 if unknown or changed."""
+        """Return the record's age by the store's own clock, by a HEAD; 0 if unknown or changed."""
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -185,15 +179,15 @@ class LostEvent(Signal):
         self._over = over
 
     def is_set(self) -> bool:
-        """Return whether to stop; marks a term as lapsed after its time."""
+        """Return whether to stop; may mark the term as lapsed."""
         return super().is_set() or self._over()
 
 
 class Term:
     """A term of this candidate, renewed by a thread until you leave its `with` or `resign`.
 
-    It belongs to the process that was elected: a forked child finds it lost. While this process or its machine is
-    paused beyond the validity, another candidate may lead. So give the term as `fence` to what you write.
+    A forked child finds it lost. While this process or its machine is paused beyond the validity, another candidate may
+    lead, so give the term as `fence` to what you write.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
@@ -236,7 +230,7 @@ class Term:
 
     @property
     def deadline_s(self) -> float:
-        """Time until which this process believes in an unrenewed term, on `time.monotonic`'s clock."""
+        """End of this process's belief in the term, on `time.monotonic`'s clock."""
         return self._leading.deadline_s
 
     def check(self) -> None:
@@ -263,7 +257,7 @@ class Term:
         """Replace the JSON value that clients get with the leader, by a write that also renews the term.
 
         Raises:
-            TermLost: it is over; nothing was written.
+            TermLost: nothing was written.
             OutcomeUnknown, StoreError: do it again.
             InvalidInput: JSON cannot express the value, or it has more than 3 MiB.
 
@@ -299,7 +293,7 @@ class Term:
                 self._candidate.resign(self._leading, to)
 
     def give_up(self, why: str) -> None:
-        """Mark the term as lost, without a request: others learn of it by `resign`, or when it lapses."""
+        """Mark the term as lost, without a request."""
         self._end(self._candidate.over(self._leading, why, LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
@@ -326,10 +320,7 @@ class Term:
             self.resign()
 
     def renew(self) -> bool:
-        """Prolong the term once, for its heartbeat, and return True. A lost term is marked, not raised.
-
-        Store errors are raised.
-        """
+        """Prolong the term once; a lost term is marked."""
         with self._one_write:
             if not Signal.is_set(self.lost):
                 with contextlib.suppress(TermLost):
@@ -337,7 +328,7 @@ class Term:
         return True
 
     def abandon(self, why: str) -> None:
-        """Mark the term as lapsed, which ends its renewals."""
+        """Mark the term as lapsed."""
         self._end(self._candidate.over(self._leading, why, LossReason.LAPSED))
 
     def _renew(self, changes: dict[str, Any]) -> None:
@@ -349,7 +340,7 @@ class Term:
             raise
 
     def _is_over(self) -> bool:
-        """Return whether the term is over; marks it as lapsed after its time."""
+        """Return whether the term is over; may mark it as lapsed."""
         if self._pid != os.getpid():
             return True
         if self._candidate.world.monotonic_s() < self._leading.deadline_s:
@@ -358,7 +349,7 @@ class Term:
         return True
 
     def _end(self, why: TermLost) -> None:
-        """Mark the term as lost for `why`, log that, and call the callbacks on this thread; a lost term stays."""
+        """Mark the term as lost, log that, and call the callbacks."""
         with self._telling:
             if Signal.is_set(self.lost):
                 return
@@ -395,7 +386,7 @@ class Ending:
             raise InvalidInput(f"on_deposed={self.on_deposed!r} must be one of {ways}")
 
     def pause_s(self, waited_s: float) -> float:
-        """Return the seconds until the next step, after `waited_s`."""
+        """Return the seconds until the next step."""
         return min(AGAIN_S, self.grace_s - waited_s) if self.on_deposed == "exit" else AGAIN_S
 
     def end_process(self, waited_s: float, epoch: int) -> None:
@@ -407,10 +398,7 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main` on its own thread; return whether it ended while it led, and its result. May raise its error.
-
-    A lost term ends it as `ending` says.
-    """
+    """Call `main` on its own thread; return whether it ended while it led, and its result."""
     call = _Call(main, term)
     try:
         while not call.done.wait(_LOOK_S):
@@ -424,10 +412,7 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 
 
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
-    """Return whether work ended while it led, or raise its error unless the loss caused it.
-
-    May renew the term to find out.
-    """
+    """Return whether work ended while it led (maybe renewing the term to find out), or raise its own error."""
     if error is None:
         return not term.lost.is_set()
     if isinstance(error, (Deposed, asyncio.CancelledError, TermLost, Fenced)):
@@ -440,7 +425,7 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
-    """Runs `main(term)` on its own thread once created; `done` is set at the end, with `result` or `error`."""
+    """Runs `main(term)` on its own thread once created."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()
@@ -453,7 +438,7 @@ class _Call:
         self._thread.start()
 
     def end(self, ending: Ending) -> None:
-        """Wait until the call has ended, interrupting it as `ending` says; may exit the process."""
+        """Interrupt the call as `ending` says until it ends; may exit the process."""
         waited_s = 0.0
         while True:
             if ending.on_deposed != "event":
@@ -467,10 +452,6 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _live(self) -> None:
-        """Run the call, keep its result or error, call `_leave`, and set `done`.
-
-        A late Deposed becomes the error if the call has none.
-        """
         try:
             try:
                 self.result = self._main(self._term)

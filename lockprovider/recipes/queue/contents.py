@@ -1,21 +1,18 @@
 """Contents of a queue's object and of its segments. Pure.
 
-{"format": 1, "id": uuid, "rev": n, "next": n, "turn": n, "epoch": n, "settings": {...},
- "ready": [message, ...], "claims": [[message, token, who, beat, until, visible, turn], ...],
- "dead": [[message, why, at], ...], "producers": {name: [seq, n, client]}, "settled": [[claim, verb], ...],
- "recent": [id, ...]}
-message: [n, priority, not_before, attempts, key, body, kind, error]
+{"format": 1, "id": uuid, "rev": n, "next": n, "turn": n, "epoch": n, "settings": {...}, "ready": [message, ...],
+"claims": [[message, token, who, beat, until, visible, turn], ...], "dead": [[message, why, at], ...], "producers":
+{name: [seq, n, client]}, "settled": [[claim, verb], ...], "recent": [id, ...]} message: [n, priority, not_before,
+attempts, key, body, kind, error]
 
 Format 2 adds "segments": [[name, count, bytes, priority, n, due], ...], with the priority and number of the first
-message in order, and the time when one may be delivered. A segment's own object is written once, under a name that is
-never used again:
+message in order. A segment's own object is written once, under a name that is never used again:
 
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
 An optional "broker" names the processes that write for others: {host: [address, key]}. Times are epoch ms. `rev` rises
-with each write, `turn` with each claim; `next` is the next message's number. `recent` has the ids of the last writes:
-they settle lost answers, and make the bytes of each write differ. Unknown fields are kept. An unknown format is
-refused, and never overwritten.
+with each write, `turn` with each claim. `recent` has the ids of the last writes: they settle lost answers, and make the
+bytes of each write differ. Unknown fields are kept; an unknown format is never overwritten.
 """
 
 from __future__ import annotations
@@ -91,10 +88,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` caches its JSON, `body_json` its body's. A given `body_json` is used, not the body.
-
-    May raise TypeError or ValueError for a body that is no JSON.
-    """
+    """One message; `text` caches its JSON, `body_json` its body's."""
 
     n: int
     priority: int
@@ -120,13 +114,13 @@ class Message:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key of delivery: higher priority, then lower number."""
+        """Sort key of delivery."""
         return -self.priority, self.n
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker's message; `token` is of this delivery, `beat` rises with each heartbeat."""
+    """A worker's message; `token` is of this delivery."""
 
     message: Message
     token: str
@@ -158,10 +152,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Messages in their own object; `messages` is None unless it is new or was read.
-
-    `size` is in bytes, `first` their lowest order of delivery, `due_ms` when one may be delivered (epoch ms, 0: now).
-    """
+    """Messages in their own object, if they are read. `first` is their lowest order, `due_ms` 0: now."""
 
     name: str
     count: int
@@ -176,14 +167,14 @@ class Segment:
         object.__setattr__(self, "text", text)
 
     def encode(self, queue_id: str) -> bytes:
-        """Encode the segment's object, or raise QueueFull if readers would refuse it."""
+        """Encode the segment's object, or raise QueueFull."""
         head = _dump({"format": _SEGMENT_FORMAT, "id": queue_id})[:-1]
         return _readable(f'{head},"messages":[{",".join(message.text for message in self.messages or ())}]}}')
 
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of the whole object; `ready` and `segments` are in the order of delivery."""
+    """Contents of the object; `ready` and `segments` are in the order of delivery."""
 
     id: str
     settings: QueueSettings = field(default_factory=QueueSettings)
@@ -204,7 +195,7 @@ class Contents:
     changed: bool = False
 
     def copy(self) -> Contents:
-        """Return a copy whose lists and tables may be changed, with `changed` False; entries are shared."""
+        """Return a copy whose lists and tables may be changed."""
         return replace(
             self,
             ready=self.ready.copy(),
@@ -227,13 +218,13 @@ class Contents:
         self.loose += 0 if message.key else len(message.text)
 
     def pop(self, index: int) -> Message:
-        """Remove the ready message at an index. The caller adjusts `size`."""
+        """Remove a ready message. The caller adjusts `size`."""
         message = self.ready.pop(index)
         self.loose -= 0 if message.key else len(message.text)
         return message
 
     def encode(self) -> bytes:
-        """Encode as JSON, or raise QueueFull if readers would refuse it."""
+        """Encode as JSON, or raise QueueFull."""
         shared = self.settings
         settings = {"visible_s": shared.visible_s, "max_attempts": shared.max_attempts, "max_bytes": shared.max_bytes}
         number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
@@ -341,7 +332,6 @@ def decode_message(stored: list[Any]) -> Message:
 
 
 def _segment(stored: list[Any]) -> Segment:
-    """Decode a segment's reference, without messages; may raise ValueError or TypeError."""
     name, count, size, priority, n, due_ms = stored
     if not _SEGMENT.fullmatch(as_text(name, "segment")):
         raise Undecodable(f"a segment has the name {name[:200]!r}")
@@ -373,7 +363,7 @@ IN_OBJECT = 2000  # ready messages without a key in the object, at most
 
 
 class SegmentWanted(Exception):
-    """The named segment must be read to decide the outcome."""
+    """The named segment must be read first."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -381,10 +371,7 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move ready messages without a key beyond the limits into new segments of `contents`.
-
-    The unique `stem` names them. Writes no object.
-    """
+    """Move ready messages beyond the limits into new segments. Writes no object."""
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -404,7 +391,7 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 
 
 def promote(contents: Contents, segment: Segment) -> None:
-    """Move a segment's messages into the object; raises SegmentWanted if not read."""
+    """Move a segment's messages into the object."""
     if segment.messages is None:
         raise SegmentWanted(segment.name)
     contents.segments.remove(segment)
@@ -415,7 +402,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set each segment's messages from `loaded` by name, None if missing there; return the same contents."""
+    """Set each segment's messages from `loaded`; return the same contents."""
     contents.segments = [
         segment if segment.messages is loaded.get(segment.name) else replace(segment, messages=loaded.get(segment.name))
         for segment in contents.segments
@@ -424,10 +411,7 @@ def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]])
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """Move 1 to 1000 messages, all delayed or all due, from the end of `loose` into a new segment.
-
-    `loose` has two or more, and keeps one. The segment stays within `most_bytes`, except with one message.
-    """
+    """Move messages, all delayed or all due, from the end of `loose` into a new segment; one stays."""
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []
     size = 0

@@ -37,8 +37,8 @@ class Receipt:
 class QueueStat:
     """Counts of a queue's messages, from one read. `delayed` of the ready ones are not due yet.
 
-    `put` counts all messages ever. `bytes` is the size of those in the queue's object; `segments` objects hold more.
-    `rev` is the revision for `Queue.purge`.
+    `put` counts all messages ever, `bytes` those in the queue's object; `segments` objects hold more. `rev` is for
+    `Queue.purge`.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", delay_s=3600)
@@ -145,7 +145,7 @@ class Job(ProcessBound):
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
-        """Move the deadline of `check`, after a write of the claim sent at `sent_s` (monotonic s)."""
+        """Move the deadline of `check`, after a write sent at `sent_s`."""
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
@@ -168,11 +168,11 @@ class Job(ProcessBound):
         self._must_go_on()
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """Add a message that the ack's own write puts: both happen, or neither. Sends no request.
+        """Add a message that the ack's own write puts: both happen, or neither.
 
         Raises:
             InvalidInput, TooLarge: the message cannot be put, and was not added.
-            ClaimLost: the claim has ended, so no write would put it.
+            ClaimLost: the claim has ended.
 
         >>> job.then({"report of": "mon"})
         >>> job.ack()
@@ -188,7 +188,7 @@ class Job(ProcessBound):
         Raises:
             ClaimLost: the claim had ended, and the messages of `then` were not put.
             OutcomeUnknown: do it again.
-            CasError: the store failed; do it again within `visible_s`, before the claim lapses.
+            CasError: do it again within `visible_s`, before the claim lapses.
 
         >>> job.ack()
         >>> queue.stat().ready, queue.stat().claimed
@@ -235,10 +235,7 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "bury", error=storable(check_text(why, "why"))[:_ERROR_CHARS]))
 
     def extend(self, visible_s: float) -> None:
-        """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat.
-
-        Raises:
-            ClaimLost: another worker has the message.
+        """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat. Raises ClaimLost.
 
         >>> job.extend(visible_s=3600)
         """
@@ -270,7 +267,6 @@ class Job(ProcessBound):
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
     def _must_go_on(self) -> None:
-        """Raise ClaimLost if the claim was ended here, or is marked as lost."""
         if self.ended is not None:
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         if self.lost.is_set():
@@ -279,10 +275,7 @@ class Job(ProcessBound):
             )
 
     def _end(self, end: End) -> None:
-        """Send the end of the claim, and set `ended`. An error sets `lost`, so that the claim lapses.
-
-        Raises ClaimLost if it ended otherwise.
-        """
+        """Send the end of the claim. After an error the claim lapses."""
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
@@ -294,7 +287,7 @@ class Job(ProcessBound):
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """Check and build a message to put, without a request; may raise InvalidInput, or TooLarge above 256 KiB."""
+    """Check and build a message to put."""
     not_before_ms = world.now_ms() + int(check_seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_storable(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
@@ -307,14 +300,14 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
 
 
 def count(worked: Worked, job: Job, *, failed: bool) -> None:
-    """Count a message in `worked`, as acked or failed."""
+    """Count a message in `worked`."""
     acked = not failed and job.ended == "ack"
     worked.acked += acked
     worked.failed += not acked
 
 
 class ClaimHeartbeat:
-    """Prolongs the claims of all jobs by one operation, on a thread that it starts, and that lives while jobs do."""
+    """Prolongs the claims of all jobs by one operation, on a thread that lives while jobs do."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -322,7 +315,7 @@ class ClaimHeartbeat:
         self.reset()
 
     def reset(self) -> None:
-        """Reset to no jobs: a forked child holds no claims."""
+        """Forget all jobs: a forked child holds no claims."""
         self._jobs: dict[str, Job] = {}
         self._every_s = 0.0  # between two heartbeats
         self._sooner = Signal()  # wakes the thread early
@@ -330,7 +323,7 @@ class ClaimHeartbeat:
         self._closed = False
 
     def add(self, job: Job) -> None:
-        """Prolong the job's claim from now on; may start the thread."""
+        """Prolong the job's claim from now on."""
         self._drop_ended()
         self._jobs[job.token] = job
         if job.visible_s / _BEATS < self._every_s or not self._every_s:
@@ -339,7 +332,7 @@ class ClaimHeartbeat:
             Worker(self._run, "queue-heartbeat").start()
 
     def close(self) -> None:
-        """Stop all heartbeats, so that open claims lapse."""
+        """Stop all heartbeats."""
         self._closed = True
         self._sooner.set()
 
@@ -351,10 +344,7 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Drop ended jobs and prolong the others, three times in the shortest claim.
-
-        Returns once closed, or after a second without jobs.
-        """
+        """Prolong claims three times in the shortest one, until a second without jobs."""
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -373,10 +363,7 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these jobs' claims by one operation; set `lost` of lost ones, move the others' deadlines.
-
-        Swallows errors of the store and the queue.
-        """
+        """Prolong these jobs' claims, and set `lost` of lost ones. Swallows errors."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

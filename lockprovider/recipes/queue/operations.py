@@ -5,8 +5,8 @@ Each operation recognizes its own repeat, so it can be sent again after a lost a
 1. A put is known by (producer, seq). Of two clients with one producer's name, the slower is refused, and never takes
    the other's message for its own.
 2. A claim is known by the token that its client has chosen.
-3. The end of a claim (ack, nack, bury) is known by message and token. It succeeds again if the claim was ended in the
-   same way; for any other claim it raises `ClaimLost`. Time decides when a claim lapses, never whose ack counts.
+3. The end of a claim (ack, nack, bury) is known by message and token. For any other claim it raises `ClaimLost`. Time
+   decides when a claim lapses, never whose ack counts.
 
 A message with a key is delivered when no other of its key is claimed, and all earlier ones are done.
 """
@@ -40,7 +40,7 @@ from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A message to put; `not_before_ms` is epoch ms (0: now)."""
+    """A message to put; `not_before_ms` 0: now."""
 
     body: Any
     key: str = ""
@@ -55,7 +55,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Put a message once; numbers up to `known` are known to be put."""
+    """Put a message once; numbers up to `known` are put."""
 
     message: New
     producer: str
@@ -89,7 +89,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Prolong claims, by `visible_ms` or as before (0); returns lost ones."""
+    """Prolong claims; returns lost ones."""
 
     claims: tuple[tuple[int, str], ...]
     visible_ms: int = 0
@@ -97,7 +97,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """Give back a message whose heartbeat did not change for the claim's time."""
+    """Give back a message without a timely heartbeat."""
 
     n: int
     token: str
@@ -113,7 +113,7 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Remove ready and dead messages if the revision is `rev`; returns how many."""
+    """Remove ready and dead messages if the revision is `rev`."""
 
     rev: int
 
@@ -125,7 +125,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class PutBefore:
-    """Result of a repeated put; `n` is 0 if its message is unknown."""
+    """Result of a repeated put; `n` 0: unknown."""
 
     n: int
 
@@ -141,10 +141,7 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation (maybe done, if `sent`), and return its result.
-
-    Raises a CoordinationError if refused, Forgotten if an earlier try's outcome is unknown, or SegmentWanted.
-    """
+    """Change the contents by one operation, and return its result; Forgotten: an earlier try's outcome is unknown."""
     match operation:
         case Put():
             return _put(contents, operation, sent=sent)
@@ -170,11 +167,7 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Apply a batch to `contents`; return each result or error.
-
-    A change also spills segments, raises `rev`, adds `batch` to `recent`, and drops old entries of `settled`. `sent`
-    marks possible repeats. SegmentWanted: use a new copy.
-    """
+    """Apply a batch to `contents`, spill segments; return each result or error. After SegmentWanted use a new copy."""
     results: list[Any] = []
     numbers = FailedNumbers()
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
@@ -204,7 +197,7 @@ def number_of(operation: QueueOperation) -> ProducerNumber | None:
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
-    """Return the results of the try that was written; None: unknown."""
+    """Return the results of the try that was written."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
 
 
@@ -214,10 +207,7 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message, record its producer and epoch, and return its number; `PutBefore` for a repeat.
-
-    Raises Fenced, SequenceGap, Forgotten, Overloaded or QueueFull.
-    """
+    """Add a message, and record its producer and epoch."""
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -247,10 +237,7 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Drop the longest idle unnamed producer from a full table, for a new unnamed one.
-
-    Raises Overloaded for a new named producer beyond the limit, or Forgotten for an unnamed producer that is `sent`.
-    """
+    """Drop the longest idle unnamed producer from a full table, for a new one."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -264,10 +251,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
-    """Add all messages and return their numbers, or raise QueueFull and add none.
-
-    `freed` bytes are about to leave the object.
-    """
+    """Add all messages and return their numbers, or raise QueueFull and add none."""
     messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
@@ -283,7 +267,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
     """Raise QueueFull unless the messages fit, counting messages without a key as if they lay in segments.
 
-    Of those messages the object itself must have room for half of its limit, or for the largest message.
+    The object must have room for half of its limit of those, or for the largest.
     """
     most = contents.settings.max_bytes
     loose = [len(message.text) for message in messages if not message.key]
@@ -294,10 +278,7 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next due message, promoting earlier segments, or return NothingReady.
-
-    A repeat gets its claim, or NothingReady if that has ended. Raises SegmentWanted, or QueueFull for dead letters.
-    """
+    """Claim the next due message, promoting earlier segments."""
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -340,10 +321,7 @@ def _is_first(contents: Contents, message: Message) -> bool:
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
-    """End a claim by its verb (an ack adds `then`), and record it; a repeat does nothing.
-
-    Raises ClaimLost, Forgotten or QueueFull.
-    """
+    """End a claim by its verb, and record it; a repeat does nothing."""
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -366,13 +344,12 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Return whether the message and any record of its claims are gone, or in a segment."""
+    """Return whether all of the message and its claims is gone, or in a segment."""
     exists = n in contents.claims or n in contents.dead or any(message.n == n for message in contents.ready)
     return not exists and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
 
 def _why_lost(contents: Contents, end: End) -> str:
-    """Return a sentence about why the claim that `end` names no longer has its message."""
     claim = contents.claims.get(end.n)
     ended = contents.settled.get(f"{end.n}.{end.token}")
     if ended is not None:
@@ -385,10 +362,7 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
-    """End a claim: its message is ready after `delay_ms`, or a dead letter after its last attempt.
-
-    `counts=False` does not count this attempt.
-    """
+    """End a claim: its message is ready after `delay_ms`, or a dead letter."""
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -403,7 +377,6 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
-    """Prolong claims with these tokens by `visible_ms` (0: as before); return the numbers of lost ones."""
     lost = []
     for n, token in claims:
         claim = contents.claims.get(n)
@@ -418,7 +391,6 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
-    """Make these dead letters ready again, with their numbers and no attempts; return how many existed."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0)
@@ -429,10 +401,6 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
-    """Remove ready and dead messages and all segments, not claims; return how many messages.
-
-    Raises StateConflict if the revision is not `rev`, or an earlier operation of the batch has changed the queue.
-    """
     if contents.rev != rev or contents.changed:
         raise StateConflict(
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
@@ -451,16 +419,13 @@ class Watch:
     """Heartbeats as last read, and until when (monotonic s) each may stay unchanged.
 
     A claim lapses when its heartbeat did not change for its time, by the watcher's monotonic clock; on its first look,
-    by the store's. A wrong clock causes a second delivery, and the older worker's ack is refused.
+    by the store's.
     """
 
     deadlines: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """Replace `deadlines` by those of these claims; an unchanged heartbeat keeps its deadline.
-
-        The first look counts by `now_ms`, the store's time.
-        """
+        """Replace `deadlines` by those of these claims."""
         first, before = self.deadlines is None, self.deadlines or {}
         self.deadlines = {}
         for n, claim in contents.claims.items():
@@ -473,7 +438,7 @@ class Watch:
         return [Lapse(*name) for name, until_s in (self.deadlines or {}).items() if now_s > until_s]
 
     def next_s(self, now_s: float) -> float:
-        """Return the seconds until a claim may lapse; infinite without claims."""
+        """Return the seconds until a claim may lapse."""
         return min((max(0.0, until_s - now_s) for until_s in (self.deadlines or {}).values()), default=float("inf"))
 
 
@@ -481,7 +446,7 @@ T = TypeVar("T")
 
 
 class QueueCodec:
-    """Encodes a queue's frequent operations for a broker; see `WireCodec`."""
+    """Encodes a queue's frequent operations for a broker."""
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
@@ -492,7 +457,7 @@ class QueueCodec:
 
     @staticmethod
     def encode(operation: QueueOperation) -> list[Any]:
-        """Encode an operation that may be handed over; raises TypeError for others."""
+        """Encode an operation that may be handed over."""
         match operation:
             case Put(message, producer, seq, client, known, fence):
                 return ["put", _encoded_message(message), producer, seq, client, known, fence]
@@ -507,7 +472,7 @@ class QueueCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> QueueOperation:
-        """Decode an operation; may raise ValueError or TypeError."""
+        """Decode an operation."""
         match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
                 return Put(_decoded_message(new), producer, seq, client, known, fence)
@@ -538,7 +503,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """Decode this operation's result; raises ValueError or TypeError if it cannot be one."""
+        """Decode this operation's result."""
         match operation, encoded:
             case Put(), int():
                 return encoded
@@ -561,7 +526,6 @@ def _encoded_message(message: New) -> Any:
 
 
 def _decoded_message(encoded: Any) -> New:
-    """Decode a message to put, which has the stored form; may raise ValueError or TypeError."""
     message = decode_message(encoded)
     return New(message.body, message.key, message.priority, message.not_before_ms, message.body_json)
 

@@ -1,7 +1,4 @@
-"""`Queue`: messages with many producers and many workers, in one object, and in segments if they are many.
-
-`AsyncQueue` wraps it for tasks.
-"""
+"""`Queue`, and `AsyncQueue` for tasks."""
 
 from __future__ import annotations
 
@@ -51,8 +48,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
     Promised: a message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers
     and restarts. An ack that returns was of the newest claim, and is the only one; the messages of `then` are put with
-    it, or neither happens. Of messages with one key, one is worked on at a time, in the order of putting. Time decides
-    only when a claim lapses, never whose ack counts.
+    it, or neither happens. Of messages with one key, one is worked on at a time, in the order of putting.
 
     Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Without a
     key, the only order is priority and the order of putting, and a failure breaks it.
@@ -92,10 +88,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         self._init_state()
 
     def _reset(self) -> None:
-        """Reset to a new client without claims or unnamed messages; called at creation, and in each forked child.
-
-        Numbers of named producers that were read or acknowledged stay.
-        """
+        """Become a new client; numbers of named producers stay."""
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0  # messages put without a producer's name
@@ -178,8 +171,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> list[Receipt]:
         """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
 
-        After a crash or an error, some may be in the queue: repeat it with the same messages and producer, and none is
-        put twice. Raises what `put` raises.
+        After a crash or an error, repeat it with the same messages and producer: none is put twice. Raises what `put`
+        raises.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -214,7 +207,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         Raises:
             QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
             OutcomeUnknown: if the claim was made, it lapses.
-            MalformedObject: the object is not a queue, or a segment that it names is missing or malformed.
+            MalformedObject: also for a missing segment.
 
         >>> with queue.claim() as job:  # acks at the end
         ...     job.body
@@ -244,7 +237,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Submit a claim; return its result or raise its error. After an interrupt a late success is given back."""
+        """Submit a claim. After an interrupt a late success is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -275,7 +268,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return self._jobs(visible_s, until_empty=until_empty)
 
     def _jobs(self, visible_s: float | None, *, until_empty: bool, errors: Sequence[object] = ()) -> Iterator[Job]:
-        """Yield claimed messages until `stop`, the first of `errors`, or with `until_empty` until none is ready."""
         while not self.stopping and not errors:
             job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
             if job is not None:
@@ -294,7 +286,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> Worked:
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises. `on_error` gets the error, and so does the
+        A message is acked when `fn` returns, and given back when it raises; `on_error` gets the error, and so does the
         next attempt's `job.error`. An error of the queue itself ends the work. Raises what `claim` raises.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
@@ -307,7 +299,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
-            """Work on messages until the end; put a queue's error into `errors`, which ends all threads."""
             try:
                 for job in self._jobs(visible_s, until_empty=until_empty, errors=errors):
                     failed = _failed(job, fn, tell)
@@ -322,7 +313,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on `threads` threads until all end; an interrupt calls `stop`, waits for them, and is raised."""
+        """Run `live` on threads until all end; an interrupt calls `stop` first."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for worker in crew:
             worker.start()
@@ -337,7 +328,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             raise
 
     def stop(self) -> None:
-        """Stop claiming: `work`, `jobs` and `claim` finish the messages that they have, and return.
+        """Stop claiming: `work`, `jobs` and `claim` finish their messages, and return.
 
         >>> queue.stop()
         >>> queue.stopping
@@ -409,8 +400,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def clean(self) -> int:
         """Remove segments left by dead writers, by a listing, a write, a read and deletes; return how many.
 
-        After a StoreError, some may be removed.
-
         >>> queue.clean()
         0
         """
@@ -423,7 +412,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def close(self, timeout: float | None = None) -> None:
         """Stop claiming, take no more operations, and wait for the waiting writes, at most `timeout` seconds.
 
-        Heartbeats end, so claims that are still open lapse.
+        Claims that are still open lapse.
 
         >>> queue.close(timeout=10)
         """
@@ -436,10 +425,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message, submit its put, and return both; may first read the producer's last number.
-
-        Raises InvalidInput, Overloaded, or CoordinationError if closed.
-        """
+        """Number a message, and submit its put; may first read the producer's last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = epoch_of(fence)
@@ -460,10 +446,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
-        """Wait for a put, remember a named producer's number as acknowledged, and return the receipt.
-
-        Raises the put's error.
-        """
+        """Wait for a put, and remember its number as acknowledged."""
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
@@ -475,15 +458,12 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
-    """Return the function that gets a failed job and its error (None: does nothing), or raise InvalidInput."""
+    """Return the function that gets a failed job."""
     return (lambda *_: None) if on_error is None else check_function(on_error, "on_error", "of a job and its error")
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn(job)`, then ack the job or give it back; return whether any of that raised.
-
-    An error goes to `tell`, and is not raised.
-    """
+    """Call `fn(job)`, then ack or give back; return whether any of that raised."""
     try:
         with job:
             fn(job)
@@ -494,7 +474,7 @@ def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exceptio
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for tasks; see `Job`. Leave it with `async with`, whose end goes on after a cancellation.
+    """A claimed message, for tasks. Leave it with `async with`, whose end goes on after a cancellation.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
@@ -519,10 +499,7 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Await `fn(job)`, then ack the job or give it back; return whether any of that raised.
-
-    An error goes to `tell`, and is not raised.
-    """
+    """Do with a task's job what `_failed` does."""
     try:
         async with job:
             await fn(job)
@@ -540,8 +517,8 @@ def _give_back(job: Job | None) -> None:
 class AsyncQueue(RecipeForTasks[Queue]):
     """A queue, for tasks; takes the arguments of `Queue`.
 
-    Each call has a thread while it runs. A cancelled call ends at once: an operation that a write has taken goes on,
-    and a claimed message is given back.
+    A call has a thread while it runs. A cancelled call ends at once: an operation that a write has taken goes on, and a
+    claimed message is given back.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")
@@ -595,10 +572,6 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
-            """Work on messages until stopped, or with `until_empty` until none is ready.
-
-            Puts a queue's error into `errors`, which ends all tasks.
-            """
             try:
                 while not self._sync.stopping and not errors:
                     job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)

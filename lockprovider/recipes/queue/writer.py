@@ -53,23 +53,20 @@ class Segments:
         self._timeout_s = timeout_s
 
     def read(self, name: str, queue_id: str) -> tuple[Message, ...] | None:
-        """Read a segment's messages (None: gone); may raise MalformedObject or StoreError."""
+        """Read a segment's messages (None: gone)."""
         path = f"{self._folder}{name}"
         content = self._store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode_segment(content.data, queue_id, path)
 
     def write(self, segment: Segment, queue_id: str) -> None:
-        """Write a segment's object; an existing one is a copy of this same write.
-
-        Raises StoreError: it may exist, and nothing names it.
-        """
+        """Write a segment's object; an existing one is a copy."""
         path = f"{self._folder}{segment.name}"
         outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
         if isinstance(outcome, Unknown):
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete these segments, which the queue's object must not name; after a StoreError some may be deleted."""
+        """Delete these segments, which the queue's object must not name."""
         if paths := [f"{self._folder}{name}" for name in names]:
             self._store.delete_all(paths, timeout=self._timeout_s)
 
@@ -79,15 +76,15 @@ class Segments:
 
 
 class _SegmentGone(Exception):
-    """A writer has promoted and removed the segment, and replaced the queue's object."""
+    """A writer has removed the segment, and replaced the queue's object."""
 
 
 @dataclass(slots=True)
 class _Progress:
     """Progress of one batch.
 
-    `tries` has the results of each write, by its id; `touched` the segments made or promoted. The last try was to
-    replace version `base`. `full`: why the batch's messages are not added.
+    `tries` has the results of each write, by its id; `touched` the segments made or promoted; `base` the version that
+    the last try was to replace. `full`: why the batch's messages are not added.
     """
 
     handover: Handover[QueueOperation]
@@ -98,20 +95,17 @@ class _Progress:
 
     @property
     def sent(self) -> tuple[bool, ...]:
-        """For each operation, whether it may be done."""
         return tuple(map(operator.or_, self.handover.handed, sent_of(self.tries, len(self.handover.handed))))
 
     @property
     def is_sent(self) -> bool:
-        """Whether any operation may be done."""
         return bool(self.tries) or any(self.handover.handed)
 
 
 class QueueWriter:
-    """Writes batches of operations, one at a time; caches the queue as last written or read.
+    """Writes batches of operations, one at a time; caches the queue.
 
-    After a lost answer or race it searches the queue for its writes' ids. If it finds none, it sends the operations
-    again; each recognizes its own repeat.
+    After a lost answer or race it searches the queue for its writes' ids, or else sends the operations again.
     """
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World, broker: Broker[QueueOperation]) -> None:
@@ -135,17 +129,11 @@ class QueueWriter:
         self._broker.reset()
 
     def create(self, contents: Contents) -> bool:
-        """Write the object if no queue exists; return whether this call wrote it.
-
-        Raises NotSupported, OutcomeUnknown or StoreError.
-        """
+        """Create the object; return whether this call wrote it."""
         return self._store_check.create(self.path, contents.encode(), self._timeout_s)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
-        """Read and cache the queue; return its contents, which must not be changed, and its version.
-
-        Raises NoQueue, MalformedObject, StoreError, or Fenced if it was created anew.
-        """
+        """Read and cache the queue; its contents must not be changed. Fenced: it was created anew."""
         content = self._object.get(max_age_s=max_age_s)
         if content is None and max_age_s:  # it may have been created since the cached read
             content = self._object.get()
@@ -164,18 +152,12 @@ class QueueWriter:
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
-        """Carry out operations, maybe by a broker; return results and errors in order.
-
-        After OutcomeUnknown each may be repeated; after other errors nothing was done.
-        """
+        """Carry out operations, maybe by a broker; after other errors than OutcomeUnknown nothing was done."""
         flattened = flatten(operations)
         return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
-        """Write a batch, or ask a broker, again until its outcome is known; return results and errors.
-
-        Raises OutcomeUnknown, at the timeout too, NotSupported, StoreError, or what `read` raises.
-        """
+        """Write a batch, or ask a broker, until its outcome is known."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         progress = _Progress(handover)
@@ -204,10 +186,7 @@ class QueueWriter:
     def _try_once(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Draft and write the batch once; return its results ([]: read again), and the outcome (None: no write).
-
-        Records the try; caches a won draft.
-        """
+        """Write the batch once; return its results ([]: read again), and the outcome (None: no write)."""
         tries = progress.tries
         try:
             draft, results, batch = self._drafted(contents, version, operations, progress)
@@ -242,10 +221,7 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out lapses and the batch on a copy, reading needed segments.
-
-        Returns the copy, the batch's results, and the write's id. `contents` stay unchanged.
-        """
+        """Carry out lapses and the batch on a copy, reading segments; return it, the results, and the write's id."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -272,7 +248,7 @@ class QueueWriter:
                 return draft, progress.handover.with_left_out(results), batch
 
     def _write(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
-        """Write new segments, then the object, which must only name existing ones; return the object's outcome."""
+        """Write new segments, then the object that names them."""
         self._store_check.require()
         data = draft.encode()
         for segment in draft.segments:
@@ -281,15 +257,12 @@ class QueueWriter:
         return self._object.put_if_match(data, version)
 
     def _remove_unnamed(self, progress: _Progress, contents: Contents) -> None:
-        """Delete the batch's segments that `contents` do not name; `Queue.clean` deletes what a StoreError leaves."""
+        """Delete the batch's segments that `contents` do not name."""
         with contextlib.suppress(StoreError):
             self.segments.remove(progress.touched - _names(contents))
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Read and return the first `limit` messages in the order of delivery, also delayed ones.
-
-        Changes nothing. MalformedObject: a segment is missing.
-        """
+        """Read and return the first messages in the order of delivery, also delayed ones."""
         while True:
             contents, version = self.read()
             shown = contents.copy()
@@ -303,10 +276,7 @@ class QueueWriter:
                 return shown.ready[:limit]
 
     def _messages(self, name: str, version: Version) -> tuple[Message, ...]:
-        """Read a segment. If it is gone, raise _SegmentGone if the queue has changed since `version`.
-
-        Else raise MalformedObject.
-        """
+        """Read a segment; _SegmentGone: the queue has changed since `version`."""
         messages = self.segments.read(name, self.id)
         if messages is not None:
             return messages
@@ -316,10 +286,7 @@ class QueueWriter:
         raise MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue; raise its errors if no operation may be done.
-
-        Else raise OutcomeUnknown instead; Unavailable is first retried until `deadline_s`.
-        """
+        """Read the queue. If an operation may be done, retry Unavailable, and raise OutcomeUnknown."""
         failures = 0
         while True:
             try:
@@ -333,7 +300,7 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record heartbeats, first by the store's clock (a HEAD), and wake the waiting callers for `more` messages."""
+        """Record heartbeats, first by the store's clock (a HEAD), and wake callers for `more` messages."""
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:  # their workers may be dead
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
@@ -343,12 +310,12 @@ class QueueWriter:
             self.wake()
 
     def wake(self) -> None:
-        """Wake all callers that wait for messages; their claims share a write."""
+        """Wake all callers that wait for messages."""
         arrived, self._arrived = self._arrived, Signal()
         arrived.set()
 
     def wait_for_messages(self, timeout_s: float) -> None:
-        """Block until `wake` is called (new messages, or a stop), a claim may lapse, or for `timeout_s`."""
+        """Block until `wake`, a claim may lapse, or for `timeout_s`."""
         self._arrived.wait(min(timeout_s, self._watch.next_s(self.world.monotonic_s()) + 0.001))
 
     def _unknown(self, why: str) -> OutcomeUnknown:
@@ -368,7 +335,6 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
 
 
 def _numbered(operation: Given) -> ProducerNumber | None:
-    """Return a put's producer and number; None: unnumbered, or foreign (its own process keeps the order)."""
     return None if isinstance(operation, Foreign) else number_of(operation)
 
 

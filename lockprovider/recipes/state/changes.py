@@ -1,7 +1,4 @@
-"""Changes of a state, and how its writes end. Pure, except for users' functions.
-
-An old fence or edit is refused inside the compare-and-set, by the very document that the write replaces.
-"""
+"""Changes of a state, and how its writes end. Pure, except for users' functions."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ UNCHANGED: Final = NotChanged()
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace the value (None: no state) by `fn`'s result, unless UNCHANGED; `serial`: only at that serial."""
+    """Replace the value by `fn`'s result, unless UNCHANGED; only at `serial`, if given."""
 
     fn: Callable[[Any], Any]
     fence: int = 0
@@ -45,7 +42,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class BeginEdit:
-    """Begin an edit under this epoch's lease; `value` starts a new state."""
+    """Begin an edit; `value` starts a new state."""
 
     epoch: int
     value: Any
@@ -54,7 +51,7 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """Write the value of an edit of `serial`, which stays open if it `goes_on`."""
+    """Write the value of an edit of `serial`."""
 
     epoch: int
     serial: int
@@ -65,7 +62,7 @@ class EndEdit:
 
 @dataclass(frozen=True, slots=True)
 class StopEdits:
-    """Refuse edits up to this epoch, whose lease an operator has broken."""
+    """Refuse edits up to this epoch."""
 
     epoch: int
 
@@ -75,7 +72,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """New fields of a write: id, writer, time (epoch ms), and a first write's lineage."""
+    """New fields of a write; `lineage` is a first write's."""
 
     write: str
     by: str
@@ -85,7 +82,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Result of a batch: the base with the changes (see `following`), and an error or None for each change."""
+    """Result of a batch: the changed base, and each change's error."""
 
     draft: Document
     is_changed: bool
@@ -98,8 +95,7 @@ def apply_all(
 ) -> Changed:
     """Apply changes in order: each sees the result of the one before, and fails alone.
 
-    Edits up to epoch `over` count as ended. With `exclusive`, updates during an edit are not made, but are in `locked`
-    with their errors.
+    Edits up to `over` count as ended.
     """
     start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
     draft = start
@@ -119,10 +115,7 @@ def apply_all(
 
 
 def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
-    """Return the draft with one change made; an Update calls its `fn`, whose errors pass.
-
-    Raises Fenced, StateConflict or StateLocked (edits above `over` only; None: never).
-    """
+    """Return the draft with one change made. Edits above `over` (None: none) lock it."""
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
@@ -157,12 +150,12 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
 
 
 def following(draft: Document, stamp: Stamp) -> Document:
-    """Return the draft as the next document, with the next serial."""
+    """Return the draft as the next document."""
     return replace(draft, serial=draft.serial + 1, write=stamp.write, by=stamp.by, at_ms=stamp.at_ms)
 
 
 def must_be_newest(epoch: int, fence: int) -> None:
-    """Raise Fenced if `fence` (0: none) is older than the newest epoch."""
+    """Raise Fenced if `fence` (0: none) is older."""
     if 0 < fence < epoch:
         raise Fenced(
             f"epoch {fence} is over, because epoch {epoch} has written since: stop the work under the old epoch", epoch
@@ -192,10 +185,10 @@ class StateWrite:
     """A write of `document` over `base` (None: no state exists), and its next step.
 
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. Any
-       client may archive it, and "exists already" is success.
+       client may archive it.
     2. The write is conditional on the version that was read.
     3. After a refusal the writer reads the state, since a proxy may have sent the write twice. It searches its write's
-       id at the path, or in the history if the state has moved on: a writer that overwrote it has archived it first.
+       id at the path, or in the history: a writer that overwrote it has archived it first.
 
     With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor ever will be), or
     `untold`: the deciding revision was trimmed or removed.
@@ -210,11 +203,11 @@ class StateWrite:
 
     @classmethod
     def begin(cls, base: Document | None, document: Document) -> StateWrite:
-        """Start a write, with the archive of the base."""
+        """Start a write."""
         return cls(base, document, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
 
     def archived(self) -> StateWrite:
-        """Note that the history has the current revision."""
+        """Write next: the history has the current revision."""
         return replace(self, next=WriteStep.REPLACE)
 
     def sending(self) -> StateWrite:
@@ -226,11 +219,11 @@ class StateWrite:
         return self._done("mine", self.document)
 
     def not_won(self) -> StateWrite:
-        """Read the path next, after a refusal or no answer."""
+        """Read the path next."""
         return replace(self, next=WriteStep.LOOK)
 
     def looked(self, now: Document | None) -> StateWrite:
-        """Return the write after a read of the path (None: no object): done, replace again, or read the history."""
+        """Return the write after a read of the path."""
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)
         if now.lineage != self.document.lineage:  # this write began no lineage, or the state was removed

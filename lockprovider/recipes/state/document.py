@@ -1,11 +1,10 @@
 """Contents of a state's object, codecs of its values, and differences between values. Pure.
 
-{"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms,
- "reason": text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
+{"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms, "reason":
+text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
 
-`serial` rises by one with each write. The first write makes the `lineage`, so a state created again has another, and no
-(lineage, serial) has two contents. `write` is the write's id, and makes its bytes unique. Unknown fields are kept. An
-unknown format is refused, and never overwritten.
+`serial` rises by one with each write. The first write makes the `lineage`, so no (lineage, serial) has two contents.
+`write` is the write's id, and makes its bytes unique. Unknown fields are kept; an unknown format is never overwritten.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _LARGEST = 192 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class EditMark:
-    """Mark of the last held edit: its epoch, client, begin (epoch ms), and reason."""
+    """Mark of the last held edit."""
 
     epoch: int
     by: str
@@ -47,7 +46,7 @@ class EditMark:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One revision as it is stored; `value` is JSON."""
+    """One revision as it is stored."""
 
     lineage: str
     serial: int
@@ -134,7 +133,7 @@ class Difference:
 
 
 def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]:
-    """Yield the innermost differences of two JSON values, in order."""
+    """Yield the innermost differences of two JSON values."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             yield from difference(before.get(key, NOT_THERE), after.get(key, NOT_THERE), f"{where}/{key}")
@@ -207,7 +206,7 @@ class Raw:
     """Codec of bytes."""
 
     def encode(self, value: bytes) -> dict[str, str]:
-        """Encode bytes; raises InvalidInput for other types, or beyond the size limit."""
+        """Encode bytes; raises InvalidInput for other types, or beyond the limit."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is not bytes, which the state's codec needs")
         if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
@@ -221,13 +220,13 @@ class Raw:
 
 
 class Model(Generic[V]):
-    """Codec of a pydantic model (version 2); decoding raises pydantic's own errors."""
+    """Codec of a pydantic model (version 2)."""
 
     def __init__(self, model: type[V]) -> None:
         self._model: Any = model
 
     def encode(self, value: V) -> Any:
-        """Encode an instance of the model; raises InvalidInput for other values, or above `LARGEST_STATE` bytes."""
+        """Encode an instance of the model; raises InvalidInput for other values."""
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
         instance: Any = value
@@ -246,7 +245,7 @@ class Checked(Generic[V]):
         self.codec = codec
 
     def encode(self, value: V) -> Any:
-        """Encode by the caller's codec, whose errors pass; raises InvalidInput if its result is not JSON."""
+        """Encode by the caller's codec; raises InvalidInput if its result is not JSON."""
         return json_copy(self.codec.encode(value), "the value that the codec returned", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
@@ -255,7 +254,7 @@ class Checked(Generic[V]):
 
 
 def codec_of(codec: Any) -> Codec[Any]:
-    """Return the codec for a `codec=` argument, `Json` for None, or raise InvalidInput."""
+    """Return the codec for a `codec=` argument, or raise InvalidInput."""
     if codec is None:
         return Json()
     if codec is bytes:

@@ -1,4 +1,4 @@
-"""`State`: one document that many clients read, change and edit, with a history; `AsyncState` wraps it for tasks."""
+"""`State`, and `AsyncState` for tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Revision(Generic[V]):
     Attributes:
         by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the given reason.
         epoch: the newest `fence` given until then.
-        lineage: the same for all revisions of a state; changes if it is removed and created again.
+        lineage: changes if the state is removed and created again.
 
     >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
     >>> revision.serial, revision.value
@@ -211,7 +211,6 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
         def next_value(stored: Any) -> Any:
-            """Call `fn` with the decoded value, and return its result encoded, or UNCHANGED; marks the run."""
             within = _UPDATED.set(_UPDATED.get() | {self._place})
             self._calls_since_s = self.world.monotonic_s()
             try:
@@ -284,7 +283,6 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._at(serial))
 
     def _at(self, serial: int) -> Document:
-        """Read the document of a serial, from the object or its history; raises NoRevision."""
         check_whole(serial, "serial")
         current, _ = self._writer.read()
         if current is not None and serial <= current.serial:
@@ -375,10 +373,9 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(turn.document) if turn.verdict == "mine" else None
 
     def _do(self, change: StateChange) -> Revision[V]:
-        """Submit a change, wait, and return its revision or raise its error.
+        """Submit a change, and return its revision; an interrupt cancels it, unless a write took it.
 
-        An interrupt cancels it, unless a write took it. Raises NestedUpdate inside an `update` function of this state,
-        and if such a function has run longer than the timeout: it may wait for this change.
+        Raises NestedUpdate inside an `update` function of this state, or if one has run longer than the timeout.
         """
         if self._place in _UPDATED.get():
             raise NestedUpdate(
@@ -411,7 +408,6 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self.codec.decode(stored)
 
     def _revision(self, document: Document | None) -> Revision[V]:
-        """Return a document's revision (None: serial 0, with the default)."""
         if document is None:
             return Revision(0, self._value(None))
         origin = (document.by, document.at_ms, document.reason, document.epoch, document.lineage)
@@ -421,7 +417,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     """A state file, for tasks; takes the arguments of `State`.
 
-    Each call has a thread while it runs. A cancelled update is dropped, unless a write has taken it.
+    A call has a thread while it runs. A cancelled update is dropped, unless a write has taken it.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})

@@ -1,9 +1,8 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-Any store of fsspec becomes a backend whose lock lapses when its holder dies, and whose writes are fenced. After a
-refusal (409) Terraform leaves its state in `errored.tfstate`. As by `terraform state push`, a state is refused with
-another lineage than the stored one, a lower serial, or the same serial and other content. Terraform's `http` backend
-sends no `-force`: add `force=true` to the address's query.
+After a refusal (409) Terraform leaves its state in `errored.tfstate`. As by `terraform state push`, a state is refused
+with another lineage than the stored one, a lower serial, or the same serial and other content; `force=true` in the
+address's query pushes it by force.
 
 A refusal is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that holds the lock.
 
@@ -62,7 +61,7 @@ _STATUS: dict[type[Exception], HTTPStatus] = {  # of an error: the first that fi
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP response; `message` says why a request was refused, for people."""
+    """An HTTP response; `message` says why a request was refused."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -76,10 +75,7 @@ class Reply:
 
 @dataclass(slots=True)
 class TerraformBackend:
-    """Answers requests of the `http` backend, and holds the lock of edits from LOCK to UNLOCK.
-
-    Thread-safe: writes and locks wait for each other.
-    """
+    """Answers requests of the `http` backend, and holds the lock of edits from LOCK to UNLOCK. Thread-safe."""
 
     state: State[bytes]
     _held: _Held | None = None
@@ -87,7 +83,7 @@ class TerraformBackend:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request, and return its reply; store, lock and input errors become a status and message."""
+        """Carry out a request, and return its reply, also for errors."""
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
@@ -123,10 +119,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store a state for the run whose lock is held here, or without lock if none is.
-
-        Returns refusals; raises StateConflict, LeaseLost, MalformedObject.
-        """
+        """Store a state for the run whose lock is held here, or without lock."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -146,10 +139,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
-        """Acquire the lock of edits without waiting, begin an edit with `info` as reason; keep both.
-
-        Returns refusals. A repeated ID succeeds. Raises NotAcquired, or InvalidInput without an ID.
-        """
+        """Acquire the lock of edits, and begin an edit with `info` as reason. A repeated ID succeeds."""
         if not info.get("ID") or not isinstance(info["ID"], str):
             raise InvalidInput(f"the LockInfo has the ID {info.get('ID')!r}: send text, by which its writes are known")
         if self._held is not None:
@@ -164,10 +154,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here; without lock and `identity` (force-unlock), break the state's lock.
-
-        Another identity is refused (409), except that of the last release, whose answer may have been lost.
-        """
+        """Release the lock held here; without lock and `identity` (force-unlock), break the state's lock."""
         held = self._held
         if held is None and not identity:  # as from force-unlock
             self.state.unlock(self.state.who())
@@ -181,7 +168,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _locked_by_another(self, why: str) -> Reply:
-        """Read the lock's holder, and return a refusal (423) with its LockInfo, or with a LockInfo built here."""
+        """Read the lock's holder, and return a refusal with a LockInfo."""
         who = self.state.who()
         try:
             info = _info(who.reason.encode())
@@ -212,10 +199,7 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def replacing(self, stored: bytes | None, *, force: bool) -> bytes:
-        """Return this state's bytes; raise StateConflict unless they may replace the stored state (None: no state).
-
-        Needed without `force`: the stored lineage, and a higher serial or equal content.
-        """
+        """Return this state's bytes; raise StateConflict unless they may replace the stored state."""
         if force or not stored:
             return self.data
         try:
@@ -242,7 +226,7 @@ class TerraformState:
 
 
 class _Held:
-    """A run's lock held here: an edit with many writes. `edit` is None after a lost answer: the state is not known."""
+    """A run's lock held here: an edit with many writes. `_edit` is None after a lost answer."""
 
     def __init__(self, state: State[bytes], lease: Lease, info: dict[str, Any]) -> None:
         self.lease = lease
@@ -274,7 +258,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def lock_in_words(reason: str) -> str:
-    """Return an edit's reason for people; a LockInfo becomes a sentence."""
+    """Return an edit's reason for people."""
     try:
         info = _info(reason.encode())
     except ValueError:
@@ -421,10 +405,7 @@ class TfLock(AtUrl):
             self.world.sleep(delay_s(tries, self.world.random()))
 
     def _looked(self, outcome: Outcome) -> TfLockFile | None:
-        """Read the lock file (None: absent), as the refusal may be of the request's second copy.
-
-        If that fails, an unknown `outcome` is raised.
-        """
+        """Read the lock file: the refusal may be of a second copy."""
         try:
             return self.shown()
         except StoreError:
@@ -433,7 +414,6 @@ class TfLock(AtUrl):
             raise
 
     def _encoded(self, identity: str, operation: str, info: str) -> bytes:
-        """Encode the LockInfo of a new lock file, with this process as holder and the present time."""
         created = datetime.fromtimestamp(self.world.now_ms() / 1000, tz=timezone.utc).isoformat()
         fields = {"ID": identity, "Operation": operation or "lockprovider", "Info": info, "Who": process_name()}
         fields |= {"Version": "", "Created": created, "Path": self.path.removesuffix(_SUFFIX)}
@@ -441,7 +421,7 @@ class TfLock(AtUrl):
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
-    """Decode a lock file; missing fields, or bytes that are no LockInfo, become empty text."""
+    """Decode a lock file; missing fields become empty text."""
     try:
         fields = parse_object(data, most=_LARGEST)
     except ValueError:
@@ -458,7 +438,6 @@ def _words(lock: TfLockFile) -> str:
 
 
 def _taken(path: str, lock: TfLockFile | None) -> StateLocked:
-    """Build the StateLocked error that names the holder; None: the lock was free at the last look."""
     if lock is None:
         return StateLocked(f"other clients held {path!r} at each try")
     message = f"{path!r} is held by {_words(lock)} since {lock.created or 'an unknown time'}"

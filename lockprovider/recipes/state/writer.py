@@ -1,4 +1,4 @@
-"""Writer of a state for all callers of a process, and the state's objects."""
+"""Writer of a state for all callers of a process."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ _EVER = float("inf")
 
 
 class StateWriter:
-    """Reads the object of a state and its history, and writes batches of changes, one at a time.
-
-    With `exclusive` it refuses updates during an edit. It keeps `keep` earlier revisions.
-    """
+    """Reads a state and its history, and writes batches of changes."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class StateWriter:
         self._decoded: tuple[Content, Document] | None = None
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
-        """Read and cache the state; return it and its content, None if absent; `max_age_s` as in `Cached.get`."""
+        """Read and cache the state; return it and its content."""
         content = self._object.get(max_age_s=max_age_s)
         return (None if content is None else self._document(content)), content
 
@@ -79,10 +76,7 @@ class StateWriter:
         return None if content is None else decode(content.data, path)
 
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
-        """Send a write's requests until its outcome is known; return the write.
-
-        After other errors than OutcomeUnknown nothing was written.
-        """
+        """Send a write's requests until its outcome is known."""
         data = turn.document.encode()
         failures = 0
         while turn.next is not WriteStep.DONE:
@@ -107,10 +101,7 @@ class StateWriter:
         return turn
 
     def settle(self, unknown: Unknown) -> StateWrite:
-        """Find the outcome of an unknown write, maybe sending it again under its own condition.
-
-        Raises MalformedObject for other writes, and what `finish` raises.
-        """
+        """Find the outcome of an unknown write, maybe sending it again."""
         document = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
         base = None if isinstance(condition, Absent) else Content(b"", condition)
@@ -118,20 +109,14 @@ class StateWriter:
         return self.finish(write, base, self.world.monotonic_s() + self._timeout_s)
 
     def _trim(self, current: Document) -> None:
-        """List and delete revisions before the newest `keep`; any client may repeat it.
-
-        Swallows CasError: the next trim deletes the rest.
-        """
+        """Delete revisions before the newest `keep`."""
         first = self._history(current.lineage, current.serial - self._keep)
         with contextlib.suppress(CasError):
             earlier = self.store.list(f"{first.rpartition('/')[0]}/", stop_at=first)
             self.store.delete_all([entry.path for entry in earlier])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
-        """Send the request of the write's next step (archive, replace or read); return the write after it.
-
-        `base`: the replaced content. `data`: the new bytes.
-        """
+        """Send the request of the write's next step."""
         match turn.next:
             case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
@@ -156,7 +141,6 @@ class StateWriter:
                 return turn
 
     def _unknown(self, turn: StateWrite, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
-        """Build an OutcomeUnknown that holds the write and its bytes, so that `settle` can ask again."""
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
             f"serial {turn.document.serial} of {self.path!r} may have been written: {why}; "
@@ -175,10 +159,9 @@ class StateWriter:
         return f"{self.path}.d/history/{lineage}/{serial:012d}"
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Carry out changes, again after each lost race; return for each its document (None: no state) or error.
+        """Carry out changes, again after each lost race.
 
-        If an edit blocks updates, this acquires and releases the lock of edits, to find out whether its client lives.
-        Raises OutcomeUnknown, StoreError, NotSupported or MalformedObject for all.
+        Acquires and releases the lock of edits to see whether a marked edit lives.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s
@@ -214,10 +197,7 @@ class StateWriter:
     def _write(
         self, base: Document | None, content: Content | None, document: Document, deadline_s: float
     ) -> StateWrite:
-        """Write the document over `base`, and return the settled write; if won, maybe trim in the background.
-
-        May raise NotSupported.
-        """
+        """Write the document over `base`; if won, maybe trim in the background."""
         self._store_check.require()
         turn = self.finish(StateWrite.begin(base, document), content, deadline_s)
         if turn.verdict == "mine" and document.serial > self._keep and document.serial % TRIM_EVERY == 0:
@@ -225,10 +205,7 @@ class StateWriter:
         return turn
 
     def _editor(self) -> NotAcquired | None:
-        """Acquire and release the lock of edits; return the refusal if it is held.
-
-        None: it was free, so the marked edit's client is gone.
-        """
+        """Acquire and release the lock of edits; return the refusal if another client holds it."""
         try:
             self.new_lock().acquire(0.0).release()
         except NotAcquired as refusal:
@@ -239,7 +216,7 @@ class StateWriter:
 def _answers(
     document: Document | None, applied: Changed, holder: NotAcquired | None
 ) -> list[Document | Exception | None]:
-    """Return each change's document or error, with the lock's holder (None: unknown) in StateLocked errors."""
+    """Return each change's document or error, naming the lock's holder."""
     answers = [document if error is None else error for error in applied.errors]
     for index in applied.locked if holder is not None else ():
         error = answers[index]

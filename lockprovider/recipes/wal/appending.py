@@ -1,7 +1,7 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
-1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round. No object
-   is ever removed, so a writer stalled for a day finds a newer version there, and is refused.
+1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round. A writer
+   stalled for a day finds a newer version there, and is refused.
 2. After a refusal the writer reads the place, as a proxy may have sent the write twice. Slot s with this batch:
    written. Slot s with another batch: never written. An earlier slot: the same bytes are sent again.
 3. A later slot: the place was used again, and the batch may have been written. The table of producers in the last slot
@@ -12,8 +12,7 @@ A client takes a producer's name with its first record, which fences the client 
 may be repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
 
 A leader raises the log's epoch, and nothing of an older epoch follows. Other clients have the epoch of their first
-write, and append while no leader does. Every writer reads the seal, the last slot. Only records from before it may be
-repeated.
+write, and append while no leader does.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class Append:
     """Append a record once.
 
     Attributes:
-        took: the name's epoch that the client took, or may have; 0: it has sent nothing.
-        known: numbers up to this one are known to be in the log.
+        took: epoch of the name that the client took, or may have; 0: it has sent nothing.
+        known: numbers up to this one are in the log.
         epoch: epoch that the client leads under; 0: none.
         since: epoch of a client that does not lead; None: the writer's.
     """
@@ -56,7 +55,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Let only this epoch (0: the next) append from now on; returns the epoch."""
+    """Let only this epoch (0: the next) append from now on."""
 
     epoch: int = 0
 
@@ -70,7 +69,7 @@ class Resign:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """End the log, in a slot without other operations; returns its end. `epoch` 0: the client does not lead."""
+    """End the log, in a slot without other operations."""
 
     epoch: int = 0
     successor: str | None = None
@@ -78,7 +77,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class NoMore:
-    """Placeholder for a foreign operation that is not carried out here."""
+    """Placeholder for an operation that is not carried out here."""
 
 
 LogOperation = Append | Lead | Resign | Seal | NoMore
@@ -87,7 +86,7 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The next slot of a log, the result of each operation once written, and which need the write (`carried`)."""
+    """The next slot of a log, and which operations need the write (`carried`)."""
 
     head: Head
     records: tuple[bytes, ...]
@@ -104,10 +103,7 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """Build the slot after `last` from operations in order; errors become their results.
-
-    `batch`: its id. `sent` marks possible repeats. `since`: a non-leader's epoch.
-    """
+    """Build the slot after `last` from operations in order; errors become their results."""
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
     records: list[bytes] = []
@@ -141,10 +137,7 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
-    """Enter an append into `table` as its producer's last; return its position after `before` records.
-
-    May drop idle unnamed producers, or raise Overloaded.
-    """
+    """Enter an append into `table` as its producer's last, maybe dropping idle unnamed ones."""
     previous = table.pop(append.producer, None)  # move it to the end: the longest idle are first
     if previous is None:
         _make_room(table, append.producer)
@@ -157,10 +150,7 @@ def _append(head: Head, table: dict[str, Producer], append: Append, before: int)
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """Return the result of an append that is in the log, None for a new one.
-
-    May raise Fenced, SequenceGap, or Forgotten if the table may have dropped the name.
-    """
+    """Return the result of an append that is in the log."""
     has = table.get(append.producer)
     if has is None:
         if sent and append.producer.startswith(UNNAMED) and len(_unnamed(table)) >= UNNAMED_MOST:
@@ -192,10 +182,7 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Make room in `table` for a new unnamed producer: drop the longest idle unnamed ones, never named ones.
-
-    For a new named producer, raises Overloaded if the table has 1000 named ones.
-    """
+    """Drop the longest idle unnamed producers, or raise Overloaded."""
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
@@ -205,10 +192,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
-    """Raise Fenced or Sealed unless a client may append.
-
-    It leads under epoch `leads`, or does not lead (0) and has epoch `since`.
-    """
+    """Raise Fenced or Sealed unless a client may append: it leads under epoch `leads`, or (0) has epoch `since`."""
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
     _must_be_open(head)
@@ -234,10 +218,7 @@ def _leads(head: Head, epoch: int) -> int:
 
 
 def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
-    """Return the head sealed under `epoch` (0: no leader), unchanged for a repeat.
-
-    Raises Fenced, or Sealed if it names another successor.
-    """
+    """Return the head sealed under `epoch` (0: no leader), unchanged for a repeat."""
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.sealed is not None and successor in (None, head.sealed):
@@ -269,7 +250,7 @@ class Appending:
         search_from: a written slot, where the search for the end starts.
         doubt: a copy of the draft may be on its way, or written.
         sent: marks operations that may be in the log, in a place that was used again.
-        took: clients that have taken a name by those operations, and its epoch.
+        took: epochs of names that clients have taken by those operations.
     """
 
     operations: tuple[LogOperation, ...]
@@ -289,7 +270,7 @@ class Appending:
         return self.drafted.head.slot
 
     def draft_after(self, last: Head, at_ms: int, since: int) -> Appending:
-        """Draft the batch after the last slot, to write next; finish if no operation needs a write."""
+        """Draft the batch after the last slot; finish if no operation needs a write."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
             return replace(self, need=AppendStep.DONE, results=drafted.results)
@@ -305,14 +286,11 @@ class Appending:
         return replace(self, need=AppendStep.DONE, results=self.drafted.results)
 
     def not_won(self) -> Appending:
-        """Read the place next, after a refusal or no answer."""
+        """Read the place next."""
         return replace(self, need=AppendStep.LOOK)
 
     def looked(self, stored: Head | None) -> Appending:
-        """Return the next step, by the slot read in the draft's place (None: empty).
-
-        It is done, sent again, or drafted at another end.
-        """
+        """Return the batch after a read of the draft's place."""
         assert self.drafted is not None  # noqa: S101
         if stored is None or stored.slot < self.slot:
             return replace(self, need=AppendStep.SEND)  # not written yet: the condition still holds
@@ -338,10 +316,7 @@ class Appending:
         return epochs
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
-        """Finish: operations that may be in the log get `unknown`, others `error`.
-
-        Drafted results that needed no write stay.
-        """
+        """Finish: operations that may be in the log get `unknown`."""
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             results: tuple[Result, ...] = tuple(unknown if may_be_done else error for may_be_done in sent)
@@ -353,16 +328,16 @@ class Appending:
 
 
 class LogCodec:
-    """Encodes appends for a broker, except a client's first, which takes the name; see `WireCodec`."""
+    """Encodes appends for a broker, except a client's first, which takes the name."""
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:
-        """Return whether a broker may carry it out: not a client's first record."""
+        """Return whether a broker may carry it out."""
         return isinstance(operation, Append) and operation.took > 0 and operation.since is not None
 
     @staticmethod
     def encode(operation: LogOperation) -> list[Any]:
-        """Encode an append that may be handed over; raises TypeError for other operations."""
+        """Encode an append that may be handed over."""
         match operation:
             case Append(data, producer, seq, client, took, known, epoch, int(since)):
                 text = base64.b64encode(data).decode()
@@ -372,7 +347,7 @@ class LogCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> LogOperation:
-        """Decode an append; may raise ValueError or TypeError."""
+        """Decode an append."""
         match encoded:
             case ["append", str(text), str(producer), int(seq), str(client), int(took), *rest] if took > 0:
                 known, epoch, since = map(operator.index, rest)
@@ -390,7 +365,7 @@ class LogCodec:
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """Decode an append's result, or raise ValueError."""
+        """Decode an append's result."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

@@ -61,7 +61,7 @@ _POSITION = re.compile(r"(\d{1,16}):(\d{1,16})")
 
 
 def check_position(value: Any, argument: str) -> Position:
-    """Return the position; raise InvalidInput unless it is one, with whole numbers of 0 or more."""
+    """Return the position, or raise InvalidInput."""
     if not isinstance(value, Position):
         raise InvalidInput(f"{argument}={value!r} must be a position: of an append, a batch, or Position.parse(text)")
     check_whole(value.slot, f"{argument}.slot")
@@ -150,7 +150,7 @@ _KNOWN = {"format", "id", "slots", "retain", "floor", "hint", "readers", "rev"}
 
 @dataclass(frozen=True, slots=True)
 class LogManifest:
-    """Manifest of a log, `log.json`: its settings, floor, and readers."""
+    """Manifest of a log, `log.json`."""
 
     id: str
     slots: int | None = SLOTS
@@ -162,11 +162,11 @@ class LogManifest:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, slot: int) -> int:
-        """Return the number of the slot's object; a ring uses its places again."""
+        """Return the number of the slot's object."""
         return slot if self.slots is None else slot % self.slots
 
     def has_room(self, slot: int) -> bool:
-        """Return whether the slot's place is free, or holds a slot below the floor."""
+        """Return whether the slot's place is free, or below the floor."""
         return self.slots is None or slot < self.slots or slot - self.slots < self.floor
 
     def encode(self) -> bytes:
@@ -225,7 +225,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 class Producer:
     """A producer's last number, the place of that record, and the client that has the name.
 
-    `epoch` rises with each client that takes the name; `base` was the last number then.
+    `epoch` rises with each client; `base` was the last number when it took the name.
     """
 
     epoch: int
@@ -238,14 +238,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A slot without its records.
-
-    Attributes:
-        first, count: offset of its first record, and number of records.
-        epoch, led: newest epoch that has led; if it leads, no other client appends.
-        at_ms: the writer's clock (epoch ms), for people.
-        sealed: the log that goes on, maybe ""; None: not sealed.
-    """
+    """A slot without its records. `led`: the leader of `epoch` still leads. `sealed` names the next log, if any."""
 
     log: str
     slot: int = NOT_YET
@@ -267,7 +260,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is stored; `records` decodes its body. `content` is the object that was read."""
+    """A slot as it is stored."""
 
     head: Head
     body: bytes = field(repr=False, default=b"")
@@ -288,7 +281,7 @@ class Slot:
 
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
-    """Encode a slot: its head, its records, and a checksum."""
+    """Encode a slot."""
     format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
     fields = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     fields |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
@@ -303,7 +296,7 @@ def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> Slot:
-    """Decode a slot, except its records; raises MalformedObject if torn or foreign."""
+    """Decode a slot, except its records, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a whole slot of a log and was not changed"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")
         if len(data) > LARGEST_OBJECT:

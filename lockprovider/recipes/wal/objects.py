@@ -1,7 +1,7 @@
 """Objects of a log in a store, and its readers. No object is ever removed, and each write is conditional.
 
-orders/log.json              settings, the floor, a hint of the end (`LogManifest`)
-orders/slots/00000017        the slot that is in this place (`Slot`)
+orders/log.json              settings, the floor, a hint of the end
+orders/slots/00000017        the slot that is in this place
 orders/readers/to-hudi       the position of a reader
 """
 
@@ -38,10 +38,9 @@ _HINT_EVERY = 64  # slots between two updates of the hint
 
 
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
-    """Find the last slot, -1 if none was written, by doubled and then halved steps instead of a listing.
+    """Find the last slot, -1 if none was written, by doubled and then halved steps.
 
-    `look` returns the slot in a slot's place, -1 if empty: it alone shows whether a slot, and so each before it, was
-    ever written. A result below the `written` slot means that another program has removed it.
+    `look` returns the slot in a slot's place, -1 if empty.
     """
     low = written if written == NOT_YET else look(written)
     while True:
@@ -75,28 +74,18 @@ class LogObjects:
         self._store_check = StoreCheck(store, self._manifest_path)
 
     def create(self, manifest: LogManifest) -> bool:
-        """Write the manifest if no log exists; return whether this call wrote it.
-
-        Raises NotSupported, OutcomeUnknown or StoreError.
-        """
+        """Create the manifest; return whether this call wrote it."""
         return self._store_check.create(self._manifest_path, manifest.encode(), self.timeout_s)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
-        """Read the manifest, from the cache unless `fresh`.
-
-        Raises NoLog, MalformedObject, StoreError, or Fenced if the log was created anew.
-        """
+        """Read the manifest, from the cache unless `fresh`; Fenced: the log was created anew."""
         if self._manifest is None or fresh:
             content = self.store.read_or_none(self._manifest_path, timeout=self.timeout_s)
             self._manifest = self._decoded(None if content is None else content.data)
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Store and cache `fn(manifest)` with the next `rev`; return it.
-
-        Raises NoLog, Fenced, MalformedObject, NotSupported, or what `Store.update` raises. `fn` may run several times,
-        even after a write was done.
-        """
+        """Store and return `fn(manifest)`. `fn` may run several times, even after a write was done."""
         self._store_check.require()
         changed = self.manifest()
 
@@ -119,10 +108,7 @@ class LogObjects:
         return manifest
 
     def look(self, slot: int, cached: Slot | None = None) -> Slot | None:
-        """Read the place of `slot`, which may hold another slot (None: empty); cache its version.
-
-        May raise MalformedObject. An unchanged `cached` is returned.
-        """
+        """Read the place of `slot`, which may hold another slot; cache its version."""
         path = self.slot_path(slot)
         before = None if cached is None else cached.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
@@ -135,7 +121,7 @@ class LogObjects:
         return replace(decoded, content=content)
 
     def require_reached(self, start: Position) -> None:
-        """Raise InvalidInput if the log ends before `start`; may read one or two slots."""
+        """Raise InvalidInput if the log ends before `start`; may read two slots."""
         if start <= self._reached:
             return
         place = self.look(start.slot)
@@ -146,7 +132,7 @@ class LogObjects:
             raise self.past_the_end(start)
 
     def past_the_end(self, position: Position) -> InvalidInput:
-        """Build the error of a position past the end of the log or its slot."""
+        """Build the error of a position past the end."""
         message = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
         return InvalidInput(f"{message}: give a position of this log, e.g. from `end()` or a batch")
 
@@ -163,10 +149,7 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot on a condition; return the outcome; if won, cache its version. May raise NotSupported.
-
-        Every 64 slots: update the hint, in background.
-        """
+        """Write a slot on a condition. Every 64 slots, update the hint in the background."""
         self._store_check.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -181,10 +164,7 @@ class LogObjects:
         return outcome
 
     def last(self, written: int = NOT_YET) -> Slot:
-        """Search the end by reads, and return the last slot (number -1: none).
-
-        `written` is a slot known to be written; MalformedObject: it is gone.
-        """
+        """Search the end by reads, and return the last slot (number -1: none), at `written` or after it."""
         manifest = self.manifest()
         slots = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -209,10 +189,7 @@ class LogObjects:
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _cache_version(self, head: Head, version: Version) -> None:
-        """Raise the known end of the log; in a ring, also cache the version of the slot's place for conditional writes.
-
-        Drops the oldest above 65,536 versions.
-        """
+        """Cache the version of the slot's place, and that the log has come this far."""
         slot, manifest = head.slot, self.manifest()
         self._reached = max(self._reached, next_position(head))
         if manifest.slots is not None:
@@ -252,12 +229,8 @@ def follow(
 ) -> Iterator[LogBatch]:
     """Return an iterator over the slots with records from a position on, and the seal, which ends it.
 
-    At the end it polls for new slots, at growing intervals up to `idle_s`, and ends after `timeout` seconds without one
-    (0: at the end of the log; None: never).
-
-    Raises:
-        InvalidInput: the times do not fit, before `start` is called; or the log ends before the position.
-        Trimmed: the position is not kept.
+    At the end it polls for new slots, at growing intervals up to `idle_s`, and ends after `timeout` seconds without
+    one.
     """
     idle_s, timeout_s = check_seconds(idle_s, "idle_s"), None if timeout is None else check_seconds(timeout)
     position = start()
@@ -268,7 +241,6 @@ def follow(
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
-    """Yield what `follow` returns."""
     world = objects.world
     while True:
         for batch in _slots(objects, position):
@@ -288,10 +260,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Yield each slot from a position to the end or seal, also empty ones, reading up to 8 concurrently.
-
-    Raises Trimmed if one was overwritten.
-    """
+    """Yield each slot to the end or seal, reading up to 8 concurrently."""
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -307,10 +276,7 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch:
-    """Return the slot's records from `offset` on. Raises Trimmed if its place holds a later slot.
-
-    Raises InvalidInput if `offset` is past its end.
-    """
+    """Return the slot's records from `offset` on; Trimmed: its place holds a later slot."""
     head = place.head
     if head.slot > slot:
         raise objects.trimmed_error(slot)
@@ -356,7 +322,7 @@ class LogReader(ProcessBound):
         return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")
 
     def read(self) -> Iterator[LogBatch]:
-        """Return an iterator over the records from its position to the end of the log.
+        """Return an iterator over the records from its position to the end.
 
         Raises:
             Trimmed: writers have overtaken it; only with `retain="slots"`.
@@ -393,17 +359,10 @@ class LogReader(ProcessBound):
         self._write(lambda _: position)
 
     def _write(self, position: Callable[[Mapping[str, Any]], Position], *, opens: bool = False) -> None:
-        """Store the result of `position`, which gets the stored fields; set `position` and `epoch`.
-
-        `opens` raises the epoch, fencing earlier clients; else may raise Fenced.
-        """
+        """Store the result of `position`, which gets the stored fields; `opens` raises the epoch."""
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            """Return the reader's next bytes, and put them into `fields`; may run several times.
-
-            Raises Fenced if another client opened it.
-            """
             stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and stored["epoch"] != self.epoch:
                 raise Fenced(
@@ -421,7 +380,7 @@ class LogReader(ProcessBound):
 
 
 def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
-    """Read the position of each named reader, by one request each; may raise MalformedObject."""
+    """Read the position of each reader, by one request each."""
     by_reader = {}
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
@@ -440,10 +399,7 @@ class _OtherReaders(Exception):
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor, the first kept slot, up to `before`; return it; repeat if readers changed.
-
-    `retain="readers"` or `spares_readers` stops it at the slowest reader.
-    """
+    """Raise the floor up to `before`, or (for readers) up to the slowest reader; return it."""
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"
@@ -462,7 +418,7 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> None:
-    """Raise a full ring's floor above the slot that `slot` replaces, as far as `retain` allows, or raise LogFull."""
+    """Raise a full ring's floor above the slot that `slot` replaces, or raise LogFull."""
     if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
         return
     slots, slowest = manifest.slots or 0, ""

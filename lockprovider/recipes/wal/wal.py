@@ -1,4 +1,4 @@
-"""`Wal`: a log with many writers and many readers, in a ring of objects; `AsyncWal` wraps it for tasks."""
+"""`Wal`, and `AsyncWal` for tasks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     Promised: records have one order, without holes. A record whose append returned is in the log exactly once, at the
     returned position, until the floor passes it. With (producer, seq) this holds also after lost, late or doubled
     answers, and restarts. After `lead()` no record of an earlier epoch follows, after `seal()` none at all. A reader
-    misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed or removed.
+    misses nothing, or gets `Trimmed`.
 
     Not promised: an order among callers that append at once. Without a producer's number, a record appended again after
     an unknown outcome may be in the log twice.
@@ -119,9 +119,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return log
 
     def append(self, data: Bytes) -> Appended:
-        """Append a record: bytes, at most 1 MiB. Use `appender` to number records, so that they may be repeated.
-
-        Raises what `Appender.append` raises.
+        """Append a record: bytes, at most 1 MiB. Raises what `Appender.append` raises.
 
         >>> log.append(b"third").position.offset
         2
@@ -129,7 +127,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append(data)
 
     def append_later(self, data: Bytes) -> Later[Appended]:
-        """Append a record without waiting for its write; return a future. Raises what `Appender.append_later` raises.
+        """Append a record without waiting for its write; return a future.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
         >>> waiting[0].result().position < waiting[-1].result().position
@@ -243,8 +241,6 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def drop_reader(self, name: str) -> bool:
         """Remove a reader's name, so that the log keeps nothing for it; return whether it existed.
 
-        A later reader of that name starts over.
-
         >>> log.drop_reader("nobody")
         False
         """
@@ -345,7 +341,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
 
 class AsyncAppender(EnteredByTasks[Appender]):
-    """Appends as one producer or leader, for tasks; see `Appender` and `Leader`. Leave it with `async with`.
+    """Appends as one producer or leader, for tasks. Leave it with `async with`.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -371,7 +367,7 @@ class AsyncAppender(EnteredByTasks[Appender]):
 
 
 class AsyncLogReader(ForTasks[LogReader]):
-    """A reader whose position is kept in the log, for tasks; see `LogReader`.
+    """A reader whose position is kept in the log, for tasks.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append(b"first")
@@ -399,8 +395,8 @@ class AsyncLogReader(ForTasks[LogReader]):
 class AsyncWal(RecipeForTasks[Wal]):
     """A log, for tasks; takes the arguments of `Wal`.
 
-    An append waits for its write without a thread; any other call has one while it runs. A cancelled append is dropped,
-    unless a write has taken it or it has a producer's number.
+    An append waits for its write without a thread. A cancelled append is dropped, unless a write has taken it or it has
+    a producer's number.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append_many([b"first", b"second"])

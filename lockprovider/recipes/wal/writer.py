@@ -29,10 +29,7 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches of operations, one at a time; caches the log's end as last written or read.
-
-    Only the batcher's thread calls `commit`; any thread may call `forget`.
-    """
+    """Writes batches of operations, one at a time; caches the log's end."""
 
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation]) -> None:
         self._objects = objects
@@ -44,10 +41,7 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations into as many slots as needed, or ask a broker; return results and errors in order.
-
-        Failed numbers hold up later ones (SequenceGap).
-        """
+        """Write operations into as many slots as needed, or ask a broker."""
         results: list[Any] = []
         flattened = flatten(operations)
         try:
@@ -60,15 +54,12 @@ class LogWriter:
         return regroup(operations, results)
 
     def forget(self, client: str) -> None:
-        """Drop the cached facts of a client that appends no more."""
+        """Drop the cached facts of a client. Any thread may call it."""
         self._took.pop(client, None)
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
-        """Write one slot's batch, or ask a broker, again until its outcome or the timeout.
-
-        Returns results and errors; caches the end and taken names.
-        """
+        """Write one slot's batch, or ask a broker, again until its outcome or the timeout."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
@@ -96,10 +87,7 @@ class LogWriter:
         return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """Ask the broker in `last`: the batch is done, or searches the end again if it failed.
-
-        Without a broker, draft the batch after `last`.
-        """
+        """Ask the broker in `last`; without one, draft the batch after `last`."""
 
         def adds_a_name(operation: LogOperation) -> bool:
             return not isinstance(operation, Append) or operation.producer not in last.producers
@@ -113,10 +101,6 @@ class LogWriter:
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
-        """Do the batch's next step and return the batch: write the draft, or read its place.
-
-        Or find and cache the end, then draft.
-        """
         match turn.need:
             case AppendStep.END:
                 last = self._objects.last(turn.search_from).head
@@ -133,10 +117,7 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Write the draft, reading its place first if the condition is unknown; cache a won end.
-
-        Makes room, or raises LogFull. Returns the batch.
-        """
+        """Make room and write the draft, maybe reading its place first."""
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         make_room(self._objects, slot)
@@ -155,7 +136,7 @@ class LogWriter:
         return turn.not_won()
 
     def _now(self, operation: LogGiven) -> LogGiven:
-        """Add the name's and the writer's epoch to an own append; foreign ones carry theirs."""
+        """Add the name's and the writer's epoch to an own append."""
         if not isinstance(operation, Append):
             return operation
         return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
@@ -168,10 +149,7 @@ class LogWriter:
 
 
 def _numbered(operation: LogGiven) -> ProducerNumber | None:
-    """Return an append's client and number, to find failed ones; a foreign client only within its bundle.
-
-    None: no append, or not numbered.
-    """
+    """Return an append's client and number; a foreign client counts only within its bundle."""
     append = without_bundle(operation)
     if not isinstance(append, Append):
         return None
@@ -230,7 +208,7 @@ class Appender(ProcessBound):
         self._init_state()
 
     def _reset(self) -> None:
-        """Become a new client without numbers, also in a forked child: a record of both would count as a repeat."""
+        """Become a new client without numbers: a record of parent and child would count as a repeat."""
         self._client = self._objects.world.new_id()
         self._name = self.producer or f"{UNNAMED}{self._client}"
         self._highest = 0
@@ -240,7 +218,7 @@ class Appender(ProcessBound):
 
     @property
     def last_seq(self) -> int:
-        """Last number of this producer in the log, read from the store; 0 if none. Go on after it after a crash."""
+        """Last number of this producer in the log, read from the store; 0 if none."""
         last = self._objects.last().head.producers.get(self._name)
         return 0 if last is None else last.seq
 

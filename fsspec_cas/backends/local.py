@@ -37,10 +37,6 @@ from fsspec_cas.machine import Machine, time_ns
 from fsspec_cas.outcome import Absent, Version, Write
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
-# No identity is kept, as a file system call does not lose its answer.
-_CAPABILITIES = Capabilities(
-    create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
-)
 
 
 class LocalBackend(Backend):
@@ -61,7 +57,10 @@ class LocalBackend(Backend):
     """
 
     name = "local"
-    capabilities = _CAPABILITIES
+    # No identity is kept, as a file system call does not lose its answer.
+    capabilities = Capabilities(
+        create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
+    )
     attribute_rules = AttributeRules(keeps=False)
     part_rules = PartRules()
     blocking = True

@@ -27,10 +27,6 @@ from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
 from fsspec_cas.errors import StoreError
 from fsspec_cas.outcome import Absent, Attributes, Version, Write
 
-_CAPABILITIES = Capabilities(
-    create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
-)
-
 
 class MemoryBackend(Backend):
     """Conditional writes to fsspec's own in-memory objects, atomic among the threads of one process.
@@ -39,7 +35,9 @@ class MemoryBackend(Backend):
     """
 
     name = "memory"
-    capabilities = _CAPABILITIES
+    capabilities = Capabilities(
+        create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
+    )
     attribute_rules = AttributeRules()
     part_rules = PartRules()
     blocking = True

@@ -303,15 +303,10 @@ def later_s(headers: Headers) -> float | None:
     return float(text) if text and text.isascii() and text.isdecimal() else None
 
 
-def epoch_ms(moment: datetime) -> int:
-    """Return the epoch ms of a time with a zone."""
-    return int(moment.timestamp() * 1000)
-
-
 def http_date_ms(text: str | None) -> int | None:
     """Return the epoch ms of a `Date` header; None if missing or invalid."""
     try:
-        return epoch_ms(parsedate_to_datetime(text)) if text else None
+        return int(parsedate_to_datetime(text).timestamp() * 1000) if text else None
     except (ValueError, OverflowError):
         return None
 
@@ -327,7 +322,7 @@ def iso_ms(text: str) -> int:
         if text[19:20] != ".":
             raise
         whole = datetime.fromisoformat(text[:19]).replace(tzinfo=timezone.utc)
-        return epoch_ms(whole) + int(text[20:].rstrip("Z")[:3].ljust(3, "0"))
+        return int(whole.timestamp()) * 1000 + int(text[20:].rstrip("Z")[:3].ljust(3, "0"))
 
 
 Heeded = (

@@ -33,13 +33,6 @@ from fsspec_cas.errors import AccessDenied, InvalidInput
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 _OF_ALL = "later reads of the blob need it too, and adlfs has no option for it"
-AZURE_RULES = AttributeRules(
-    own=frozenset({"content_settings", "immutability_policy", "legal_hold", "standard_blob_tier", "tags"}),
-    refused=dict.fromkeys(("cpk", "encryption_scope"), _OF_ALL),
-    instead={"content_settings": "content_type"},
-    hyphens=False,
-    reserved=BLOB_ID_KEY,
-)
 _ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # limit of one Put Blob
 _DIALECT = AzureDialect()
 
@@ -81,7 +74,13 @@ class AzureBackend(AioBackend):
 
     name = "azure"
     capabilities = ALL_CAPABILITIES
-    attribute_rules = AZURE_RULES
+    attribute_rules = AttributeRules(
+        own=frozenset({"content_settings", "immutability_policy", "legal_hold", "standard_blob_tier", "tags"}),
+        refused=dict.fromkeys(("cpk", "encryption_scope"), _OF_ALL),
+        instead={"content_settings": "content_type"},
+        hyphens=False,
+        reserved=BLOB_ID_KEY,
+    )
     part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
     failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: an unreadable reply
     unsent = (*AIOHTTP_UNSENT, ServiceRequestTimeoutError)

@@ -32,13 +32,6 @@ from fsspec_cas.errors import AccessDenied
 from fsspec_cas.outcome import Absent, Write
 
 _IN_THE_QUERY = ("kmsKeyName", "predefinedAcl")
-GCS_RULES = AttributeRules(
-    own=frozenset(
-        {"cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "storageClass"}
-        | {"eventBasedHold", "temporaryHold", *_IN_THE_QUERY}
-    ),
-    same={"contentType": "content_type"},
-)
 _HEAD_FIELDS = "kind,generation,size,updated,metadata,contentType"
 _LIST_FIELDS = "kind,items(name,size,updated,generation),nextPageToken"
 _MADE_FIELDS = "kind,generation"
@@ -50,7 +43,13 @@ class GcsBackend(AioBackend):
 
     name = "gcs"
     capabilities = replace(ALL_CAPABILITIES, writes_per_s=1.0)
-    attribute_rules = GCS_RULES
+    attribute_rules = AttributeRules(
+        own=frozenset(
+            {"cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "storageClass"}
+            | {"eventBasedHold", "temporaryHold", *_IN_THE_QUERY}
+        ),
+        same={"contentType": "content_type"},
+    )
     part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
 
     failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)  # the last three: gzip

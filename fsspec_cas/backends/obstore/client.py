@@ -49,7 +49,6 @@ _HEADERS = {
     "ContentLanguage": "content-language",
     "StorageClass": "x-amz-storage-class",
 }
-_RULES = AttributeRules(own=frozenset(_HEADERS), same={"ContentType": "content_type", "Metadata": "metadata"})
 _NO_CONFIG = frozenset(
     {"config", "client_options", "retry_config", "credential_provider", "max_cache_size", "asynchronous", "loop"}
     | {"batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
@@ -82,7 +81,9 @@ class LeanS3Backend(S3Api):
     Raises NotSupported for other protocols.
     """
 
-    attribute_rules = _RULES
+    attribute_rules = AttributeRules(
+        own=frozenset(_HEADERS), same={"ContentType": "content_type", "Metadata": "metadata"}
+    )
     blocking = True
     remote = True
 

@@ -33,16 +33,6 @@ from fsspec_cas.outcome import Write
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
 _OF_ALL = "later reads of the object need it too, so give it to all requests, in s3_additional_kwargs"
-S3_RULES = AttributeRules(
-    own=frozenset(
-        {"ACL", "BucketKeyEnabled", "CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage"}
-        | {"Expires", "GrantFullControl", "GrantRead", "GrantReadACP", "GrantWriteACP", "ObjectLockLegalHoldStatus"}
-        | {"ObjectLockMode", "ObjectLockRetainUntilDate", "SSEKMSEncryptionContext", "SSEKMSKeyId"}
-        | {"ServerSideEncryption", "StorageClass", "Tagging", "WebsiteRedirectLocation"}
-    ),
-    same={"ContentType": "content_type", "Metadata": "metadata"},
-    refused=dict.fromkeys(("SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"), _OF_ALL),
-)
 _DIALECT = S3Dialect()
 _SMALL_BYTES = 64 * 1024  # sent before a server could refuse it
 
@@ -100,7 +90,16 @@ _PASSING = (asyncio.TimeoutError, NotConnected, HTTPClientError, aiohttp.ClientE
 class S3Backend(S3Api, AioBackend):
     """Conditional writes over the S3 API, through aiobotocore."""
 
-    attribute_rules = S3_RULES
+    attribute_rules = AttributeRules(
+        own=frozenset(
+            {"ACL", "BucketKeyEnabled", "CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage"}
+            | {"Expires", "GrantFullControl", "GrantRead", "GrantReadACP", "GrantWriteACP", "ObjectLockLegalHoldStatus"}
+            | {"ObjectLockMode", "ObjectLockRetainUntilDate", "SSEKMSEncryptionContext", "SSEKMSKeyId"}
+            | {"ServerSideEncryption", "StorageClass", "Tagging", "WebsiteRedirectLocation"}
+        ),
+        same={"ContentType": "content_type", "Metadata": "metadata"},
+        refused=dict.fromkeys(("SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"), _OF_ALL),
+    )
     failures = (ClientError, BotoCoreError, aiohttp.ClientError, OSError)
     hint = "give client_kwargs={'verify': 'path of the authority's certificate'}, or set AWS_CA_BUNDLE"
 

@@ -516,7 +516,7 @@ class Gateway:
             return self._choose(method, target) if self._choose is not None else None
 
     def _forwarded(self, request: _Peer) -> bytes:
-        """Send the request to the server, with its headers as they are; return the raw answer."""
+        """Send the request to the server; return the raw answer."""
         with contextlib.closing(HTTPConnection(*self._target)) as server:
             server.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
             for name, value in request.headers.items():
@@ -552,10 +552,7 @@ class _Peer(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def handle(self) -> None:
-        """Read one request, send its answer, shut down the sending side, and wait until the client closes.
-
-        Connection and parse errors are ignored.
-        """
+        """Read one request, send its answer, and wait until the client closes; errors are ignored."""
         with contextlib.suppress(OSError, ValueError, HTTPException):
             self.raw_requestline = self.rfile.readline()
             if self.raw_requestline and self.parse_request():

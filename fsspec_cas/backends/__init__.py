@@ -44,7 +44,7 @@ _HIDDEN_OPTIONS = frozenset(
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return a URL's filesystem, which may look for credentials, and the path in it without a trailing slash.
+    """Return a URL's filesystem, which may look for credentials, and the path in it.
 
     Raises InvalidUrl, InvalidInput, NotSupported, AccessDenied, or Unavailable.
     """
@@ -77,10 +77,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Check the options, then create the filesystem, which may look for credentials; return it and the path.
-
-    Unknown or contradictory options, or an endpoint without a scheme, raise InvalidInput.
-    """
+    """Check the options, then create the filesystem; return it and the path."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
@@ -91,7 +88,6 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return Unavailable for an OSError, AccessDenied for a KeyError or an error of google.auth; None for others."""
     summary = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{summary}; check the network, and that the file given as `token` exists")
@@ -101,10 +97,7 @@ def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | 
 
 
 def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return obstore's filesystem and path of an `s3://` URL.
-
-    Another client raises InvalidInput; another URL, or an access point's, NotSupported.
-    """
+    """Return obstore's filesystem and path of an `s3://` URL."""
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -118,10 +111,7 @@ def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tupl
 
 
 def backend_for(fs: Any) -> Backend:
-    """Return a new backend for an fsspec filesystem, or a `cas` filesystem's own; sends nothing.
-
-    May raise NotSupported or InvalidInput.
-    """
+    """Return a new backend for an fsspec filesystem, or a `cas` filesystem's own."""
     own: Backend | None = vars(fs).get("cas_backend")
     if own is not None:
         return own
@@ -150,7 +140,7 @@ def _missing_extra(protocol: str) -> NotSupported:
 
 
 def service_key(backend: Backend) -> object:
-    """Return a key; backends with equal keys send the same requests to the same service."""
+    """Return a key, equal for backends that send the same requests to the same service."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name  # one per process
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
@@ -171,7 +161,7 @@ def off_thread(backend: Backend) -> Backend:
 
 
 class _OffThread(Relay):
-    """Runs a blocking backend's requests on threads; a cancelled task's request runs to its end."""
+    """Runs a blocking backend's requests on threads, to their end even after a cancellation."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner, blocking=False)
@@ -186,7 +176,7 @@ class _OffThread(Relay):
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for options that this filesystem lacks, or an endpoint without a scheme.
 
-    The message shows no other value, which may be secret.
+    The message shows no values, which may be secret.
     """
     names = _option_names(kind)
     for name in options:
@@ -215,7 +205,6 @@ def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: t
 
 @cache
 def _option_names(kind: Any) -> frozenset[str]:
-    """Return the option names that a filesystem class takes, with fsspec's hidden ones; cached per class."""
     named: set[str] = set()
     for base in kind.__mro__:
         if "__init__" in vars(base):

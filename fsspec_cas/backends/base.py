@@ -1,4 +1,4 @@
-"""`Backend`: the contract between this package and a store's client; checks of a write's attributes."""
+"""`Backend`, the contract between this package and a store's client; checks of a write's attributes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WRITE_ID_KEY = "cas-id"  # metadata name of a write's identity
 
 @dataclass(frozen=True, slots=True)
 class PartRules:
-    """A store's limits for an upload's parts, of which the last may be smaller.
+    """Limits of an upload's parts; the last may be smaller.
 
-    `tail_with_finish`: the completing request carries the last bytes.
+    `tail_with_finish`: the completion carries the last bytes.
     """
 
     least_bytes: int = 1
@@ -30,8 +30,8 @@ class PartRules:
 class Backend(Protocol):
     """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
-    It never retries and never decides what a refusal means; it raises StoreError or NotSupported if no second send
-    would help. Paths are fsspec's (`bucket/key`).
+    It never retries, and raises StoreError or NotSupported if no second send would help. Paths are fsspec's
+    (`bucket/key`).
     """
 
     @property
@@ -92,8 +92,6 @@ class Backend(Protocol):
 
 
 def _relayed(name: str) -> Any:
-    """Return a coroutine method that passes the request `name` through `relay`."""
-
     async def call(self: Relay, *args: Any, **kwargs: Any) -> Any:
         return await self.relay(name, lambda: getattr(self.inner, name)(*args, **kwargs))
 
@@ -101,7 +99,7 @@ def _relayed(name: str) -> Any:
 
 
 class Relay:
-    """Base of a backend that passes each request through `relay` to the backend `inner`."""
+    """Base of a backend that passes each request through `relay` to `inner`."""
 
     def __init__(self, inner: Backend, *, blocking: bool) -> None:
         self.inner = inner
@@ -118,7 +116,6 @@ class Relay:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Close the inner backend."""
         await self.inner.close()
 
 
@@ -135,8 +132,8 @@ class AttributeRules:
         keeps: content type and metadata are kept.
         own: other API parameters for one write.
         same: the API's names for content type and metadata.
-        instead: API parameters that include content type or metadata.
-        refused: API parameters that cannot apply to a single write, with the reason.
+        instead: API parameters that include one of them.
+        refused: API parameters that no single write can have, with the reason.
         hyphens: metadata names may have hyphens.
         reserved: the metadata name of a write's identity.
     """
@@ -153,9 +150,9 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """Return a write's checked attributes, none silently dropped; `own` values of None count as absent.
+    """Return a write's checked attributes; `own` values of None count as absent.
 
-    Raises InvalidInput; NotSupported where only bytes are kept, or for a parameter that a single write cannot have.
+    Raises InvalidInput, or NotSupported for an attribute that this store or a single write cannot have.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     own_left = {name: value for name, value in own.items() if value is not None}
@@ -178,7 +175,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise InvalidInput for an unknown API parameter, NotSupported for a parameter that a single write cannot have."""
+    """Raise InvalidInput or NotSupported unless a write takes this API parameter."""
     if name in rules.own:
         return
     if name in rules.refused:

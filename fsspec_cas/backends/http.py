@@ -51,7 +51,7 @@ ALL_CAPABILITIES = Capabilities(
 class HttpBackend(Backend):
     """Backend over HTTP; a subclass implements `_exchange`, which sends one request once.
 
-    `gives_request_ids`: whether the store's replies carry a request id, None if unknown; `proven`: the endpoint has
+    `gives_request_ids`: whether the store's replies carry a request id, None if unknown. `proven`: the endpoint has
     answered as a store.
     """
 
@@ -69,7 +69,7 @@ class HttpBackend(Backend):
         self.proven = False
 
     def isolated_connections(self) -> Any:
-        """Return a new backend on the same filesystem; its connections open on first use."""
+        """Return a new backend on the same filesystem, with connections of its own."""
         kind: Any = type(self)
         return kind(self._given)
 
@@ -77,51 +77,42 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
-        """Return the form in which the condition is sent, for `adapt`; empty if there is only one."""
+        """Return the form in which the condition is sent, for `adapt`."""
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Write the object if the write's condition holds, and return the store's answer."""
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
         request = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
         return self._ask(request, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Read the object's state."""
         return self._ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Read body and version."""
         return self._ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Delete the object, with a condition only at this version, and return the store's answer."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
         return self._ask(StoreRequest(verb, path, condition=condition), timeout_s)
 
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
-        """List one page."""
         return self._ask(StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token), timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
-        """Begin an upload."""
         return self._ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
-        """Send the next part."""
         return self._ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
-        """Create the object if the path is empty; raise ValueError for a `tail` that the store takes only as a part."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
         return self._ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts; the store's answer is ignored."""
         await self._exchange(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
     def expect_request_ids(self) -> None:
@@ -129,10 +120,7 @@ class HttpBackend(Backend):
         self.gives_request_ids, self._pinned = True, True
 
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request, and up to two more that confirm an unproven reply; return the answer.
-
-        Raises StoreError or NotSupported for final refusals.
-        """
+        """Send the request, and up to two more that confirm an unproven reply; return the answer."""
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)
         if not isinstance(reply, HttpReply):
@@ -158,7 +146,7 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return the answer to an interpreted reply; raise StoreError or NotSupported if re-sending cannot help."""
+        """Return the answer to an interpreted reply; raise CasError if re-sending cannot help."""
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)
         if isinstance(heard, Confirm):
@@ -179,10 +167,7 @@ class HttpBackend(Backend):
         return meaning(request, statement, self._dialect.vendor, now)
 
     async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, delete or read by a get or head; return the answer that this proves, else `NoAnswer`.
-
-        A delete whose object still exists is `NoAnswer`.
-        """
+        """Confirm a head, delete or read by another read; return the answer that this proves, else `NoAnswer`."""
         other = StoreRequest(Verb.GET if confirm.by == "get" else Verb.HEAD, request.path)
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -226,7 +211,7 @@ def unreached(
 ) -> str | None:
     """Return why the request was certainly not sent; None unless an error of `unsent` caused this one.
 
-    Unless this server has answered before (`proven`), a wrong address or certificate raises Unavailable.
+    A wrong address or certificate raises Unavailable, unless the server has answered before (`proven`).
     """
     causes = list(_causes(error))
     if not any(isinstance(cause, unsent) for cause in causes):
@@ -238,7 +223,7 @@ def unreached(
 
 
 def _misconfigured(cause: BaseException, hint: str) -> str | None:
-    """Return advice for a certificate, TLS or host name error; else None."""
+    """Return advice for a certificate, TLS or host name error."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)}): {hint}"
     if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", "") in (

@@ -1,7 +1,7 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-A server that checks a condition first and writes later is then sure to be caught. Only the S3 clients hold bytes back;
-others just start the requests together. Bodies are unsigned, as a server could verify a whole body first.
+This catches servers that check a condition first and write later. Only the S3 clients hold bytes back. Bodies are
+unsigned, as a server could verify a whole body first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_S = 1.0
 
 
 class _Barrier:
-    """Barrier at which racing requests wait, on loops and on threads, for at most `_LONGEST_S`, then let all go."""
+    """Barrier at which racing requests wait, on loops and on threads, for at most `_LONGEST_S`."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -32,13 +32,12 @@ class _Barrier:
         self._open: Future[None] = Future()
 
     def arrive(self) -> Future[None]:
-        """Count this racer; return the future that is done once all have arrived or one has waited long enough."""
+        """Count this racer; return the future that is done once all may go."""
         if next(self._arrivals) >= self._last:
             self.let_go()
         return self._open
 
     def let_go(self) -> None:
-        """Let all racers go."""
         with suppress(InvalidStateError):
             self._open.set_result(None)
 
@@ -49,7 +48,7 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the calls of `make()` at one moment; return their results, or raise an error.
 
-    Refused unsigned, they are made and run again, signed.
+    If refused unsigned, they are made and run again, signed.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):
@@ -61,7 +60,6 @@ async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list
 
 
 async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list[T | BaseException]:
-    """Run the calls as one race; return their results or errors, in order."""
     token = _barrier.set(_Barrier(len(calls), signed=signed))
     try:
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -84,7 +82,7 @@ def hold_last_byte(body: Any) -> Any:
 
 
 def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body for a thread's transport; in a race, as an iterator that holds back the last byte."""
+    """Return the body as `hold_last_byte`, for a thread's transport."""
     barrier = _barrier.get()
     return body if barrier is None or not body else _in_two_here(body, barrier)
 

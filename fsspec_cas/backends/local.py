@@ -42,18 +42,16 @@ _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
 class LocalBackend(Backend):
     """Conditional writes to local files; folders are created unless the filesystem `fs` has `auto_mkdir=False`.
 
-    A create links a synced temporary file to its name, which fails if the name is taken. A replacement compares the
-    version under a `flock` on the folder, then renames. Readers never see a mixture, even after a crash, which may
-    leave a temporary file.
+    A create links a synced temporary file to its name. A replacement compares the version under a `flock` on the
+    folder, then renames. Readers never see a mixture, even after a crash, which may leave a temporary file.
 
     The version is inode, size and modification time in ns. Each write sets a later time, so a version never recurs.
-    Other programs' writes change the version but ignore the lock: only writers that use this backend exclude each
-    other.
+    Other programs' writes change the version but ignore the lock.
 
     A replaced file keeps its mode and, where permitted, owner, group and extended attributes. A write through a
     symbolic link writes its target. A file with hard links is not written at a version.
 
-    Not promised: NFS and other network file systems, whose flock and link vary; Windows.
+    Not promised: NFS and other network file systems; Windows.
     """
 
     name = "local"
@@ -73,17 +71,13 @@ class LocalBackend(Backend):
             self._makes_folders = bool(options.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Link (create) or rename (match) a synced temporary file into place; a create may make folders.
-
-        `NotApplied`: the folder's lock was not acquired in time, or the path's symbolic link has just changed.
-        """
+        """Link (create) or rename (match) a synced temporary file into place; a create may make folders."""
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
                 return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
             return _replace(write.path, data, write.condition, write.write_id, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Read the file's stat; `Missing` for no file or a folder, StoreError for a pipe or device."""
         with _as_store_error(path):
             try:
                 stat = object_stat(Path(path))
@@ -92,10 +86,7 @@ class LocalBackend(Backend):
             return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read and stat one open file, so that both match; `Missing` for no file or a folder.
-
-        A pipe or device raises StoreError.
-        """
+        """Read and stat one open file, so that both match."""
         with _as_store_error(path):
             try:
                 # Without O_NONBLOCK, opening a pipe without a writer would block.
@@ -107,10 +98,7 @@ class LocalBackend(Backend):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Unlink the file; with a condition at this version, under the folder's lock.
-
-        `NotApplied`: the lock was not acquired in time.
-        """
+        """Unlink the file; at a version under the folder's lock."""
         with _as_store_error(path):
             if condition is None:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -121,17 +109,13 @@ class LocalBackend(Backend):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """Return all matches below the prefix's folder, as one page."""
         after = start_after or ""
         with _as_store_error(prefix):
             entries = [e for e in _walk(prefix.rpartition("/")[0] or "/") if e.path.startswith(prefix)]
         return Page(tuple(sorted((e for e in entries if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create a temporary file for the parts, and missing folders.
-
-        A killed writer leaves the file; `auto_mkdir=False` raises StoreError instead of creating folders.
-        """
+        """Create a temporary file for the parts, which a killed writer leaves, and missing folders."""
         with _as_store_error(write.path):
             target = resolved(write.path)
             _need_folder(target.parent, makes=self._makes_folders)
@@ -140,7 +124,7 @@ class LocalBackend(Backend):
         return Upload(write, str(temporary))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Write the part after the upload's parts, dropping later bytes; return the upload with it."""
+        """Write the part after the upload's parts, dropping later bytes."""
         with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
             file.seek(upload.sent)
@@ -148,10 +132,7 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Append the tail, sync the temporary file, and link it into place if the name is free.
-
-        Removes the temporary file. `UploadGone`: it was removed before.
-        """
+        """Sync the temporary file, link it into place if the name is free, and remove it."""
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return UploadGone("its temporary file was removed")
@@ -164,16 +145,11 @@ class LocalBackend(Backend):
                 _remove_temporary(Path(upload.token))
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Remove the temporary file."""
         with _as_store_error(upload.write.path):
             Path(upload.token).unlink(missing_ok=True)
 
 
 def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
-    """Create the file by a synced temporary one and missing folders; `ConditionFailed` if the name is taken.
-
-    May raise StoreError without `makes_folders`.
-    """
     if object_stat(target) is not None:
         return ConditionFailed()  # saves the write; the link decides
     _need_folder(target.parent, makes=makes_folders)
@@ -202,7 +178,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
-    """Sync a new file's folder, else a crash could remove the file; return `Applied`, or `NoAnswer` after a failure."""
+    """Sync a new file's folder, else a crash could remove the file."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -211,11 +187,7 @@ def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock; at another version `ConditionFailed`.
-
-    `NotApplied` without the lock, or if the path's symbolic link has just changed. Hard links, coarse file times or no
-    flock raise NotSupported.
-    """
+    """Replace the file under its folder's lock; hard links, coarse file times or no flock raise NotSupported."""
     target = resolved(path)
     if object_stat(target) is None:
         return ConditionFailed()
@@ -238,10 +210,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
-    """Delete the file under its folder's lock, else `NotApplied`; at another version `ConditionFailed`.
-
-    A link or hard links raise NotSupported.
-    """
+    """Delete the file under its folder's lock; links raise NotSupported."""
     if object_stat(target) is None:
         return ConditionFailed()
     with _locked(target.parent, timeout_s) as locked:
@@ -261,10 +230,7 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
-    """Write a synced temporary file, yield its path, and remove it after the block.
-
-    `replaces`: stat of the replaced file, whose attributes stay.
-    """
+    """Write a synced temporary file, yield its path, and remove it; it gets the attributes of the file `replaces`."""
     path = _temporary_name(target, write_id)
     try:
         # The replaced file may be private, so its successor is until it has the same mode.
@@ -293,7 +259,6 @@ def _temporary_name(target: Path, write_id: str) -> Path:
 
 
 def _sync_file(descriptor: int, mtime_ns: int) -> None:
-    """Set the file's times to `mtime_ns`, and sync the file unless it is empty."""
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
     if os.fstat(descriptor).st_size:  # an empty file needs only its name
         os.fsync(descriptor)
@@ -305,10 +270,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Wait up to `timeout_s` for the folder's lock, yield whether it was acquired, then unlock.
-
-    Raises NotSupported if there is no flock.
-    """
+    """Wait up to `timeout_s` for the folder's lock, yield whether it was acquired, then unlock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -329,7 +291,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _poll_flock(descriptor: int, timeout_s: float) -> bool:
-    """Poll for the lock, with sleeps, for up to `timeout_s` seconds; return whether it was acquired."""
+    """Poll for the lock, with sleeps; return whether it was acquired."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -354,7 +316,7 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Create and sync a missing folder and its parents, or raise StoreError if `makes` is False."""
+    """Create and sync a missing folder and its parents, if `makes`."""
     if folder.is_dir():
         return
     if not makes:
@@ -365,7 +327,6 @@ def _need_folder(folder: Path, *, makes: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to disk; OSErrors are raised."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -382,7 +343,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
-    """Yield an entry for each file below a folder, except temporary ones; a missing folder yields nothing."""
+    """Yield an entry for each file below a folder that may be missing, except temporary ones."""
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -400,7 +361,6 @@ def _walk(folder: str) -> Iterator[Entry]:
 
 @contextlib.contextmanager
 def _as_store_error(path: str) -> Iterator[None]:
-    """Context manager: raise an OSError of its block as AccessDenied or StoreError."""
     try:
         yield
     except PermissionError as error:
@@ -415,13 +375,13 @@ TEMPORARY_PREFIX = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Return the real path of a final symbolic link, else the path unchanged, so that a file has one lock."""
+    """Return the real path of a final symbolic link, else the path, so that a file has one lock."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 
 
 def object_stat(path: Path) -> os.stat_result | None:
-    """Return the file's stat, or None without one; raise OSError for a folder, pipe or device."""
+    """Return the file's stat, or None without one; raise OSError as `refuse_non_file`."""
     try:
         stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -439,9 +399,9 @@ def refuse_non_file(stat: os.stat_result, path: str) -> None:
 
 
 def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
-    """Raise NotSupported for a file with hard links, whose writers by other names take other locks.
+    """Raise NotSupported for a file with hard links, except a create's temporary name.
 
-    A create's temporary name does not count.
+    Writers by other names take other locks.
     """
     while stat.st_nlink > 1:
         ours = sum(

@@ -51,10 +51,7 @@ class MemoryBackend(Backend):
         self._parts: dict[str, list[bytes]] = {}
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the object if the condition holds, even in fsspec's transaction; else return `ConditionFailed`.
-
-        Raises StoreError for a folder, or a path below an object.
-        """
+        """Write the object if the condition holds, even in fsspec's transaction."""
         with self._guard:
             current = self._version(write.path)
             if current != (None if isinstance(write.condition, Absent) else write.condition):
@@ -72,18 +69,15 @@ class MemoryBackend(Backend):
             return Applied(self._version(write.path))
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Read the object's state."""
         with self._guard:
             return self._object_state(path, with_data=False)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read the object: its state with bytes, `Missing`, or `Unchanged` at version `unless`."""
         with self._guard:
             state = self._object_state(path, with_data=True)
         return Unchanged() if isinstance(state, ObjectState) and state.version == unless else state
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Delete the object, with a condition only at this version, else return `ConditionFailed`."""
         with self._guard:
             current = self._version(path)
             if condition is not None and current != condition:
@@ -95,43 +89,36 @@ class MemoryBackend(Backend):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """Return the whole listing as one page."""
         after = "" if start_after is None else _key(start_after)
         with self._guard:
             files = sorted((n, f) for n, f in self._fs.store.items() if n.startswith(_key(prefix)) and n > after)
             return Page(tuple(Entry(n, f.size, _modified_ms(f), self._version(n)) for n, f in files))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Begin an upload, whose parts this backend keeps in memory."""
         self._parts[write.write_id] = []
         return Upload(write, write.write_id)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Store the part after those of `upload`, dropping later ones; return the upload with it.
-
-        Raises StoreError for a finished upload.
-        """
+        """Store the part after those of `upload`, dropping later ones."""
         if upload.token not in self._parts:
             raise StoreError(f"the upload of {upload.write.path!r} is gone; write it again", path=upload.write.path)
         self._parts[upload.token][len(upload.tags) :] = [data]
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Create the object from the parts, if the condition holds, and forget them; `UploadGone` afterwards."""
         parts = self._parts.pop(upload.token, None)
         if parts is None:
             return UploadGone("the upload was removed")
         return await self.put(upload.write, b"".join((*parts, tail)), timeout_s=timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts."""
         self._parts.pop(upload.token, None)
 
     def _file(self, path: str) -> Any:
         return self._fs.store.get(_key(path))
 
     def _object_state(self, path: str, *, with_data: bool) -> ObjectState | Missing:
-        """Return the object's state, or `Missing`; call it under the guard, as it may give a new version."""
+        """Return the object's state; call it under the guard, as `_version`."""
         version, file = self._version(path), self._file(path)
         if version is None:
             return Missing()
@@ -142,10 +129,7 @@ class MemoryBackend(Backend):
         return replace(state, content_type=attributes.content_type, metadata=attributes.metadata)
 
     def _version(self, path: str) -> Version | None:
-        """Return the object's version, None without one; a file changed since gets and keeps a new one.
-
-        Call it under the guard.
-        """
+        """Return the object's version; a file changed since gets and keeps a new one. Call it under the guard."""
         file = self._file(path)
         if file is None:
             return None

@@ -1,7 +1,7 @@
 """A store request, its HTTP reply, what a vendor's dialect proves from the reply, and the caller's answer. No I/O.
 
 A status alone proves nothing: gateways, portals and caches answer too. Only a dialect reads an `HttpReply`, and only
-with proof that the store wrote it returns a `StoreStatement`. `meaning` turns statements into answers and errors.
+with proof that the store wrote it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """One request, independent of the vendor. `path` is `bucket/key`; for a list, the prefix.
+    """One request to any vendor. `path` is `bucket/key`; for a list, the prefix.
 
     `condition` is the version to match, or that a read expects to change; `dialect` is its form.
     """
@@ -84,13 +84,13 @@ class StoreRequest:
         return self.condition if isinstance(self.condition, Version) else None
 
     def the_write(self) -> Write:
-        """Return the write; raise ValueError without one."""
+        """Return the write; ValueError without one."""
         if self.write is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no write")
         return self.write
 
     def the_upload(self) -> Upload:
-        """Return the upload; raise ValueError without one."""
+        """Return the upload; ValueError without one."""
         if self.upload is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no upload")
         return self.upload
@@ -126,7 +126,7 @@ class HttpReply:
 
 
 class StatementKind(Enum):
-    """What a store's proven reply says about a request, the same for every vendor."""
+    """What a store's proven reply says about a request, for every vendor."""
 
     DONE = "done"
     ABSENT = "no such object"
@@ -160,11 +160,10 @@ class StoreStatement:
         code: the store's error code, or the HTTP status.
         why: for messages; begins with the HTTP status.
         document: the reply's content.
-        version: version of the object written.
+        version: of the object written.
         not_applied: the request was certainly not applied.
         has_request_id: the reply carried the store's request id.
         shows_request_ids: the reply shows whether this store gives request ids.
-        date: the reply's `Date` header.
         advice: how the user can resolve a refusal.
     """
 
@@ -184,10 +183,7 @@ class StoreStatement:
 @final
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A reply without proof that the store wrote it. `why` begins with the HTTP status.
-
-    `throttled`: it is a 429, which means the same from every sender. `next_step` is for the user.
-    """
+    """A reply without proof that the store wrote it. `why` begins with the HTTP status; `throttled`: it is 429."""
 
     why: str
     throttled: bool = False
@@ -214,12 +210,7 @@ _DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, Syntax
 
 
 class Dialect:
-    """Interpretation of one vendor's replies. No I/O.
-
-    Attributes:
-        vendor: its name, for messages.
-        request_ids: the headers with the store's request id.
-    """
+    """Interpretation of one vendor's replies. `request_ids` are the headers with the store's request id."""
 
     vendor: ClassVar[str]
     request_ids: ClassVar[tuple[str, ...]]
@@ -227,7 +218,7 @@ class Dialect:
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, the request that would confirm the reply, or `Unproven`.
 
-        `gives_request_ids` is None if unknown. A damaged reply is `Unproven`.
+        `gives_request_ids` is None if unknown.
         """
         status, headers = reply._status, reply._headers  # noqa: SLF001 - only dialects read them
         has_request_id = any(headers.get(name) for name in self.request_ids)
@@ -251,7 +242,7 @@ class Dialect:
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        """Interpret a reply with plausible headers; `statement` is a success, with the fields that every reply has."""
+        """Interpret a reply with plausible headers; `statement` is that of a success."""
         raise NotImplementedError
 
 
@@ -280,7 +271,7 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 
 
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> ObjectState:
-    """Return an object's state from the headers of its read or head; bad numbers and times raise ValueError.
+    """Return an object's state from the headers of its read or head.
 
     `prefix` marks metadata headers, `identity` the write's id.
     """
@@ -312,10 +303,7 @@ def http_date_ms(text: str | None) -> int | None:
 
 
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time as epoch ms, or raise ValueError.
-
-    Python 3.10 itself reads only 3- or 6-digit fractions.
-    """
+    """Return an RFC 3339 time as epoch ms, or raise ValueError. Python 3.10 reads only 3- or 6-digit fractions."""
     try:
         return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:
@@ -339,10 +327,7 @@ def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
 
 
 def _carried(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the statement's document as the answer; raise StoreError without one.
-
-    Raises OutcomeUnknown if a part has made the object.
-    """
+    """Return the statement's document; raise OutcomeUnknown if a part has made the object."""
     if request.verb is Verb.PART and statement.version is not None and statement.document is None:
         summary = f"{request.path!r} was created from the parts so far ({statement.version}), before the last one"
         raise OutcomeUnknown(f"{summary}; read it and decide", path=request.path)
@@ -358,10 +343,7 @@ def _denied(request: StoreRequest, _: StoreStatement) -> ConditionFailed:
 
 
 def _each(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the answer to a delete of many objects: Applied, or `NoAnswer` if all refusals are temporary.
-
-    Raises AccessDenied or StoreError for other refusals.
-    """
+    """Return the answer to a delete of many objects: `NoAnswer` if all refusals are temporary, else raise."""
     refused = statement.document.codes if isinstance(statement.document, Refusals) else {}
     refusals = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not refusals:
@@ -403,10 +385,7 @@ ANSWERS: Mapping[tuple[Verb, StatementKind], Meaning] = MappingProxyType(
 
 
 def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> Any:
-    """Translate the store's statement into an answer, or raise StoreError or NotSupported.
-
-    `now` is this machine's time, for a message about clocks.
-    """
+    """Translate the store's statement into an answer, or raise CasError. `now`: this machine's time."""
     to_answer = ANSWERS.get((request.verb, statement.kind))
     if to_answer is None and request.verb.conditional and statement.kind in _OF_OBJECTS:
         to_answer = _later  # MinIO has answered stored objects with NoSuchKey
@@ -416,7 +395,6 @@ def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: 
 
 
 def _clocks(now: str, date: str | None) -> str:
-    """Return both clocks and their difference as text."""
     text = f"this machine's clock says {now}, the store's {date or 'nothing'}"
     own_ms, store_ms = http_date_ms(now), http_date_ms(date)
     if own_ms is None or store_ms is None:

@@ -31,7 +31,7 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 class Trip:
     """State of one request: `left` once the transport sends it, then its `reply`.
 
-    A request that fails before it has `left` was not applied. `patience_s` is how long the reply may be silent.
+    If it fails before it has `left`, it was not applied. `patience_s` is how long the reply may be silent.
     """
 
     __slots__ = ("left", "patience_s", "reply")
@@ -52,7 +52,7 @@ class Trip:
 
     @classmethod
     def leave(cls) -> Trip:
-        """Mark this task's trip as sent and without a reply, and return it; return a new one if none began."""
+        """Mark this task's trip as sent and without a reply, and return it; a new one if none began."""
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
@@ -78,7 +78,6 @@ class AioBackend(HttpBackend):
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def close(self) -> None:
-        """Close the running loop's client, if open."""
         if _here() in self._clients:
             client, _, closer = self._clients.pop(_here())
             closer.detach()
@@ -106,11 +105,11 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return the answer for a failed preparation, or raise CasError if no second try would help."""
+        """Return the answer for a failed preparation, or raise CasError."""
         raise NotImplementedError
 
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
-        """Send the request once; return its reply, `NotApplied` if it was certainly not sent, else `NoAnswer`."""
+        """Send the request once; return its reply, or the answer for a failure."""
         trip = Trip.begin(patience_s(timeout_s, request))
         try:
             client = await self._client()  # no timeout here: a short try must not discard the loop's client
@@ -125,11 +124,7 @@ class AioBackend(HttpBackend):
         return trip.reply or NoAnswer("the client library did not pass on the reply")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotApplied | NoAnswer:
-        """Return `NotApplied` for a client's exception if nothing was sent, else `NoAnswer`.
-
-        Unknown exceptions are raised. A final failure of the preparation, and a wrong address or certificate of an
-        endpoint that never answered as a store, raise CasError.
-        """
+        """Return the answer for a client's exception; raise unknown ones, and CasError if no second try would help."""
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
         if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):
@@ -143,11 +138,11 @@ class AioBackend(HttpBackend):
 
 
 class Answered(Exception):
-    """Raised by a transport that has stored the reply in its `Trip`; the client library need not read it."""
+    """Raised by a transport that has stored the reply in its `Trip`."""
 
 
 class Refusing:
-    """An aiohttp session that follows no redirect, which would be a second send, to another host."""
+    """An aiohttp session that follows no redirect, which would be a second send."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -158,10 +153,7 @@ class Refusing:
 
 
 def sends_once(session: Any) -> Any:
-    """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks; return it.
-
-    May raise NotSupported. Source: aiohttp.client, `_retry_connection`, not public.
-    """
+    """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks, by a private attribute."""
     if not hasattr(session, "_retry_connection"):
         raise NotSupported(
             "this aiohttp repeats requests by itself and has no option against it: install aiohttp >= 3.11"

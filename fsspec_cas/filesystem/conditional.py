@@ -28,10 +28,7 @@ _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
 
 def plain(path: Any) -> Any:
-    """Return a path without our prefix (`cas::`, `cas://`).
-
-    A list, tuple or set becomes a list; of a dict the keys change; other values stay.
-    """
+    """Return a path, or several, without our prefix (`cas::`, `cas://`); of a dict the keys change."""
     match path:
         case os.PathLike():
             return plain(os.fspath(path))
@@ -47,8 +44,8 @@ def plain(path: Any) -> Any:
 class ConditionalCalls:
     """Conditional calls on the target `fs`, through its `store`; `attributes` are those of `Store.put_if_absent`.
 
-    A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
-    write on an old version; the listing is then dropped.
+    Writes drop the target's cached listings around the path. A listed version is as old as the listing, which a target
+    may cache (s3fs: `refresh=True`); the store refuses a write on an old version.
     """
 
     fs: Any
@@ -59,7 +56,7 @@ class ConditionalCalls:
     def put_if_absent(
         self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Create the object, drop the target's cached listings around it, and return its version.
+        """Create the object, and return its version.
 
         Raises:
             AlreadyExists: the path has another writer's object; nothing was written.
@@ -73,8 +70,6 @@ class ConditionalCalls:
     ) -> Version:
         """Replace the object if it is still at `version` (a `Version` or its text), and return the new version.
 
-        Drops the target's cached listings around it.
-
         Raises:
             VersionMismatch: it has another version; nothing was written.
             OutcomeUnknown: it may have been replaced.
@@ -83,7 +78,7 @@ class ConditionalCalls:
         return self._won(full, lambda: self.store.put_if_match(full, value, version, timeout=timeout, **attributes))
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        """Delete the object if it is still at `version`, and drop cached listings; raises as `put_if_match`."""
+        """Delete the object if it is still at `version`; raises as `put_if_match`."""
         full = self._full_path(path)
         self._won(full, lambda: self.store.delete_if_match(full, version, timeout=timeout))
 
@@ -96,10 +91,7 @@ class ConditionalCalls:
         return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Update the object as `AsyncStore.update` does, and drop cached listings around it.
-
-        `fn` may be called several times.
-        """
+        """Update the object as `AsyncStore.update` does. `fn` may be called several times."""
         full = self._full_path(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -124,8 +116,7 @@ class ConditionalCalls:
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy holds the whole object, at one version, in memory. It keeps content type and metadata, no other
-        attributes.
+        Such a copy holds the whole object in memory, and keeps content type and metadata, no other attributes.
 
         Raises:
             AlreadyExists: `path2` is not empty; nothing was written.
@@ -152,7 +143,7 @@ class ConditionalCalls:
         return AbstractFileSystem.copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
 
     def cp(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> Any:
-        """Copy files, an alias of `copy`."""
+        """Copy files, as `copy`."""
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +193,7 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file; with `if_absent` as `cp_file` does, on a thread, where it ends even after a cancellation."""
+        """Copy a file; with `if_absent` on a thread, where the copy ends even after a cancellation."""
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)  # noqa: SLF001
         _refuse(kwargs)
@@ -221,7 +212,7 @@ class ConditionalCalls:
         return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)  # noqa: SLF001
 
     def _copy_object(self, source: str, target: str) -> None:
-        """Copy the object through memory to an empty path, and drop cached listings; raises as `cp_file`."""
+        """Copy the object, read at one version, to an empty path; raises as `cp_file`."""
         for _ in range(_LOOKS):
             info, content = self.store.head(source), self.store.read(source)
             if info.version == content.version:
@@ -239,15 +230,12 @@ class ConditionalCalls:
         self._won(target, writer.close)
 
     def _full_path(self, path: Any) -> Any:
-        """Return the path as the target names it; a list gives a list."""
+        """Return the path, or the list, as the target names it."""
         path_or_paths = self.fs._strip_protocol(plain(path))  # noqa: SLF001
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Call `settle` once; return the version won, or raise Refused or a resolvable OutcomeUnknown.
-
-        Always drop cached listings around `full`.
-        """
+        """Call `settle` once and drop cached listings; return the version won, or raise."""
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
@@ -258,7 +246,7 @@ class ConditionalCalls:
             self._changed(full)
 
     async def _then_changed(self, full: str, write: Coroutine[Any, Any, T]) -> T:
-        """Await the write; return its result or raise its error, and always drop cached listings around `full`."""
+        """Await the write, then drop cached listings around `full`, also after an error."""
         try:
             return await write
         finally:
@@ -293,16 +281,12 @@ class ConditionalCalls:
         return self._all_with_versions(await self.fs._find(plain(path), *args, **kwargs))  # noqa: SLF001
 
     def _all_with_versions(self, listing: Any) -> Any:
-        """Return a listing with each file's "version"; names without details stay."""
         if isinstance(listing, dict):
             return {name: self._with_version(info) for name, info in listing.items()}
         return [self._with_version(info) if isinstance(info, dict) else info for info in listing]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return a file's info with "version" (text), for some kinds by a head.
-
-        Folders, and files removed since, get none.
-        """
+        """Return a file's info with "version", for some kinds by a head."""
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name
@@ -318,14 +302,13 @@ class ConditionalCalls:
 
 
 def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the path without our prefix; raise InvalidInput for several paths or other arguments."""
+    """Return the path; raise InvalidInput for several paths or other arguments."""
     if not isinstance(path, (str, os.PathLike)) or any(args) or any(kwargs.values()):
         raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
     return str(plain(path))
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
-    """Raise InvalidInput if an argument of `cp_file` other than None is given."""
     named = sorted(name for name, value in kwargs.items() if value is not None)
     if named:
         raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")

@@ -44,8 +44,8 @@ Settle = Callable[[], Outcome]
 class ExclusiveFile(io.BufferedIOBase):
     """A file for writing that creates its object on a clean close, and only if the path is then empty.
 
-    An exception that leaves the `with` block, or a missing close, leaves no object. So does a close while an exception
-    propagates. `version`: of the object, once created.
+    An exception that leaves the `with` block, a missing close, or a close while an exception propagates leaves no
+    object.
 
     Raises:
         AlreadyExists: from `close`: the race was lost.
@@ -87,9 +87,9 @@ class ExclusiveFile(io.BufferedIOBase):
         return self._writer.write(data)
 
     def close(self) -> None:
-        """Create the object, once; in a transaction leave it to `commit`.
+        """Create the object, once; in a transaction leave it to `commit`, whose errors it raises.
 
-        While an exception propagates, log a warning and abort instead. Raises as `commit`.
+        While an exception propagates, log a warning and abort instead.
         """
         if self.closed:
             return
@@ -115,7 +115,7 @@ class ExclusiveFile(io.BufferedIOBase):
 
 
 class ExclusiveText(io.TextIOWrapper):
-    """An exclusive file for text, encoded into `file`; an exception in its `with` block discards it."""
+    """An exclusive file for text, encoded into `file`."""
 
     def __init__(self, file: ExclusiveFile, **options: Any) -> None:
         super().__init__(file, **options)
@@ -158,8 +158,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
     Raises:
         NotSupported: no conditional writes for this protocol.
-        InvalidInput: no target; an option that it lacks; options for an existing target; or `fs` contradicts
-            `asynchronous`.
+        InvalidInput: no target, a wrong option, or `fs` contradicts the other arguments.
     """
 
     protocol = "cas"
@@ -280,10 +279,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
-        """Upload a file as the target does; `mode="create"` streams into an exclusive file, with its errors.
-
-        A local folder makes a folder.
-        """
+        """Upload a file or folder as the target does; `mode="create"` streams into an exclusive file."""
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
         local = Path(lpath)
@@ -316,10 +312,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Return an exclusive file, after a head shows an empty path; else raise AlreadyExists.
-
-        It joins a running transaction, unless `autocommit` is true.
-        """
+        """Return an exclusive file, after a head shows an empty path; it joins a running transaction."""
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
@@ -334,10 +327,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
 
 def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """Return `fs`, or create the target of this protocol, which may look for credentials.
-
-    Raises InvalidInput with neither or both of them, or for an unknown option.
-    """
+    """Return `fs`, or create the target of this protocol, which may look for credentials."""
     if fs is not None:
         if superfluous := sorted(options) + (["target_protocol"] if protocol is not None else []):
             raise InvalidInput(
@@ -360,7 +350,7 @@ def _is_binary(mode: str) -> bool:
 
 
 def _attach(kind: type) -> None:
-    """Add to a class each method of fsspec's interface that it lacks; its instances have the target as `fs`."""
+    """Add to a class each method of fsspec's interface that it lacks."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)
@@ -371,7 +361,7 @@ def _attach(kind: type) -> None:
 
 
 def _forwarded(name: str, method: Any) -> Callable[..., Any]:
-    """Return a function, coroutine or generator that calls the target's method `name`, with our prefix stripped."""
+    """Return a function, coroutine or generator that calls the target's method `name` with plain paths."""
     parameters = list(inspect.signature(method).parameters)[1:]
     places = {position for position, parameter in enumerate(parameters) if parameter in _PATHS}
 

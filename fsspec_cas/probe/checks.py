@@ -41,10 +41,7 @@ _PATIENCE = 13  # "not now" answers in a row
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: `proves` names the property, `evidence` what happened.
-
-    `needed_for` lists the uses that require the property.
-    """
+    """The result of one check: `proves` names the property, `evidence` what happened."""
 
     name: str
     proves: str
@@ -70,7 +67,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """The store under test, with calls that write and read below its root. `timeout` (seconds) is for each call."""
+    """The store under test, with calls below its root. `timeout` (seconds) is for each call."""
 
     store: AsyncStore
     racers: int
@@ -84,7 +81,7 @@ class Bench:
         return f"{self._count} {self.world.new_id()}".encode()
 
     async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
-        """Write by `put_if_absent`, or by `put_if_match` at a version; return the outcome. Default body: new bytes."""
+        """Write by `put_if_absent`, or at a version by `put_if_match`. Default body: new bytes."""
         body = body or self.body()
         if isinstance(condition, Version):
             return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
@@ -100,10 +97,7 @@ class Bench:
         return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
-        """Send a write of new bytes, again while answered "not now"; return the raw answer.
-
-        After 13 requests raise Unavailable.
-        """
+        """Send a write of new bytes, as `retry_while_not_applied`; return the raw answer."""
         write, body = self.new_write(path, condition), self.body()
         answer = await retry_while_not_applied(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, UploadGone):
@@ -115,10 +109,7 @@ class Bench:
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """Send one delete, again while answered "not now"; return the raw answer.
-
-        After 13 requests raise Unavailable.
-        """
+        """Send one delete, as `retry_while_not_applied`; return the raw answer."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
@@ -128,10 +119,7 @@ class Bench:
 
 
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Call `ask` until its answer is not `NotApplied`, with pauses, and return that answer.
-
-    Raises Unavailable after `_PATIENCE` such answers.
-    """
+    """Call `ask` until its answer is not `NotApplied`, with pauses, at most `_PATIENCE` times."""
     for n in range(_PATIENCE):
         answer = await ask()
         if not isinstance(answer, NotApplied):
@@ -141,10 +129,7 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
-    """Begin an upload that needs only `finish_upload`; a part with `body` may be sent. Return it, or the refusal.
-
-    Unanswered: raise Unavailable.
-    """
+    """Begin an upload that needs only `finish_upload`, which may send a part; return it or the refusal."""
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
@@ -155,10 +140,7 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload with `body`, and return the answer; abort it unless applied.
-
-    A refused beginning is returned unchanged.
-    """
+    """Complete the upload with `body`; abort it unless applied. A refused beginning is returned unchanged."""
     if isinstance(opened, ConditionFailed):
         return opened
     backend = bench.store.backend
@@ -170,7 +152,7 @@ async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: by
 
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
-    """Write under this condition; return "yes" if that is refused and the object still equals `before`, else "no"."""
+    """Write under this condition; return "yes" if that is refused and the object still equals `before`."""
     outcome = await bench.write(path, condition)
     if not isinstance(outcome, Lost):
         return "no", f"it was not refused: {describe_outcome(outcome)}"
@@ -178,7 +160,7 @@ async def check_refused(bench: Bench, path: str, before: Content, condition: Con
 
 
 async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
-    """Read the object; return "yes" if it still equals `before`, else "no", with evidence."""
+    """Read the object; return "yes" if it still equals `before`."""
     content = await bench.read(path)
     if content is None:
         return "no", "refused, but the object is gone"
@@ -220,7 +202,6 @@ _AT_ONCE = 8
 
 
 async def _create(bench: Bench) -> CheckResult:
-    """Create an object; return "yes" if the same bytes and version are read back."""
     content = await bench.write_or_raise("create")
     held = await bench.read("create") == content
     return ("yes", f"made, and read back at {content.version}") if held else ("no", _OTHER_BYTES)
@@ -238,7 +219,7 @@ async def _create_after_delete(bench: Bench) -> CheckResult:
 
 
 async def _race(condition_kind: str, bench: Bench) -> CheckResult:
-    """Race `bench.racers` creates or matches in several rounds; return "no" after a round with a `race_flaw`."""
+    """Race creates or matches in several rounds; return "no" after a round with a `race_flaw`."""
     for n in range(_ROUNDS):
         path, bodies = f"race-{condition_kind}-{n}", [bench.body() for _ in range(bench.racers)]
         condition = (await bench.write_or_raise(path)).version if condition_kind == "match" else ABSENT
@@ -256,7 +237,6 @@ def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) 
 
 
 async def _match(bench: Bench) -> CheckResult:
-    """Replace an object at its version; return "yes" if accepted and the new bytes are read back."""
     body = bench.body()
     first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
@@ -293,7 +273,6 @@ async def _match_foreign(bench: Bench) -> CheckResult:
 
 
 async def _match_absent(bench: Bench) -> CheckResult:
-    """Write at a version where no object exists; return "yes" if refused and nothing was created."""
     foreign = await bench.write_or_raise("not-absent")
     outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
@@ -304,7 +283,7 @@ async def _match_absent(bench: Bench) -> CheckResult:
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
-    """Read an object during replacements; return "no" if any read's bytes and version do not belong together."""
+    """Read an object during replacements; return "no" if a read's bytes and version do not belong together."""
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     contents: list[Content] = []
     done = asyncio.Event()
@@ -330,7 +309,6 @@ async def _whole_reads(bench: Bench) -> CheckResult:
 
 
 async def _not_modified(bench: Bench) -> CheckResult:
-    """Read an unchanged object on condition that it has changed; return "yes" if the store sends no body."""
     content = await bench.write_or_raise("same")
     answer = await bench.store.backend.get(f"{bench.store.root}/same", content.version, timeout_s=bench.timeout)
     if isinstance(answer, Unchanged):
@@ -339,7 +317,6 @@ async def _not_modified(bench: Bench) -> CheckResult:
 
 
 async def _modified(bench: Bench) -> CheckResult:
-    """Read a replaced object unless at its old version; return "yes" if the new bytes come."""
     body = bench.body()
     first = await bench.write_or_raise("newer")
     await bench.write("newer", first.version, body)
@@ -350,7 +327,6 @@ async def _modified(bench: Bench) -> CheckResult:
 
 
 async def _delete_refused(bench: Bench) -> CheckResult:
-    """Delete at an old version; return "yes" if refused and the object is unchanged."""
     first = await bench.write_or_raise("kept")
     second = await bench.write_or_raise("kept", first.version)
     answer = await bench.delete("kept", first.version)
@@ -360,7 +336,7 @@ async def _delete_refused(bench: Bench) -> CheckResult:
 
 
 async def _delete_match(bench: Bench) -> CheckResult:
-    """Delete at the right version; return "yes" if the object is gone, "known" if the answer was lost."""
+    """Delete at the right version; return "known" if the answer was lost."""
     content = await bench.write_or_raise("gone")
     answer = await bench.delete("gone", content.version)
     if not isinstance(answer, (Applied, NoAnswer)):
@@ -382,7 +358,6 @@ async def _delete_nothing(bench: Bench) -> CheckResult:
 
 
 async def _identity(bench: Bench) -> CheckResult:
-    """Write an object; return "yes" if a head shows the write's identity, "known" if this store keeps none."""
     if not bench.store.capabilities.keeps_write_id:
         return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")
@@ -404,7 +379,6 @@ async def _equal_bytes(bench: Bench) -> CheckResult:
 
 
 async def _listing(bench: Bench) -> CheckResult:
-    """Write and delete objects; return "yes" if each listing shows exactly the remaining ones."""
     await bench.write_or_raise("list/a")
     await bench.write_or_raise("list/b")
     shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
@@ -415,7 +389,6 @@ async def _listing(bench: Bench) -> CheckResult:
 
 
 async def _upload(bench: Bench) -> CheckResult:
-    """Create an object in parts; return "yes" if its bytes are read back."""
     body = bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload", body), body)
     if not isinstance(answer, Applied):
@@ -425,7 +398,6 @@ async def _upload(bench: Bench) -> CheckResult:
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
-    """Complete an upload at a taken path; return "yes" if refused and the object is unchanged."""
     before, body = await bench.write_or_raise("upload-taken"), bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", body), body)
     if isinstance(answer, Applied):
@@ -436,7 +408,6 @@ async def _upload_refused(bench: Bench) -> CheckResult:
 
 
 async def _upload_aborted(bench: Bench) -> CheckResult:
-    """Abort an upload at a taken path; return "yes" if the object is unchanged."""
     before = await bench.write_or_raise("upload-aborted")
     opened = await begin_upload(bench, "upload-aborted", bench.body())
     if isinstance(opened, ConditionFailed):
@@ -447,10 +418,7 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
-    """Complete `bench.racers` uploads of one path at once, in several rounds.
-
-    Return "no" if several are won, or none although every answer came.
-    """
+    """Complete several uploads of one path at once; return "no" if several are won, or none without a lost answer."""
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
@@ -462,7 +430,7 @@ async def _upload_race(bench: Bench) -> CheckResult:
 
 
 async def _paging(bench: Bench) -> CheckResult:
-    """Write `_OBJECTS` objects, list all and those from the fifth, delete them; return "yes" if both were right."""
+    """Write `_OBJECTS` objects, list all and those from the fifth, and delete them."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))

@@ -99,7 +99,7 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks on an async store, with the effects and errors of `probe`."""
+    """Run the checks on an async store, as `probe`."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.read("reach")  # raises the error of an unusable store, as does the create
@@ -117,7 +117,6 @@ async def async_probe(
 
 
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
-    """Run one check, unless a check it needs is broken; return its finding, also for an error."""
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:
         return check.finding("skipped", f"not conclusive while {missing[0]!r} is broken")
@@ -134,7 +133,6 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
     by_name = {finding.name: finding for finding in findings}
 
     def against(use: Use) -> list[str]:
-        """Return one text for each check that speaks against this use."""
         needed = (check for check in CHECKS if use in check.needed_for)
         tried = (by_name.get(check.name) or check.finding("skipped", "not tested") for check in needed)
         return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
@@ -144,10 +142,7 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
 
 async def _clean(bench: Bench) -> tuple[str, ...]:
-    """Delete all objects below the bench's root, locally its folder too.
-
-    Return the paths that remain, or one text with the error.
-    """
+    """Delete all objects below the bench's root, locally its folder too; return the paths that remain, or the error."""
     store = bench.store
     try:
         for entry in await store.list("", timeout=bench.timeout):

@@ -62,10 +62,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Write and race test objects below any store's root, then delete them; return None if safe.
-
-    Raises as `require_safe_for_locks`, whose cache it ignores.
-    """
+    """Write and race test objects below any store's root, then delete them; ignores the cache."""
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - not needed for documented stores
 
     path = f"cas-probe-{(world or Machine()).new_id()}"
@@ -88,10 +85,7 @@ def _paths(path: str, number: int) -> list[str]:
 
 
 async def _require(bench: Bench, path: str) -> None:
-    """Write and race objects at `path` and at `_paths`, which remain.
-
-    Raises NotSupported if a false condition is accepted or a true one refused.
-    """
+    """Write and race objects at `path` and at `_paths`, which remain."""
     first = (await bench.write_or_raise(path)).version
     outcome = await bench.write(path, first)  # not raced: it determines the dialect
     if not isinstance(outcome, Won):
@@ -107,10 +101,7 @@ async def _require(bench: Bench, path: str) -> None:
 
 
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
-    """Race two writes at each path of `at`, under its condition; return each path's version afterwards.
-
-    Raises NotSupported if both are won or refused.
-    """
+    """Race two writes at each path of `at`, under its condition; return each path's version afterwards."""
     pairs = [race_path for race_path in at for _ in range(2)]
     answers = await run_race(lambda: [bench.send(race_path, at[race_path]) for race_path in pairs])
     won: dict[str, Version] = {}
@@ -131,10 +122,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dic
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, attempt: str) -> None:
-    """Send a write with a false condition until it is refused.
-
-    Raises NotSupported if applied, Unavailable after `_TRIES` other answers.
-    """
+    """Send a write with a false condition until it is refused; raise NotSupported if it is applied."""
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
         if isinstance(answer, ConditionFailed):

@@ -1,8 +1,4 @@
-"""Interpretation of Azure Blob Storage's replies. No I/O. The proof is `x-ms-request-id`, documented for every answer.
-
-Sources: Blob Storage REST reference, "Troubleshooting API operations", "Status and error codes", "Specifying
-conditional headers for Blob service operations", "List Blobs", "Put Block List".
-"""
+"""Interpretation of Azure Blob Storage's replies. The proof is `x-ms-request-id`, documented for every answer."""
 
 from __future__ import annotations
 
@@ -88,7 +84,7 @@ class AzureDialect(Dialect):
 
 
 def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's `StoreStatement`; `Unproven` for a read or write without an ETag."""
+    """Return a success's statement; `Unproven` without a required ETag."""
     headers = reply._headers
     upload = request.upload
     if request.verb is Verb.LIST:
@@ -111,10 +107,7 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what another status proves: a `StoreStatement`, `Confirm`, or `Unproven`.
-
-    Unproven are other success statuses, and those below 500 without an error code.
-    """
+    """Return what another status proves; below 500 it needs an error code."""
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
@@ -145,7 +138,7 @@ def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) 
 
 
 def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
-    """Yield a listing's blobs, without folder markers; a bad number raises ValueError."""
+    """Yield a listing's blobs, without folder markers."""
     for blob in root.iterfind("Blobs/Blob"):
         if (blob.findtext(f"Metadata/{_FOLDER_MARK}") or "").lower() == "true":
             continue
@@ -159,5 +152,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """Return the next block's id, of this write alone; all ids of one blob must have the same length."""
+    """Return the next block's id, as long as all ids of the blob, and of this write alone."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -1,8 +1,4 @@
-"""Azure Blob Storage, with the account and credential of an adlfs filesystem.
-
-Sources: Azure Blob Storage REST reference, "Specifying conditional headers for Blob service operations", "Put Blob",
-"Get Blob", "Delete Blob", "Put Block", "Put Block List"; "Scalability targets for Blob storage".
-"""
+"""Azure Blob Storage, with the account and credential of an adlfs filesystem."""
 
 from __future__ import annotations
 
@@ -38,17 +34,17 @@ _DIALECT = AzureDialect()
 
 
 class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
-    """Transport that sends once, and keeps each reply from the SDK, which would believe a gateway's page.
-
-    A 401 in which the store names a tenant goes on to the SDK, which re-sends with that tenant's token.
-    """
+    """Transport that keeps each reply from the SDK, which would believe a gateway's page."""
 
     async def open(self) -> None:
         await super().open()
         sends_once(self.session)  # aiohttp would re-send a broken PUT or DELETE
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
-        """Send once, store the reply in the trip, and raise Answered; return only a 401 that names a tenant."""
+        """Send once, store the reply in the trip, and raise Answered.
+
+        A 401 that names a tenant is returned: the SDK re-sends with that tenant's token.
+        """
         trip = Trip.leave()
         async with within(trip.patience_s):
             response = await super().send(request, **{**kwargs, "stream": True})
@@ -64,12 +60,9 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
 class AzureBackend(AioBackend):
     """Conditional writes over the Blob API, for block blobs written as a whole (at most 5000 MiB per Put Blob).
 
-    The version is the ETag, renewed by every write. An upload stages blocks without conditions, then commits a block
-    list with If-None-Match: *. Staged blocks belong to the blob's name; a commit drops the blocks of all its other
-    uploads.
-
-    Uncommitted blocks cannot be removed; Azure drops them with the blob's next commit, or after a week. All block ids
-    at one name must have the same length, so only another program's unfinished upload can block ours.
+    The version is the ETag, renewed by every write. An upload stages blocks, then commits a block list with
+    If-None-Match: *, which drops the blocks of all other uploads to its name. Azure drops uncommitted blocks after a
+    week.
     """
 
     name = "azure"
@@ -90,21 +83,18 @@ class AzureBackend(AioBackend):
         self._unfinished: set[str] = set()  # paths whose create was refused without a blob
 
     def _form(self, path: str, condition: Condition) -> str:
-        """Return a create's path, which `adapt` marks; empty for other conditions."""
+        """Return a create's path, which `adapt` marks."""
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send Put Blob with If-None-Match: * or If-Match; after `adapt`, the path's next create goes by a block."""
+        """Send Put Blob under its condition; after `adapt`, the path's next create goes by a block."""
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
             self._unfinished.discard(write.path)
             return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
         return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
-        """Create the blob by Put Block and Put Block List, which checks only committed blobs.
-
-        Azurite refuses Put Blob during an unfinished upload.
-        """
+        """Create the blob by Put Block and Put Block List, which checks only committed blobs."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         staged = await self.add(upload, data, timeout_s=timeout_s)
@@ -118,7 +108,7 @@ class AzureBackend(AioBackend):
         return replace(answer, dialect=upload.write.path) if isinstance(answer, ConditionFailed) else answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Mark the path `refused`, so that its next create goes by a block; return False without a path."""
+        """Mark the path `refused`, so that its next create goes by a block."""
         if refused:
             self._unfinished.add(refused)
         return bool(refused)
@@ -128,7 +118,7 @@ class AzureBackend(AioBackend):
         return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Do nothing: staged blocks are invisible and cannot be removed."""
+        """Do nothing: staged blocks cannot be removed."""
 
     async def _open(self) -> BlobServiceClient:
         """Open an SDK client with the user's credential, without retries, that sends each body whole."""
@@ -143,17 +133,13 @@ class AzureBackend(AioBackend):
         )
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return `NotApplied` if credentials could not be got now; raise AccessDenied if they are unusable."""
         passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
         if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
             return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
     async def _send(self, client: BlobServiceClient, request: StoreRequest) -> None:
-        """Send the request through the SDK, whose transport stores the reply and raises Answered, which passes.
-
-        A bad name raises InvalidInput.
-        """
+        """Send the request through the SDK; a bad name raises InvalidInput."""
         settings = dict(getattr(self._given, "_timeout_kwargs", {}))
         container, _, key = request.path.partition("/")
         version = request.version
@@ -205,7 +191,6 @@ def _ask_for_all(request: Any) -> None:
 
 
 def _described(write: Write) -> dict[str, Any]:
-    """Return a write's attributes and identity as the SDK's arguments."""
     more = write.attributes
     own = dict(more.own)
     if more.content_type:

@@ -1,10 +1,7 @@
-"""Interpretation of replies of Cloud Storage's JSON API. No I/O.
+"""Interpretation of replies of Cloud Storage's JSON API.
 
 Proofs are `x-guploader-uploadid`; a JSON document with the expected `kind` or the status as `error.code`; or
 `x-goog-generation` with an object's bytes. Another request confirms an emulator's bare status.
-
-Sources: Cloud Storage documentation, "HTTP status and error codes for JSON", "Performing resumable uploads",
-"Transcoding of gzip-compressed files", "Caching".
 """
 
 from __future__ import annotations
@@ -64,10 +61,7 @@ KINDS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class GcsDialect(Dialect):
-    """Interpretation of the JSON API's replies.
-
-    An upload session on a host other than `host` needs the id as proof.
-    """
+    """Interpretation of the JSON API's replies; an upload session on another host than `host` needs the id as proof."""
 
     vendor = "GCS"
     request_ids = ("x-guploader-uploadid",)
@@ -76,10 +70,7 @@ class GcsDialect(Dialect):
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        """Return what a reply of GCS proves, from its status and verb; send nothing.
-
-        It is a statement, a request that must confirm it, or a refusal.
-        """
+        """Choose the interpretation by status and verb."""
         status, verb, has_request_id = reply._status, request.verb, statement.has_request_id
         if verb is Verb.GET and status == 200:
             return _media(reply, statement)
@@ -100,10 +91,6 @@ class GcsDialect(Dialect):
         return _refusal(request, reply, statement)
 
     def _begun(self, request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-        """Return the statement of an opened upload session.
-
-        `Unproven` without a session's URL, or for another host's without a request id.
-        """
         session_url = one(reply._headers, "location") or ""
         parts = urlsplit(session_url)
         if "upload_id=" not in parts.query or not (statement.has_request_id or parts.netloc == self.host):
@@ -112,7 +99,7 @@ class GcsDialect(Dialect):
 
 
 def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a `StoreStatement` with a read's object; `Unproven` without generation or with too few bytes."""
+    """Return what a read proves: it needs the generation and all bytes."""
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
     if not (generation or "").isdigit() or generation is None:
@@ -126,7 +113,6 @@ def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
 
 
 def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's `StoreStatement` from its JSON resource; `Unproven` for another kind."""
     resource = _json(reply._body)
     if resource.get("kind") != KINDS[request.verb]:
         return reply.unproven(f"no {KINDS[request.verb]}")
@@ -153,7 +139,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
 
 
 def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> ObjectState:
-    """Return an object's state from its JSON resource; a bad number or time raises ValueError."""
+    """Return an object's state from its JSON resource."""
     metadata = dict(resource.get("metadata") or {})
     updated = resource.get("updated")
     identity = metadata.pop(_IDENTITY, None)
@@ -169,10 +155,7 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
 
 
 def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return the statement of a continuing upload session: done if it has all bytes of a part, else busy.
-
-    A completion is always busy. `Unproven` without both request id and range.
-    """
+    """Return the statement of a continuing upload session: done if it has all bytes of a part, else busy."""
     upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (statement.has_request_id or last.isdigit()):
@@ -184,7 +167,7 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) ->
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a failure status proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
+    """Return what a failure status proves."""
     status, has_request_id = reply._status, statement.has_request_id
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}

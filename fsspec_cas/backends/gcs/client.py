@@ -1,9 +1,6 @@
 """Google Cloud Storage through its JSON API, with a gcsfs filesystem's credentials and settings.
 
 gcsfs's retry loop repeats a conditional upload and reports the caller's object as another writer's, so it is not used.
-
-Sources: Cloud Storage documentation, "Request preconditions", "JSON API: Objects", "HTTP status and error codes",
-"Quotas and limits" (one write per second to the same object name).
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ class GcsBackend(AioBackend):
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs
 
     async def _open(self) -> aiohttp.ClientSession:
-        """Open an aiohttp session with gcsfs's settings that sends once; closing it spares the user's connector."""
+        """Open an aiohttp session with gcsfs's settings that sends once."""
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
@@ -69,14 +66,13 @@ class GcsBackend(AioBackend):
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
-        """Return the request's headers with authorization; may refresh credentials, on a thread."""
+        """Return the headers with authorization; may refresh credentials, on a thread."""
         make = self._given._get_headers  # noqa: SLF001 - as gcsfs signs its requests
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return `NotApplied` if credentials could not be refreshed now; raise AccessDenied if they are unusable."""
         cause = error.__cause__ if isinstance(error, HttpError) else error
         if isinstance(error, asyncio.TimeoutError):
             return NotApplied("the credentials could not be refreshed: no answer in time")
@@ -86,10 +82,7 @@ class GcsBackend(AioBackend):
         raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
-        """Get headers, call `Trip.leave`, send the request once without redirects within the trip's patience.
-
-        Stores the reply in the trip. Errors and timeouts pass.
-        """
+        """Send the request once, without redirects, and store the reply in the trip."""
         http_request = _request(request)
         headers = await self._headers(http_request)
         query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001 - adds userProject
@@ -127,7 +120,7 @@ class GcsRequest:
 
 
 def _request(request: StoreRequest) -> GcsRequest:
-    """Translate a store request into an HTTP request, with its condition; sends nothing."""
+    """Translate a store request into an HTTP request, with its condition."""
     plain = {"Accept-Encoding": "identity"}
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
@@ -175,7 +168,6 @@ def _write(request: StoreRequest) -> GcsRequest:
 
 
 def _list(request: StoreRequest) -> GcsRequest:
-    """Return the request for a listing's page; objects start at `start_after`, inclusive."""
     bucket, _, prefix = request.path.partition("/")
     after = (request.start_after or "").partition("/")[2]
     query = {"prefix": prefix, "startOffset": after, "pageToken": request.token or "", "fields": _LIST_FIELDS}
@@ -184,7 +176,6 @@ def _list(request: StoreRequest) -> GcsRequest:
 
 
 def _begin(request: StoreRequest) -> GcsRequest:
-    """Return the request that opens a resumable session; the object's creation checks ifGenerationMatch=0."""
     bucket, _, key = request.path.partition("/")
     resource, query = _resource(key, request.the_write())
     return GcsRequest(

@@ -1,9 +1,7 @@
 """Lean blocking client of S3 and compatible stores, at a third of aiobotocore's CPU time per request.
 
-obstore's own transport follows redirects, hides the headers that prove who answered, and has no conditional delete or
-completion; only its options are used. botocore supplies credentials and signatures.
-
-Sources: obstore 0.12, `S3Config` and `ClientConfig`; Amazon S3 API reference.
+Only obstore's options are used: its transport follows redirects, hides the headers that prove who answered, and has no
+conditional delete or completion. botocore supplies credentials and signatures.
 """
 
 from __future__ import annotations
@@ -70,16 +68,13 @@ _DEBUG = "\n\nDebug source:"
 
 
 class S3OverObstore(FsspecStore):
-    """The filesystem of `client="obstore"`: obstore's own, for `s3`."""
+    """The filesystem of `client="obstore"`."""
 
     protocol = "s3"
 
 
 class LeanS3Backend(S3Api):
-    """Conditional writes over the S3 API, with an obstore filesystem's settings; blocks the calling thread.
-
-    Raises NotSupported for other protocols.
-    """
+    """Conditional writes over the S3 API, with an obstore filesystem's settings; blocks the calling thread."""
 
     attribute_rules = AttributeRules(
         own=frozenset(_HEADERS), same={"ContentType": "content_type", "Metadata": "metadata"}
@@ -98,7 +93,7 @@ class LeanS3Backend(S3Api):
         return (LeanS3Backend, (self._given,))
 
     async def endpoint(self) -> str:
-        """Return the URL of requests, from settings and environment; reads them as `_opened` does, sends nothing."""
+        """Return the URL of requests, from settings and environment; sends nothing."""
         return self._opened("bucket").endpoint
 
     async def close(self) -> None:
@@ -107,10 +102,7 @@ class LeanS3Backend(S3Api):
             self._connections.popitem()[1].close()
 
     def _opened(self, path: str) -> _Site:
-        """Return the store's site, built once from options and environment; if it is Amazon, require request ids.
-
-        May raise InvalidInput or NotSupported.
-        """
+        """Return the store's site, built once; if it is Amazon, require request ids."""
         if self._site is None:
             self._site = _Site(self._given, path)
             if is_amazon(self._site.endpoint):
@@ -128,10 +120,7 @@ class LeanS3Backend(S3Api):
         return reply
 
     def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
-        """Sign and send the request once; return its reply, or `NotApplied` or `NoAnswer` after a failure.
-
-        Raises as `_Site.signed`, and Unavailable for a wrong address or certificate.
-        """
+        """Sign and send the request once; raises as `_Site.signed`, or Unavailable."""
         try:
             signed = site.signed(
                 request, {_CONDITIONS[name]: value for name, value in self._conditions(request).items()}
@@ -166,7 +155,6 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
     _collected: Any = None
 
     def headers_to_sign(self, request: Any) -> Any:
-        """Return the headers to sign, collected at the first call."""
         if self._collected is None:
             self._collected = super().headers_to_sign(request)
         return self._collected
@@ -201,7 +189,7 @@ class _Site:
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
 
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
-        """Return the request, signed unless `skip_signature` is set, without sending it; may fetch credentials.
+        """Return the request, signed unless `skip_signature` is set; may fetch credentials.
 
         Raises InvalidInput for HTTP without `allow_http`, AccessDenied without credentials.
         """
@@ -223,7 +211,6 @@ class _Site:
         return aws_request
 
     def _root(self, bucket: str) -> str:
-        """Return the URL of a bucket, in the path's or the host's style."""
         if not self._virtual:
             return f"{self.endpoint}/{bucket}"
         # obstore's rule: a user's endpoint contains the bucket.
@@ -231,7 +218,7 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the first setting with a value, from options, then from AWS_* variables; None without one."""
+        """Return the first setting with a value, from options, then from AWS_* variables."""
         for settings in (
             self._config,
             {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"},
@@ -242,10 +229,7 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return a function that returns credentials, None for unsigned requests; it may fetch.
-
-        Without credentials it raises AccessDenied.
-        """
+        """Return a function that returns credentials, None for unsigned requests; it may fetch them."""
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -259,7 +243,6 @@ class _Site:
             session.set_config_variable("ec2_metadata_service_endpoint", metadata)
 
         def of_chain() -> Any:
-            """Return botocore's credentials, from cache or fetched; raise AccessDenied without any."""
             chosen = session.get_credentials()
             if chosen is None:
                 summary = f"no S3 credentials for {path!r}, nothing was sent"
@@ -270,10 +253,7 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options and client options, parsed by obstore.
-
-    Raises InvalidInput for a wrong option, NotSupported for one without effect here.
-    """
+    """Return options and client options, parsed by obstore; raise InvalidInput or NotSupported."""
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -295,11 +275,11 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that caches the user's credentials while they last; it raises AccessDenied without any."""
+    """Return a function that calls `provider`, and caches its credentials until shortly before they expire."""
     cached: list[Any] = []
 
     def ask() -> Any:
-        """Return cached credentials, or call `provider` if they expire soon; raise AccessDenied if it fails."""
+        """Return cached or new credentials; raise AccessDenied if `provider` fails."""
         if cached:
             at = cached[0][1]  # None never expires
             if at is None or at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) >= timedelta(minutes=5):
@@ -317,7 +297,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
 
 
 def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
-    """Return method, query, headers and body of the request, without its condition; `sealed` are encryption headers."""
+    """Return method, query, headers and body of the request, without its condition."""
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
             return "PUT", "", {**_described(request.the_write()), **sealed}, request.data
@@ -357,7 +337,6 @@ def _parts(tags: tuple[str, ...]) -> bytes:
 
 
 def _list_query(request: StoreRequest) -> str:
-    """Return ListObjectsV2's query text; a page's token replaces `start_after`."""
     parameters = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
     if request.token:
         parameters["continuation-token"] = request.token
@@ -369,7 +348,6 @@ def _list_query(request: StoreRequest) -> str:
 
 
 def _described(write: Write) -> dict[str, str]:
-    """Return a write's attributes and identity as headers."""
     more = write.attributes
     kind = {"content-type": more.content_type} if more.content_type else {}
     own = {_HEADERS[name]: str(value) for name, value in more.own.items()}
@@ -378,7 +356,6 @@ def _described(write: Write) -> dict[str, str]:
 
 
 def _encryption(setting: Callable[..., str | None]) -> dict[str, str]:
-    """Return the encryption headers of the settings that are given."""
     named = {
         "x-amz-server-side-encryption": setting("server_side_encryption"),
         "x-amz-server-side-encryption-aws-kms-key-id": setting("sse_kms_key_id"),

@@ -35,10 +35,7 @@ class NeverSent(Exception):
 
 
 class Connections:
-    """Kept connections to one origin, at most `most` idle, for any threads; a forked child starts with none.
-
-    `proxy`: default the environment's.
-    """
+    """Kept connections to one origin, for any threads; a forked child starts with none."""
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
         self._origin = urlsplit(origin)
@@ -81,10 +78,7 @@ class Connections:
             self._kept.pop().close()
 
     def _connection(self, times: Times) -> http.client.HTTPConnection:
-        """Take a usable kept connection, or open one; raise NeverSent if that fails.
-
-        A forked child drops the parent's.
-        """
+        """Take a usable kept connection, or open one; raise NeverSent if that fails."""
         if self._pid != os.getpid():
             self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
         while self._kept:
@@ -104,7 +98,6 @@ class Connections:
         return connection
 
     def _made(self, times: Times) -> http.client.HTTPConnection:
-        """Return an unopened connection to the origin or its proxy."""
         host, port = self._origin.hostname or "", self._origin.port or _PORTS[self._origin.scheme]
         proxy = self._proxy
         near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or _PORTS["http"])
@@ -150,7 +143,6 @@ def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
 
 
 def _context(*, verify: bool) -> ssl.SSLContext:
-    """Return a TLS context with the system's and AWS_CA_BUNDLE's certificates; without `verify` it accepts any."""
     context = ssl.create_default_context()
     bundle = os.environ.get("AWS_CA_BUNDLE")
     if bundle:
@@ -162,7 +154,6 @@ def _context(*, verify: bool) -> ssl.SSLContext:
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    """Return the header with the user and password of the proxy's URL; {} without a user."""
     if proxy.username is None:
         return {}
     from base64 import b64encode  # noqa: PLC0415 - few proxies need it

@@ -38,7 +38,7 @@ class S3Api(HttpBackend):
         self._proved: bool | None = None  # the last condition that held was quoted
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send PutObject with If-None-Match: * or If-Match; after an applied match, record its ETag form as proved."""
+        """Send PutObject under its condition; after an applied match, record its ETag form as proved."""
         quoted = self._quoted
         answer = await super().put(write, data, timeout_s=timeout_s)
         if isinstance(answer, Applied) and not isinstance(write.condition, Absent):
@@ -48,7 +48,7 @@ class S3Api(HttpBackend):
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObject, with If-Match if a condition is given.
 
-        Without a condition, a store without request ids gets DeleteObjects if it can, whose document proves its sender.
+        Else a store without request ids gets DeleteObjects if it can, whose document proves its sender.
         """
         if condition is None and self.gives_request_ids is False and self._batches:
             try:
@@ -58,10 +58,9 @@ class S3Api(HttpBackend):
         return await super().delete(path, condition, timeout_s=timeout_s)
 
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
-        """Send DeleteObjects, for paths in one bucket.
+        """Send DeleteObjects, for paths in one bucket; StoreError names refused objects.
 
-        Raises NotSupported if the store lacks or refuses it, and from then on sends nothing; StoreError names refused
-        objects.
+        After NotSupported it sends nothing any more.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
@@ -88,7 +87,6 @@ class S3Api(HttpBackend):
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
     def _conditions(self, request: StoreRequest) -> dict[str, str]:
-        """Return the request's condition as the parameter IfMatch or IfNoneMatch; {} without one."""
         version = request.version
         if version is None:
             return {"IfNoneMatch": "*"} if request.verb in (Verb.CREATE, Verb.FINISH) else {}

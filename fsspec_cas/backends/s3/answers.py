@@ -1,12 +1,9 @@
-"""Interpretation of an S3 server's replies, for both clients. No I/O.
+"""Interpretation of an S3 server's replies, for both clients.
 
 Proofs are the request id in the headers (Amazon documents it for every answer); an XML document with the expected root,
 or `Error` with a `Code`; or content of no other server (our write's identity, the MD5 of the bytes sent). Stores
 without request ids (Garage, s3s-fs, S3Mock, moto, nanio) need the last for a success without a document, or another
 request.
-
-Sources: Amazon S3 API reference, "Common response headers", "Error responses", HeadObject, GetObject, ListObjectsV2,
-DeleteObjects, CompleteMultipartUpload; Amazon S3 User Guide, "Conditional requests", "Working with delete markers".
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of a success reply: its statuses, its document's root, and whether its body is empty."""
+    """A success reply's statuses, its document's root, and whether its body is empty."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -121,7 +118,7 @@ class S3Dialect(Dialect):
         return _S3Reply(request, reply, statement, gives_request_ids).meaning()
 
     def region_of(self, reply: HttpReply) -> str | None:
-        """Return the region that a proven refusal names as the bucket's, or None."""
+        """Return the region that a proven refusal names as the bucket's."""
         if reply._status not in (301, 307, 400):
             return None
         root = _document(reply._body)
@@ -133,7 +130,7 @@ class S3Dialect(Dialect):
 
 
 def version_of(etag: str | None) -> Version | None:
-    """Return an ETag's version, with the quotes that some gateways strip; None without an ETag."""
+    """Return an ETag's version, with the quotes that some gateways strip."""
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 
@@ -191,7 +188,7 @@ class _S3Reply:
         )
 
     def _success(self) -> ReplyMeaning:
-        """Return what a success status without a document proves, or the request that would confirm it."""
+        """Return what a success status without a document proves."""
         request, reply, statement, verb = self.request, self.reply, self.statement, self.request.verb
         if FORMS[verb].empty and reply._body:
             return reply.unproven("a body although S3 sends none")
@@ -217,7 +214,7 @@ class _S3Reply:
         return self._proven(replace(statement, version=version_of(etag), document=part))
 
     def _confirmed_by(self, verb: Literal["get", "head"] | None, why: str) -> ReplyMeaning:
-        """Return the request that shows whether the store gives request ids; if it gives none, that by `verb`."""
+        """Return a request to confirm with: `sign` if unknown whether the store gives request ids, else `verb`."""
         if self.gives_request_ids is None:
             return Confirm("sign", why)
         return Unproven(why) if self.gives_request_ids or verb is None else Confirm(verb, why)
@@ -227,7 +224,6 @@ class _S3Reply:
         return replace(statement, shows_request_ids=statement.has_request_id or self.gives_request_ids is None)
 
     def _read(self, etag: str, why: str) -> ReplyMeaning:
-        """Return a `StoreStatement` with the object of a successful read or head, else `Confirm` or `Unproven`."""
         headers, given = self.reply._headers, self.gives_request_ids
         alike = _ETAG.fullmatch(etag) is not None and one(headers, "last-modified") is not None
         by_identity = given is not True and one(headers, _IDENTITY)
@@ -238,7 +234,7 @@ class _S3Reply:
         return self._proven(replace(self.statement, document=document))
 
     def _bodiless(self) -> ReplyMeaning:
-        """Return what a failure status without a document proves: a `StoreStatement`, `Confirm`, or `Unproven`."""
+        """Return what a failure status without a document proves."""
         request, status, headers = self.request, self.reply._status, self.reply._headers
         why, has_request_id = self.reply.brief(), self.statement.has_request_id
         statement = replace(self.statement, kind=StatementKind.OTHER, why=why)
@@ -260,7 +256,7 @@ class _S3Reply:
 
 
 def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return `statement` with the content of a success's XML document; `Unproven` if the content is missing."""
+    """Return `statement` with the content of a success's XML document."""
     if request.verb is Verb.LIST:
         return _listed(request, root, statement)
     if request.verb is Verb.DELETE_MANY:
@@ -275,10 +271,7 @@ def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStat
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page; `Unproven` unless it repeats the prefix and gives IsTruncated.
-
-    Truncated without a token, it is a `StoreStatement` of kind OTHER.
-    """
+    """Return a listing's page; `Unproven` unless it repeats the prefix and gives IsTruncated."""
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")
@@ -318,7 +311,6 @@ def _text(root: ET.Element, name: str) -> str:
 
 
 def _entries(bucket: str, root: ET.Element, *, encoded: bool) -> Iterator[Entry]:
-    """Yield a listing's objects; raise KeyError or ValueError for missing or bad fields."""
     space = _space(root)
     names = {f"{space}{name}": name for name in ("Key", "Size", "LastModified", "ETag")}
     for item in root.iterfind(f"{space}Contents"):

@@ -1,9 +1,4 @@
-"""S3 and compatible stores through aiobotocore, with an s3fs filesystem's credentials and settings.
-
-Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObject, GetObject, DeleteObject,
-CreateMultipartUpload, UploadPart, CompleteMultipartUpload ("conditional writes"), AbortMultipartUpload; "Amazon S3
-multipart upload limits".
-"""
+"""S3 and compatible stores through aiobotocore, with an s3fs filesystem's credentials and settings."""
 
 from __future__ import annotations
 
@@ -47,16 +42,16 @@ _loader = cache(botocore.loaders.create_loader)  # botocore parses its files slo
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session, sending once; it keeps replies from botocore, which would believe a gateway's page.
-
-    A reply in which the store names the bucket's region goes on to botocore, which re-sends there, once.
-    """
+    """botocore's session, sending once; it keeps replies from botocore, which would believe a gateway's page."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         return Refusing(sends_once(await super()._get_session(proxy_url)))
 
     async def send(self, request: Any) -> Any:
-        """Send once, store the reply in the trip, and raise Answered; return only a reply that names a region."""
+        """Send once, store the reply in the trip, and raise Answered.
+
+        A reply that names the bucket's region is returned: botocore re-sends there, once.
+        """
         trip = Trip.leave()
         request.body = hold_last_byte(request.body)
         async with within(trip.patience_s):
@@ -69,14 +64,13 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Remove `Expect` from a small body's headers, so that both go together; after botocore's handler that adds it."""
+    """Send a small body with its headers, without `Expect`; botocore's handler has added it before."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
 
 
 def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
-    """In a race, switch off the signing of this request's body."""
     if not signs_bodies():
         config = request.context.get("client_config") or Config()
         request.context["client_config"] = config.merge(
@@ -113,14 +107,11 @@ class S3Backend(S3Api, AioBackend):
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     async def endpoint(self) -> str:
-        """Return the URL of requests; opens the running loop's client if needed, and sends the store nothing."""
+        """Return the URL of requests; may open the running loop's client, and sends the store nothing."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Any:
-        """Create a client as the user's filesystem would, that sends each request once.
-
-        No retries, redirects, or `Expect` for small bodies.
-        """
+        """Create a client as the user's filesystem would, without retries, redirects, or `Expect` for small bodies."""
         filesystem = self._given
         session = aiobotocore.session.AioSession(**filesystem.kwargs)
         session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
@@ -150,17 +141,14 @@ class S3Backend(S3Api, AioBackend):
         return client
 
     async def _client(self) -> Any:
-        """Return the running loop's client; if it is Amazon's, require request ids from now on."""
+        """Return the running loop's client; if it is Amazon's, require request ids."""
         client = await super()._client()
         if self.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
             self.expect_request_ids()
         return client
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return `NotApplied` for a passing failure to get credentials.
-
-        Raises AccessDenied for unusable credentials, InvalidInput for a path that S3 refuses.
-        """
+        """Return `NotApplied` for a passing failure to get credentials, else raise."""
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
         response = error.response if isinstance(error, ClientError) else {}
@@ -172,21 +160,20 @@ class S3Backend(S3Api, AioBackend):
         raise AccessDenied(f"{summary}; check key, profile, role and token", path=path) from error
 
     def _making(self, write: Write) -> dict[str, Any]:
-        """Return the parameters of a request that creates an object; the write's own attributes win."""
         more = write.attributes
         kind = {"ContentType": more.content_type} if more.content_type else {}
         metadata = {**self._additional.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write.write_id}
         return {**self._additional, **kind, **more.own, "Metadata": metadata}
 
     def _known_to(self, client: Any, operation: str) -> dict[str, Any]:
-        """Return the user's settings that another operation accepts, such as a head's key."""
+        """Return the user's settings that another operation accepts."""
         if not self._additional:
             return {}
         accepted = client.meta.service_model.operation_model(operation).input_shape.members
         return {name: value for name, value in self._additional.items() if name in accepted}
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request through botocore's client; the transport stores the reply and raises Answered."""
+        """Send the request through botocore's client."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         match request.verb:
             case Verb.CREATE | Verb.MATCH:
@@ -208,7 +195,7 @@ class S3Backend(S3Api, AioBackend):
                 await self._sent_of_upload(client, request)
 
     async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
-        """Send a request of a multipart upload; the transport stores the reply and raises Answered."""
+        """Send a request of a multipart upload."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         upload = request.upload
         if upload is None:
@@ -228,7 +215,6 @@ class S3Backend(S3Api, AioBackend):
 
 
 def _listing(request: StoreRequest) -> dict[str, Any]:
-    """Return ListObjectsV2's parameters; a page's token replaces `start_after`."""
     bucket, _, prefix = request.path.partition("/")
     begin: dict[str, Any] = {}
     if request.token:

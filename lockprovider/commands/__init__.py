@@ -1,1 +1,1 @@
-"""Commands of `lockprovider`, registered by the `add` or `add_<command>` functions of their files. Other files help."""
+"""Commands of `lockprovider`, registered by the `add...` function of each file."""

@@ -34,7 +34,7 @@ RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"  # the usage of a command that 
 
 
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
-    """Add a command that has subcommands, and return the object that they are added to."""
+    """Add a command that has subcommands; return the object that takes them."""
     parent = commands.add_parser(
         name,
         help=text,
@@ -56,7 +56,7 @@ def add_command(
     more: str = "",
     usage: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command about an object at a URL, described by the text `url`; return its parser.
+    """Add a command about an object at a URL, which the text `url` describes.
 
     `run` returns the exit code; None: `DONE`. `usage`: what may follow the command's name.
     """
@@ -77,7 +77,7 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
-    """Return an argparse `type` that parses a number within the bounds; `words` describe it in its refusal."""
+    """Return an argparse `type` for numbers within the bounds; `words` describe them in its refusal."""
 
     def parse(text: str) -> float:
         try:
@@ -113,7 +113,7 @@ def option(parser: Commands, name: str, kind: Any, text: str, default: Any = Non
 
 
 def json_argument(text: str | bytes, what: str, hint: str) -> Any:
-    """Parse JSON, or raise InvalidInput, which begins with `what` and ends with `hint`."""
+    """Parse JSON; the text of its InvalidInput begins with `what` and ends with `hint`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -142,12 +142,12 @@ def _plain(value: Any) -> Any:
 
 
 def say(arguments: Any, fields: Any, plain: str) -> None:
-    """Print an answer as text or JSON on stdout, and flush it for pipes."""
+    """Print an answer on stdout as text or JSON, and flush it."""
     print(to_json(fields) if arguments.json else plain, flush=True)
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return whether `--yes` is given, or the user types yes after this question; prints a refusal.
+    """Return True for `--yes` or a typed yes; prints a refusal.
 
     InvalidInput: stdin is no terminal; `check` is a command that shows the same.
     """

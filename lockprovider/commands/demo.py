@@ -40,7 +40,6 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
-    """Check the options, run the demo, and print its report or why it ended; return the exit code."""
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:

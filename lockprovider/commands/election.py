@@ -71,10 +71,7 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command while elected, again after a lost term unless `--once` or a signal asked for the end.
-
-    Returns the result. Not elected within `--timeout`: code 122. InvalidInput: no command.
-    """
+    """Run the command while elected, again after a lost term unless `--once` or a signal asked for the end."""
     words = command_of(arguments, "elect")
     election = Election.open(
         arguments.url,
@@ -120,7 +117,6 @@ def add_leader(commands: Commands) -> None:
 
 
 def _leader(arguments: Any) -> int | None:
-    """Print the leader, with `--watch` each change until Ctrl-C; return exit code 1 if no candidate leads."""
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():

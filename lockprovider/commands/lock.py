@@ -110,7 +110,6 @@ def _place(arguments: Any) -> LockPlace:
 
 
 def _status(arguments: Any) -> None:
-    """Read the lock record, and print it as lines or JSON; a missing record is no error."""
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     say(arguments, {"url": at.url, "path": at.path, **status_fields(status)}, _shown(at, status))
@@ -125,10 +124,7 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Print each change of the record, read every `--every` seconds, for `--for` seconds (default: endless).
-
-    A silent store is reported once, and read again.
-    """
+    """Print each change of the record until `--for`; report a silent store once, and read on."""
     at, world = _place(arguments), Machine()
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
     content: Content | None = None
@@ -170,10 +166,7 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Show the record and ask, unless `--yes`, and break the lock; return the exit code.
-
-    It is 0 also if the lock is free and nothing is pending. InvalidInput: no terminal to ask.
-    """
+    """Ask, and break the lock; exit code 0 also if there is nothing to break."""
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = status.record
@@ -205,7 +198,6 @@ def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
 
 
 def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
-    """Return sentences about a broken lock: its former holder, and publishes applied or set aside."""
     sentences = [f"broken: {at} is free; it was held by {status.record and status.record.owner}"]
     if result.finished:
         sentences.append(f"applied decided publishes: {', '.join(result.finished)}")
@@ -245,10 +237,7 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit on or off, or print its records and draw them into `--svg`.
-
-    Exit code 1: two owners held the lock at once.
-    """
+    """Switch the audit, or print and draw its records; exit code 1: two owners held the lock at once."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         if arguments.svg is not None or arguments.last is not None:
@@ -277,7 +266,6 @@ def _set(arguments: Any, at: LockPlace) -> int:
 
 
 def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
-    """Yield the lines of an audit: whether it is on, totals, tenures, overlaps, unreadable files."""
     switch = "on" if enabled else "off: run with --enable to make all writers keep records"
     yield from (f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}")
     if audit.tenures:
@@ -338,10 +326,7 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Acquire the lock, run the command while the lease lasts, and release; return the result.
-
-    Not acquired: code 122. InvalidInput: no command. InvalidSettings: bad times.
-    """
+    """Acquire the lock, run the command while the lease lasts, and release."""
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
@@ -362,10 +347,7 @@ def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
-    """Read the record once, to raise errors that waiting does not fix; Unavailable is only printed.
-
-    Does nothing if the timeout is short.
-    """
+    """Read the record, to raise errors that waiting does not fix; only print Unavailable."""
     if settings.timeout <= _FIRST_LOOK_S:
         return  # the acquisition reports errors as soon
     try:

@@ -91,7 +91,6 @@ def _opened(arguments: Any) -> Queue:
 
 
 def _create(arguments: Any) -> None:
-    """Create the queue, or check the settings of an existing one, and print its URL."""
     Queue.create(
         arguments.url,
         visible_s=arguments.visible,
@@ -103,7 +102,6 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put the arguments or stdin's lines as messages, and print how many were new."""
     are_plain = not (arguments.key or arguments.priority or arguments.delay)
     if arguments.producer is not None and not are_plain:
         raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")
@@ -144,7 +142,6 @@ def _dead(arguments: Any) -> None:
 
 
 def _show(arguments: Any, letters: list[Letter]) -> None:
-    """Print each letter's number, body and error, as text or JSON."""
     for letter in letters:
         body, why = _body_text(letter.body), letter.why or letter.error
         fields = asdict(letter) | ({"body": body} if isinstance(letter.body, bytes) else {})
@@ -184,10 +181,7 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message until a signal or `--until-empty`, and print the counts.
-
-    Replaces the handlers of TERM, INT and HUP; ignored signals (nohup) stay ignored.
-    """
+    """Run the command for each message until a signal or `--until-empty`; sets handlers of TERM, INT and HUP."""
     words = command_of(arguments, "queue work")
     if shutil.which(words[0]) is None:
         raise InvalidInput(f"{words[0]!r} is no command that can be run; no message was claimed")
@@ -209,7 +203,7 @@ def _work(arguments: Any) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command for one message, on its stdin, a temporary file; code 75 gives the message back, uncounted.
+    """Run the command with the message as stdin; code 75 returns the message, uncounted.
 
     RuntimeError: it failed. ClaimLost: it was ended.
     """

@@ -1,8 +1,7 @@
 """Runs a command, and ends it if the given lease or term is lost.
 
 The command leads its own process group, so that signals reach its children. On a terminal it stays in the terminal's
-group, to read from it, and gets signals alone. A guard shell ends the command if this process is killed (-9), not while
-it is only stopped (SIGSTOP), or its machine freezes.
+group, to read from it, and gets signals alone. A guard shell ends the command if this process is killed (-9).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def form(command: str) -> str:
 
 
 def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
-    """Format the exit codes for the help of a command."""
+    """Return the exit codes as help text."""
     own = {NOT_ACQUIRED: not_acquired, LOST: lost}
     lines = "".join(f"  {code}    {text}\n" for code, text in own.items() if text)
     return f"""exit codes:
@@ -59,7 +58,7 @@ def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
 
 
 def command_of(arguments: argparse.Namespace, name: str) -> list[str]:
-    """Return the words after `--`; raise InvalidInput if there are none. `name`: lockprovider's command."""
+    """Return the words after `--`; without any, raise InvalidInput for lockprovider's command `name`."""
     words: list[str] = arguments.words
     if not words or not words[0]:
         raise InvalidInput(f"no command was given: {form(name)}")
@@ -73,7 +72,7 @@ def add_grace(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class CommandResult:
-    """Result of a command under a lease or term, for --json; `reason`: why the lease was lost."""
+    """Result of a command under a lease or term, for --json."""
 
     outcome: str
     code: int
@@ -84,10 +83,7 @@ class CommandResult:
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Run `work`, print its reason, and with `--json` also its result, on stderr; return the exit code.
-
-    Errors become 125 (--debug raises them), interrupts 128 + N.
-    """
+    """Run `work`, print its result on stderr, return the exit code: 125 for errors, 128 + N for interrupts."""
     result = CommandResult("failed", FAILED)
     try:
         result = work(arguments, result)
@@ -121,7 +117,7 @@ class CommandOrder:
     ) -> CommandResult:
         """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
 
-        Afterwards, and if it cannot start, signals are kept.
+        Afterwards signals are kept.
         """
         self.signals.hold()
         try:
@@ -141,7 +137,7 @@ class CommandOrder:
         return result
 
     def run_under(self, held: Lease | Term, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command as `run` does, then call `give_back`, whose errors and interrupt are printed."""
+        """Run the command, then call `give_back`, whose errors and interrupt are printed."""
         world = Machine()
         began_s = world.monotonic_s()
         result.epoch = held.epoch
@@ -174,7 +170,7 @@ def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came while no command could receive it."""
+    """Signal while no command could receive it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -182,7 +178,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Signals:
-    """Passes signals to the running command, and raises `Stopped` for them at other times."""
+    """Passes signals to the running command; at other times keeps them, or raises `Stopped`."""
 
     def __init__(self) -> None:
         self._send: Callable[[int], None] = self._stop
@@ -192,7 +188,7 @@ class Signals:
         self.asked_to_end = 0  # the last signal that asked for the end
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal that asks for the end; pass the signal on, keep it, or raise `Stopped`, as last set."""
+        """Handle a signal as last set."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number
@@ -208,10 +204,7 @@ class Signals:
         self._before = len(self._held)
 
     def pass_to(self, child: Child) -> None:
-        """Pass signals to the command, kept ones first.
-
-        Signals that the terminal sends to a running command itself are not passed again.
-        """
+        """Pass signals to the command, kept ones first, without those that its terminal sends to it."""
         self._ignored = frozenset() if child.own_group else _FROM_TERMINAL
         self._send = child.send
         while self._held:
@@ -221,7 +214,7 @@ class Signals:
             self._before -= 1
 
     def stop(self) -> None:
-        """Let the next signal raise `Stopped`, and drop kept ones."""
+        """Let the next signal raise `Stopped`; drop kept ones."""
         self._ignored, self._send = frozenset(), self._stop
 
     @staticmethod
@@ -231,9 +224,9 @@ class Signals:
 
 @contextlib.contextmanager
 def passed_signals() -> Iterator[Signals]:
-    """Context manager: handle six signals by the yielded `Signals`, and restore the handlers at the end.
+    """Handle six signals by the yielded `Signals`, except ignored ones (nohup); restore the handlers at the end.
 
-    Ignored signals (nohup) stay ignored. Main thread only.
+    Main thread only.
     """
     signals = Signals()
     before = {number: signal.getsignal(number) for number in _PASSED_ON}
@@ -256,9 +249,9 @@ _GUARD = (
 
 
 class Child:
-    """Starts a command, and a guard shell that ends it if this process dies; may raise OSError.
+    """Running command, with a guard shell that ends it if this process dies; may raise OSError.
 
-    It calls `on_start` once the command has started, and `on_end` on another thread once it has ended.
+    Calls `on_start` once the command has started, and `on_end` on another thread once it has ended.
     """
 
     def __init__(
@@ -305,7 +298,7 @@ class Child:
                 os.kill(self._process.pid, number)
 
     def end(self) -> None:
-        """Send TERM, and KILL after the grace, and wait for the end."""
+        """Send TERM, and KILL after the grace; wait for the end."""
         self.send(signal.SIGTERM)
         self.ended.wait(self._grace_s)
         self.send(signal.SIGKILL)  # also ends processes that the command left behind

@@ -97,7 +97,6 @@ def add_state(commands: Commands) -> None:
 
 
 def _add_terraform(state: Commands) -> None:
-    """Register the commands for Terraform: `run`, `serve` and `lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
     command = partial(reported, work=_run_served)
@@ -117,7 +116,7 @@ def _add_terraform(state: Commands) -> None:
 
 
 class _Stored:
-    """Codec of bytes and JSON; what is stored as {"base64": ...} is read as bytes, so such an object is refused."""
+    """Codec of bytes, stored as {"base64": ...}, and of JSON except such objects."""
 
     def encode(self, value: Any) -> Any:
         """Encode bytes or a JSON value."""
@@ -140,7 +139,6 @@ def _opened(arguments: Any, codec: Any = None) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
-    """Print the state, or revision `--serial`; exit code 1 if missing."""
     state = _opened(arguments)
     revision = state.read() if arguments.serial is None else state.at(arguments.serial)
     if revision.serial == 0 or revision.value is None:
@@ -165,10 +163,7 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
-    """Hold the lock of edits while an editor runs, then write the saved content.
-
-    InvalidInput: the editor was not found or failed, or its content is not JSON.
-    """
+    """Hold the lock of edits while an editor runs, then write the saved content."""
     editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
@@ -179,7 +174,6 @@ def _edit(arguments: Any) -> None:
 
 
 def _editor(command: str) -> list[str]:
-    """Return the editor's words; raise InvalidInput if there is no such program."""
     with contextlib.suppress(ValueError):  # an open quotation
         words = shlex.split(command)
         if words and shutil.which(words[0]) is not None:
@@ -188,10 +182,7 @@ def _editor(command: str) -> list[str]:
 
 
 def _by_hand(content: bytes, editor: list[str]) -> bytes:
-    """Write the bytes to a temporary file, run the editor on it, and return the saved bytes.
-
-    InvalidInput: the editor failed.
-    """
+    """Run the editor on a temporary file of these bytes; return the saved bytes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
@@ -209,7 +200,6 @@ def _history(arguments: Any) -> None:
 
 
 def _diff(arguments: Any) -> None:
-    """Print each difference of the two revisions; prints nothing if they are equal."""
     for difference in _opened(arguments).diff(arguments.before, arguments.after):
         sides = {"before": difference.before, "after": difference.after}
         present = {name: side for name, side in sides.items() if side is not NOT_THERE}
@@ -222,7 +212,6 @@ def _rollback(arguments: Any) -> None:
 
 
 def _who(arguments: Any) -> None:
-    """Print the holder of the lock of edits, or with `--style tflock` of Terraform's lock file."""
     if arguments.style == _STYLE:
         shown = _file_lock(arguments).shown()
         fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
@@ -239,10 +228,6 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """Break the lock of edits, or remove Terraform's lock file, after confirmation; return the exit code.
-
-    None: done, or it was not held.
-    """
     if arguments.style == _STYLE:
         return _unlock_file(arguments)
     if arguments.id is not None:
@@ -270,7 +255,7 @@ def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
 
 
 def _fields(revision: Revision[Any], *, value: bool = False) -> dict[str, Any]:
-    """Return a revision's fields for JSON, with its encoded value if `value` is set."""
+    """Return a revision's fields for JSON; `value`: also its encoded value."""
     fields = {name: getattr(revision, name) for name in ("serial", "by", "at_ms", "reason", "epoch")}
     return {**fields, "value": _Stored().encode(revision.value)} if value else fields
 
@@ -297,10 +282,7 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Serve the state on loopback while the command runs, then release its lock; return the result.
-
-    InvalidInput: no command.
-    """
+    """Serve the state on loopback while the command runs, then release its lock."""
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)
@@ -348,10 +330,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Remove the lock file after confirmation, or that of `--id` without; return the exit code.
-
-    StateConflict: it is of another ID, or has changed.
-    """
+    """Remove the lock file after confirmation, or without it that of `--id`; StateConflict if it is another."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -375,10 +354,7 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Hold Terraform's lock file while the command runs, and remove it; return the result.
-
-    `lost`: another client removed it first. Not acquired: code 122.
-    """
+    """Hold Terraform's lock file while the command runs, and remove it; `lost`: another client removed it first."""
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:
         try:

@@ -1,11 +1,9 @@
 """HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
 
-aiohttp parses the requests. The server checks, in this order: timely headers, password, length, the whole body in time,
-its `Content-MD5`. Only then `TerraformBackend` handles the request on a thread, so a client that sends nothing, or a
-wrong password, delays no other. A connection serves one request.
+The server checks in this order: timely headers, password, length, the whole body in time, its `Content-MD5`. Then
+`TerraformBackend` handles the request on a thread. A connection serves one request. There is no TLS.
 
-Requests need the password (HTTP basic authentication): other users of the machine reach loopback, too, and states hold
-secrets. No TLS.
+Requests need the password, because other users of the machine reach loopback, too, and states hold secrets.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class Limits:
 class StateServer:
     """The backend on a port of 127.0.0.1, bound at creation.
 
-    It calls `on_rejected` with a sentence for each rejected request, except for a wrong password. Raises InvalidInput
-    if aiohttp is not installed, or the port is taken.
+    Calls `on_rejected` for each rejected request with the right password. InvalidInput: aiohttp is not installed, or
+    the port is taken.
     """
 
     def __init__(
@@ -113,7 +111,7 @@ class StateServer:
             self._socket.close()
 
     def shutdown(self) -> None:
-        """Let `serve`, on another thread, return after the requests in progress; first waits until it serves."""
+        """Wait until `serve` runs on its thread, and let it return after the requests in progress."""
         self._serving.wait()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
@@ -141,10 +139,7 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return the protocol of a new connection, closed unless the headers of a request come in time.
-
-        Above 256 such connections, closes the oldest.
-        """
+        """Return a new connection's protocol, closed unless headers come in time; above 256, close the oldest."""
         assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))
@@ -162,10 +157,6 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request, and let the connection close; calls `on_rejected` for a rejected one.
-
-        Not for a wrong password.
-        """
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
             self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")
@@ -178,7 +169,6 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
-        """Check the request, read its body, and let the backend answer on a thread."""
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
@@ -224,7 +214,7 @@ class StateServer:
         return body
 
     async def _whole_body(self, request: BaseRequest) -> bytes | None:
-        """Read the body, and return it, or None if it is too large; raises TimeoutError at its time limits."""
+        """Read the body; None: too large. TimeoutError: too slow."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._limits.body_s
         pieces: list[bytes] = []

@@ -66,7 +66,6 @@ def add_table(commands: Commands) -> None:
 
 
 def _add_create(commands: Commands) -> None:
-    """Register `create` with its options."""
     parser = add_table_command(commands, "create", _create, "Create a table.")
     schema = parser.add_mutually_exclusive_group(required=True)
     option(schema, "--column", "NAME:TYPE", "a column, e.g. id:int64 or at:timestamp; repeatable", action="append")
@@ -86,7 +85,6 @@ def _add_create(commands: Commands) -> None:
 
 
 def _add_queries(commands: Commands) -> None:
-    """Register the commands that query a table."""
     add_table_command(commands, "info", _info, "Show the table's settings and its size.")
     timeline = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
     log = add_table_command(commands, "log", _log, "List the completed writes.")
@@ -104,7 +102,6 @@ def _add_queries(commands: Commands) -> None:
 
 
 def _create(arguments: Any) -> CommandAnswer:
-    """Create a table from the options, and return its answer; raises InvalidInput or a TableError."""
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = _like(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
@@ -141,10 +138,7 @@ def _column(text: str) -> pa.Field:
 
 
 def _type(text: str) -> pa.DataType:
-    """Parse a column's type: `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name.
-
-    Raises InvalidInput for others.
-    """
+    """Parse a column's type: `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name."""
     try:
         if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
             return pa.decimal128(int(match[1]), int(match[2]))
@@ -159,7 +153,6 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List the instants, or write a picture of them and of the lock's holders into the file `--svg`."""
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -174,7 +167,6 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _info(arguments: Any) -> CommandAnswer:
-    """Summarize properties, columns, pending work, and the snapshot's size."""
     table = opened(arguments)
     config, timeline = table.config(), table.timeline()
     snapshot = table.snapshot(timeline)
@@ -217,7 +209,7 @@ def _log(arguments: Any) -> CommandAnswer:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
-    """Return one commit's row counts, files, replaced file groups and extra metadata, for JSON."""
+    """Describe one commit for JSON."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -233,7 +225,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
-    """List each instant in its newest state, the latest first, at most `last` (None: all)."""
+    """List each instant in its newest state, the latest first."""
     timeline = table.timeline()
     states = {
         (instant.begin, "write" if instant.changes_rows else instant.action.value): instant
@@ -262,7 +254,7 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
-    """Read rows batch by batch, at most `--limit` (0: all), and return them as an answer."""
+    """Read rows batch by batch until `--limit`."""
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     table = opened(arguments)
@@ -280,7 +272,7 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
-    """Run all checks, also on a table that cannot be opened; exit code 1 if anything is wrong."""
+    """Run all checks, also on a table that cannot be opened."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)
@@ -323,7 +315,7 @@ _WRITER = "writer"  # key of a commit's extra metadata that names its lane
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An instant from begin to end, in epoch ms; an empty `lane` is any free one.
+    """Instant from begin to end, in epoch ms; an empty `lane` is any free one.
 
     All its files existed at `ready_ms`, and it held the lock from `held_ms` on; None: unknown.
     """
@@ -339,7 +331,7 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = ()) -> str:
-    """Return bars as SVG text of a timeline, with a lane of the lock if `tenures` overlap their time."""
+    """Return bars as SVG text, with a lane of the lock if `tenures` overlap their time."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
@@ -379,7 +371,7 @@ def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], lis
 
 
 def _boxes(bar: Bar) -> list[Box]:
-    """Return a bar's boxes: its time, and if known its wait for the lock and its hold of it."""
+    """Return a bar's box, and if known those of its wait for the lock and its hold of it."""
     boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
     if bar.held_ms is None:
         return boxes
@@ -395,7 +387,7 @@ def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """Read a table's instants, and return bars of all or the `last` ones by begin, with lock `tenures`."""
+    """Read a table's instants; return bars of all, or of the `last` ones by begin."""
     timeline = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in timeline.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
@@ -410,10 +402,7 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Return the bar with the lock tenure at its end, unchanged unless exactly one fits.
-
-    Completion times are made under the lock; `ready_ms` is the store's.
-    """
+    """Return the bar with the tenure that contains its end, unchanged unless exactly one does."""
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
         return bar  # no record, or clocks that differ: unknown
@@ -423,7 +412,7 @@ def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
-    """Build the bar of a completed instant; reads the metadata of a commit for its writer and label."""
+    """Build a completed instant's bar; reads a commit's metadata."""
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:
@@ -437,7 +426,7 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: S
 
 
 def _undone(table: Table, timeline: Timeline) -> list[Bar]:
-    """Read completed rollbacks, and return bars of their victims, from begin to rollback; skips corrupt ones."""
+    """Read completed rollbacks; return bars of their victims, from begin to rollback."""
     undone: list[Bar] = []
     for instant in timeline.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:

@@ -60,13 +60,13 @@ TABLE_CODES = f"""exit codes:
 
 
 def add_bucket_by(parser: argparse.ArgumentParser) -> None:
-    """Add `--bucket-by`, the key columns that select a row's bucket."""
+    """Add `--bucket-by`."""
     text = "a key column that selects the bucket; repeatable (default: all)"
     option(parser, "--bucket-by", "COLUMN", text, [], action="append")
 
 
 def add_table_command(commands: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
-    """Add a command about one table; its help lists the exit codes."""
+    """Add a command about one table."""
     url = "the table's folder: a path, or s3://bucket/table"
     parser = add_command(commands, name, _answered(run), text, url, codes=TABLE_CODES)
     option(parser, "--hoodie", "KEY=VALUE", "a setting of Hudi, repeatable", [], action="append")
@@ -74,7 +74,7 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
 
 
 def settings(arguments: Any) -> TableSettings:
-    """Return settings of an optimistic writer, changed by `--hoodie`; may raise InvalidInput or InvalidSettings."""
+    """Return settings of an optimistic writer, changed by `--hoodie`."""
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
         key, equals, value = pair.partition("=")
@@ -90,10 +90,9 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Wrap a command: print its answer, and return its code; a TableError becomes a sentence, and 1 or 2."""
+    """Wrap a command: print its answer or TableError, and return the exit code; --debug raises the error."""
 
     def answered(arguments: Any) -> int:
-        """Run the command, print its answer or TableError, and return the code; --debug raises the error."""
         try:
             answer = run(arguments)
         except TableError as error:
@@ -125,7 +124,6 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
 
 
 def _text(cell: object) -> str:
-    """Return a cell as text: None is empty, a list or dict is joined by commas."""
     match cell:
         case None:
             return ""
@@ -192,7 +190,6 @@ def add_services(commands: Commands) -> None:
 
 
 def _add_plan_options(parser: Any, participle: str) -> None:
-    """Add the options to schedule, run or remove a plan."""
     choice = parser.add_mutually_exclusive_group()
     flag(choice, "--schedule", f"only plan what will be {participle}")
     option(choice, "--run", "INSTANT", "run this plan, or continue it if its executor died", dest="scheduled")
@@ -202,10 +199,7 @@ def _add_plan_options(parser: Any, participle: str) -> None:
 
 
 def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
-    """Write or remove a plan if the options ask for it, and return the answer; None: they do not.
-
-    `schedule()` may return None: nothing.
-    """
+    """Write or remove a plan if the options ask for it; None: they do not."""
     if arguments.schedule:
         begin = schedule()
         outcome = f"scheduled {service} {begin}" if begin else f"nothing to {verb}"
@@ -223,7 +217,6 @@ def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unsched
 
 
 def _compact(arguments: Any) -> CommandAnswer:
-    """Schedule, unschedule or run a compaction, or list its file groups with `--dry-run`."""
     table = opened(arguments)
     planned = _change_plan(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -237,7 +230,6 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
-    """Schedule, unschedule or run a clustering, or list its file groups with `--dry-run`."""
     options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
     if options != ([], TARGET_FILE_BYTES, None) and (arguments.scheduled or arguments.unschedule):
         raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")
@@ -261,7 +253,6 @@ def _cluster(arguments: Any) -> CommandAnswer:
 
 
 def _archive(arguments: Any) -> CommandAnswer:
-    """Archive the oldest instants, or list them with `--dry-run`; the answer says why more must stay."""
     table, limits = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if limits == (None, None) else KeepActive.of(*limits)
     result = table.archive(keep, dry_run=arguments.dry_run)
@@ -295,10 +286,6 @@ def _did(arguments: Any, verb: str) -> str:
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
-    """List, make or delete savepoints; return exit code 1 if none of this version can be deleted.
-
-    InvalidInput: `--delete` without a version, or options that do not combine.
-    """
     if (arguments.list and arguments.version) or (arguments.comment and (arguments.list or arguments.delete)):
         raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
     table = opened(arguments)
@@ -319,7 +306,6 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
-    """Restore the table to a version after confirmation; without it, return exit code 1."""
     table = opened(arguments)
     if not confirmed(arguments, "" if arguments.yes else _undone(table, arguments.version), "table log"):
         return REFUSED
@@ -342,7 +328,6 @@ def _undone(table: Table, version: str) -> str:
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
-    """Roll back the given pending write; without one, roll back dead writers and finish dead services' plans."""
     if arguments.force and arguments.instant is None:
         raise InvalidInput("--force needs INSTANT, the pending write to roll back")
     table = opened(arguments)

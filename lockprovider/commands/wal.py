@@ -82,7 +82,6 @@ def _create(arguments: Any) -> None:
 
 
 def _append(arguments: Any) -> None:
-    """Append the arguments or stdin's lines, with `--fence` as leader, and print how many were new."""
     data: Iterable[bytes] = [record.encode() for record in arguments.records]
     if not data:
         data = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
@@ -110,7 +109,6 @@ def _read(arguments: Any) -> None:
 
 
 def _tail(arguments: Any) -> None:
-    """Print new records, from `--reader` or `--start` on, until the seal, `--timeout` or Ctrl-C."""
     log = _opened(arguments)
     reader = _reader(log, arguments)
     how = {"idle_s": arguments.idle, "timeout": arguments.timeout}

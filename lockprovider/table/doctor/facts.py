@@ -82,20 +82,16 @@ class Facts:
         both: whether the properties and their backup exist.
         entries: the files of the timeline folder, by name.
         commits: the metadata of completed writes, or the error text.
-        markers: paths of all markers.
         beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
-        now_ms: the time of these facts, in epoch ms.
         dead: begin times of pending instants whose writer or executor is dead or missing.
-        metadata_table: whether there are files in the metadata table's folder.
-        clock_ahead_ms: this machine's clock minus the store's, in ms; 0 if harmless.
+        clock_ahead_ms: this machine's clock minus the store's; 0 if harmless.
         lock_fault: a fault of the lock record.
         lock_note: the lock's holder, or a pending publish.
         lockless: commits that the lock's log lacks, although it reaches back far enough.
         bucket_rules: whether a JVM writer stored bucket rules, unknown to this library.
         slices: the latest snapshot, if it could be read.
         misread: why the latest snapshot cannot be read, if no other fact says so.
-        archive_fault: a fault of the archive's own files.
         archive_left: archived instants that are still on the timeline.
         archive_hidden: archived writes that `archive_left` hides: they count as never committed.
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
@@ -158,7 +154,7 @@ class Facts:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Return the first three names in order, as text, with the number of others."""
+    """Join the first three names in order, with the number of others."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
     return ", ".join(ordered[:_SHOWN]) + more
@@ -167,8 +163,7 @@ def first_names(names: Iterable[str]) -> str:
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
     """Read all facts, changing no file; errors in the table become texts.
 
-    With `keys`, or a bucket index, reads all record keys of base files. Raises `TableNotFound` without properties and
-    timeline, and store errors.
+    With `keys`, or a bucket index, reads all record keys of base files. Raises `TableNotFound`, or store errors.
     """
     store = table.store
     # Files before the timeline: a file without an instant never gets one later.
@@ -232,7 +227,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _Read | _Failed:
-    """Return what `read` returns, or what `failed` makes of the text of its error; raises `Unavailable`."""
+    """Return what `read` returns, or what `failed` makes of the text of its error, except `Unavailable`."""
     try:
         return read()
     except Unavailable:
@@ -286,7 +281,7 @@ def _read(table: TableContext, path: str) -> bytes | None:
 
 
 def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) -> frozenset[str]:
-    """Read completed rollbacks and restores; return the begin times that they undid. Adds errors to `unread`."""
+    """Read what completed rollbacks and restores undid; adds errors to `unread`."""
     begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
@@ -324,10 +319,7 @@ def _dead(
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Read the archive; return its fault, archived instants on the timeline, and the writes that these hide.
-
-    Each is empty if there is none.
-    """
+    """Read the archive; return its fault, archived instants on the timeline, and the writes that these hide."""
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     files = archive_index.read_history(table.knowledge).files

@@ -96,7 +96,7 @@ def failed_writes(facts: Facts) -> _Found:
 
 
 def metadata_table(facts: Facts) -> _Found:
-    """Yield a finding of R2 for a metadata table that no writer maintains; a note if no reader uses it."""
+    """Yield a finding of R2: a metadata table that no writer maintains; a note if no reader uses it."""
     if facts.metadata_table and not (facts.config is not None and keeps_file_listing(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         effect = "it hides commits that it does not record" if listed else "no reader uses it"
@@ -107,7 +107,7 @@ def metadata_table(facts: Facts) -> _Found:
 
 
 def listing(facts: Facts) -> _Found:
-    """Yield findings about the metadata table's listing, which JVM Hudi and hudi-rs read instead of folders."""
+    """Yield findings about the metadata table's listing."""
     mend = "run `lockprovider table retire-metadata URL`: then all readers list the folders"
     if isinstance(facts.listing, str):
         yield _WRONG, f"the metadata table cannot be read: {facts.listing}", mend
@@ -124,7 +124,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def list_columns(facts: Facts) -> _Found:
-    """Yield a note for columns with lists: JVM Hudi's copy-on-write merge fails at a null in a list."""
+    """Yield a note: JVM Hudi's copy-on-write merge fails at a null in a list."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if (
         facts.config is not None
@@ -137,7 +137,7 @@ def list_columns(facts: Facts) -> _Found:
 
 
 def time_zones(facts: Facts) -> _Found:
-    """Yield findings of R3, times are UTC: compare completion times with the files' modification times."""
+    """Yield findings of R3: compare completion times with the files' modification times."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer uses its own time zone"
         yield _NOTE, what, "run `lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
@@ -160,10 +160,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Yield findings of R4: hoodie.properties is missing, unreadable or has a backup.
-
-    If it is readable, also of properties or a version that do not suit all engines.
-    """
+    """Yield findings of R4 about hoodie.properties and its backup."""
     if facts.lone_backup:
         what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
         yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
@@ -198,7 +195,6 @@ def properties(facts: Facts) -> _Found:
 
 
 def _appearance(config: TableConfig) -> _Found:
-    """Yield a finding for an unknown visibility of commits, or a note for an unordered one."""
     recorded = visibility(config)
     if recorded not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={recorded} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
@@ -277,7 +273,7 @@ def metafiles(facts: Facts) -> _Found:
 
 
 def buckets(facts: Facts) -> _Found:
-    """Yield findings about the buckets of the latest snapshot's file groups, and of their keys."""
+    """Yield findings about the buckets of the latest snapshot's file groups and keys."""
     if facts.bucket_rules:
         what = f"a JVM writer stored bucket rules in {BUCKET_RULES} (consistent hashing, or buckets by partition)"
         yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"
@@ -312,7 +308,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks on facts, reading nothing; return the rule, title and findings of each.
+    """Run all checks on facts; return the rule, title and findings of each.
 
     For an unreadable table version, only that check.
     """
@@ -325,7 +321,6 @@ def examine(facts: Facts) -> TableReport:
 
 
 def _version(facts: Facts) -> _Found:
-    """Yield only the findings about the table version, and a note that other checks were skipped."""
     yield from (finding for finding in properties(facts) if "hoodie.table.version" in finding[1])
     version = facts.config and facts.config.version
     what = f"all other checks were skipped: a table of version {version} has another timeline layout"
@@ -333,7 +328,6 @@ def _version(facts: Facts) -> _Found:
 
 
 def _keys(facts: Facts) -> _Found:
-    """Yield findings for partitions with keys in several file groups."""
     mend = "delete these keys and write their rows again, or overwrite the partition; a JVM `insert` writes such keys"
     for partition, count in (facts.repeated or {}).items():
         what = f"{count} keys of partition {partition!r} are in several file groups"
@@ -385,7 +379,6 @@ def _missing(facts: Facts) -> _Found:
 
 
 def _services(facts: Facts) -> _Found:
-    """Yield findings for dead services, waiting plans, and file groups with log files only."""
     for action, mend in _UNFINISHED.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
@@ -399,10 +392,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return a pending plan's level, text and remedy.
-
-    It is a note if an executor runs it; otherwise it has its age, and is wrong after a day.
-    """
+    """Return a finding for a pending plan: a note, or wrong if it has had no executor for a day."""
     if begin not in facts.dead:
         return _NOTE, f"{what}; an executor runs it", "wait until it completes"
     age_ms = max(0, facts.now_ms - to_ms(begin))
@@ -415,7 +405,6 @@ def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
 
 
 def _archive(facts: Facts) -> _Found:
-    """Yield findings about the archive, instants that it left on the timeline, and a long timeline."""
     mend, left, hidden = "run `lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
         yield _WRONG, facts.archive_fault, "restore it from a copy; reads of the latest snapshot do not need it"
@@ -432,7 +421,6 @@ def _archive(facts: Facts) -> _Found:
 
 
 def _lock(facts: Facts) -> _Found:
-    """Yield findings about the lock record, and about commits made without the lock."""
     if facts.lock_fault:
         yield _WRONG, facts.lock_fault, f"remove {LOCK} once no writer runs"
     if facts.lock_note:
@@ -442,7 +430,6 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
-    """Yield notes about heartbeats and markers that finished instants left."""
     pending = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     pending -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in pending]
@@ -473,8 +460,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Run every check, also on a table that cannot be opened; with `keys` read all record keys, too.
-
-    Raises `TableNotFound`, or store errors.
-    """
+    """Run every check, also on a table that cannot be opened; with `keys` read all record keys, too."""
     return examine(gather(table, keys=keys))

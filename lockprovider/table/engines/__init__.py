@@ -1,4 +1,4 @@
-"""Engines: read and write a table's rows as pyarrow, Dask or Spark data, inside transactions of `lockprovider.table`.
+"""Engines: read and write a table's rows as pyarrow, Dask or Spark data, inside transactions.
 
 May import: transaction, read and below. An engine imports no other engine. They share `scan`, `writer` and `changes`.
 """

@@ -43,8 +43,7 @@ ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
-    Deletes need the key and partition columns. A key in both is deleted. Rows need all columns of the table, as a
-    missing one would erase stored values. Call it once per transaction.
+    Deletes need the key and partition columns; a key in both is deleted. Call it once per transaction.
 
     Raises:
         DoesNotFit: a column is missing, or a column or value does not fit.
@@ -67,7 +66,7 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
 
-    Call it once per transaction. A reader is consumed. With a bucket index, memory holds all rows. A row with an
+    Call it once per transaction. Consumes a reader; with a bucket index, memory holds all its rows. A row with an
     existing key then replaces the stored one, unless that has the higher ordering value.
 
     Raises:
@@ -81,7 +80,7 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
 def delete_where(txn: AnyTransaction, where: Where) -> None:
     """Delete the snapshot's rows for which `where` is true in `txn`, which the caller commits.
 
-    Call it once per transaction. It reads the keys of these rows into memory. May raise InvalidInput.
+    Call it once per transaction. It reads the keys of these rows into memory.
     """
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
@@ -123,10 +122,7 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
-    """Start `txn`, write the planned rows into new file groups, or by bucket, and add their files.
-
-    A repeated key raises InvalidRecords.
-    """
+    """Start `txn`, write the planned rows into new file groups, or by bucket, and add their files."""
     if txn.config.bucket_index is None:
         writer, parts = start_here(txn, plan)
         txn.add(_inserted(txn, writer, parts))
@@ -139,10 +135,7 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
-    """Write all parts into new file groups, report progress, and return the files' statistics.
-
-    Raises InvalidRecords afterwards if a key came twice in a partition; memory holds all keys.
-    """
+    """Write all parts into new file groups; then raise InvalidRecords if a key came twice in a partition."""
     stats: list[WriteStat] = []
     keys_by_partition: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(parts):
@@ -166,7 +159,7 @@ def _rewritten(
 ) -> Iterable[WriteStat]:
     """Create partitions and announce buckets now; write changed file groups' next files while the result is iterated.
 
-    `slices` returns the slices of partitions. `at_once` limits the parallel writes within a single partition.
+    `at_once` limits the parallel writes within a single partition.
     """
     existing = {file_slice.partition for file_slice in txn.slices()}
     # Partitions are created before their files.
@@ -190,7 +183,7 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Announce new file groups now, and write them in parallel while the result is iterated.
+    """Announce new file groups now; write them in parallel while the result is iterated.
 
     If all are small, this thread encodes them, as threads would compete.
     """

@@ -64,7 +64,7 @@ def changes_by_partition(
     *,
     valued: bool = False,
 ) -> dict[str, KeyedChanges]:
-    """Return each partition path's changes in stored form, with repeated keys; partitions without changes are left out.
+    """Return each changed partition's changes in stored form, with repeated keys.
 
     `valued` keeps the deletes' ordering values. For `missing` and errors see `GroupWriter.keyed`.
     """
@@ -93,7 +93,7 @@ def changes_by_partition(
 
 
 def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
-    """Map each value, of which every row has one, to its ascending row numbers."""
+    """Map each value to its ascending row numbers; no value is null."""
     encoded = values.dictionary_encode()
     if len(encoded.dictionary) == 1:
         return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(values)))}
@@ -104,7 +104,7 @@ def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
 
 
 def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
-    """Raise InvalidRecords, with the key, if a key comes twice."""
+    """Raise InvalidRecords if a key comes twice."""
     if merge.are_unique(keys):
         return
     counts = pc.value_counts(keys)
@@ -132,7 +132,7 @@ def new_groups(
 ) -> Iterator[NewGroup]:
     """Yield new file groups of about equal size; writes nothing.
 
-    `task`, a write token and a number, helps to name them, equally in every attempt.
+    `task`, a write token and a number, names them equally in every attempt.
     """
     files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
     size = -(-len(keys) // files)
@@ -142,7 +142,7 @@ def new_groups(
 
 
 def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Consume a reader and yield its rows as tables of about one file's rows and bytes, made of whole batches."""
+    """Consume a reader and yield tables of about one file's rows and bytes, made of whole batches."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -168,8 +168,8 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write the next files of a partition's changed file groups, up to `limit` at once.
 
-    New keys go into new groups, with a bucket index into their bucket's; a key in rows and deletes is deleted. A rerun
-    with the same changes and token `task` finds its first attempt's files.
+    New keys go into new groups or their bucket's; a key in rows and deletes is deleted. A rerun with the same changes
+    and token `task` finds its first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -214,11 +214,10 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 
 
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
-    """Return the index of the slice that has each key, -1 for none; keys must be unique.
+    """Return the index of the slice that has each of these unique keys, -1 for none.
 
     Reads base files, as JVM writers do, and the logs of groups without one. So a key deleted since the last compaction
-    returns to its former group. A key appended after a delete may be in several groups: the group with a live row is
-    used.
+    returns to its former group. Of several groups, the one with a live row counts.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -287,9 +286,9 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: KeyedChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield a job per changed bucket that writes its next file, or returns None; no row's key may be deleted.
+    """Yield a job per changed bucket that writes its next file; no row's key may be deleted.
 
-    A bucket without a file group has no job for deletes alone. Raises Corrupt as `bucket_groups`.
+    A bucket without a file group has no job for deletes alone.
     """
     rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
@@ -308,10 +307,9 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, KeyedChanges], token: str
 ) -> None:
-    """Write the markers of all files that `rewrite_partition` may make of these changes, or nothing.
+    """Write the markers of all files that `rewrite_partition` may make of these changes, if the names are predictable.
 
-    Names are predictable in a merge-on-read table with a bucket index, unless deletes are looked up.
-    `GroupWriter.announce` skips few files, and does nothing in a task.
+    They are in a merge-on-read table with a bucket index, unless deletes are looked up.
     """
     index = writer.config.bucket_index
     looked_for = any(len(part.deletes) and part.values is None for part in changes.values())

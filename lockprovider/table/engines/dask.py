@@ -3,8 +3,8 @@
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
     ddf = engine.read(table.scan(filter="city = 'ulm'"))
 
-All workers must be able to reach the table. A failed task leaves nothing visible; its error keeps its type. Not
-promised: that changes which differ each time they are computed survive the loss of a worker.
+All workers must be able to reach the table. A failed task leaves nothing visible. Not promised: that changes which
+differ each time they are computed survive the loss of a worker.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def append(
 ) -> CommitResult:
     """Add rows with new keys like `Table.append`, without checking for existing ones.
 
-    Raises `Table.append`'s errors; NOT checked: that Dask partitions have no key in common. Writes one file for each
-    Dask partition and table partition in it: repartition first if these are many.
+    NOT checked: that Dask partitions have no key in common. Writes one file for each Dask partition and table partition
+    in it: repartition first if these are many.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra)
 
@@ -84,7 +84,7 @@ def upsert(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete keys, like `Table.upsert`, with its errors.
+    """Insert rows or replace them by key, and delete keys, like `Table.upsert`.
 
     One task holds all changes of a table partition.
     """
@@ -94,7 +94,7 @@ def upsert(
 def delete(
     table: TableContext, keys: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Delete rows by key like `Table.delete`, with its errors."""
+    """Delete rows by key like `Table.delete`."""
     return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
@@ -102,7 +102,7 @@ def delete(
 
 
 def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`, with its errors: one task per file slice.
+    """Merge log files into new base files like `Table.compact`: one task per file slice.
 
     With `instant`, run only that scheduled compaction, like `Table.run_compaction`.
     """
@@ -117,10 +117,9 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`, with its errors: one task per group of files.
+    """Join small files like `Table.cluster`: one task per new file, whose rows it holds.
 
-    A task holds one new file's rows. With `instant` and no other argument, run only that scheduled clustering, by its
-    plan, like `Table.run_clustering`.
+    With `instant` and no other argument, run only that scheduled clustering, like `Table.run_clustering`.
     """
     return cluster_by(table, _on_workers, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), instant)
 
@@ -138,7 +137,7 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
     This call fixes the files: the frame never shows later commits.
 
     Raises:
-        HistoryGone: that moment cannot be read (any more); at compute time: a file was cleaned since.
+        HistoryGone: that moment cannot be read; at compute time: a file was cleaned since.
     """
     place, scan = resolve_scan(source if isinstance(source, Scan) else Scan(source))
     empty = to_pandas(scan.schema.empty_table(), plain=False)
@@ -150,8 +149,7 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 def insert(txn: AnyTransaction, rows: Frame) -> None:
     """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
 
-    Call it once per transaction. With a bucket index, a row with an existing key replaces the stored one, as with
-    `merge`.
+    Call it once per transaction. With a bucket index, it replaces stored rows like `merge`.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
@@ -178,7 +176,7 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
     Deletes need the key and partition columns. Call it once per transaction. Workers keep the changes in memory until
-    they are written, to compute them only once.
+    they are written.
 
     Raises:
         InvalidRecords: a key is null, or a column does not fit the table.
@@ -237,7 +235,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results; reports each finished one as progress, in a cluster's task only the step."""
+    """Run tasks and return their results; reports each finished one, in a cluster's task only the step."""
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -284,10 +282,7 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
-    """Write a pandas frame's rows as new file groups, named by the task's `number`; return their statistics.
-
-    Repeated keys raise InvalidRecords.
-    """
+    """Write a frame's rows as new file groups, named by the task's `number`; repeated keys raise InvalidRecords."""
     by_partition, task = _fresh(frame, writer), (f"{number}-0-0", number)
     groups = (
         group
@@ -307,7 +302,6 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[KeyedChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
-    """Join the pieces of one partition's changes, write its next files as task `number`; return their statistics."""
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = KeyedChanges(

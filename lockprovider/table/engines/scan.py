@@ -85,8 +85,8 @@ class Scan:
     def to_pandas(self) -> Any:
         """Read the rows as a pandas DataFrame.
 
-        Integers and booleans have pandas' nullable types; lists, structs and maps are `ArrowDtype`. So an upsert of
-        these rows changes nothing.
+        Integers and booleans have nullable types; lists, structs and maps are `ArrowDtype`. So an upsert of these rows
+        changes nothing.
 
         >>> scan.to_pandas()["id"].tolist()
         [2]
@@ -116,8 +116,7 @@ class Scan:
     def to_dask(self) -> Any:
         """Describe the rows as a Dask DataFrame, one partition per file; see `engines.dask.read`.
 
-        This call chooses the files, and Dask reads them when it computes. A file that was cleaned in between raises
-        `HistoryGone`.
+        This call chooses the files. If one is cleaned before Dask reads it, Dask raises `HistoryGone`.
 
         >>> frame = scan.to_dask()  # with the extra `dask`
         """
@@ -126,7 +125,7 @@ class Scan:
         return dask.read(self)
 
     def count(self) -> int:
-        """Count the rows. Reads one column of the record key, whatever the scan's columns are.
+        """Count the rows. Reads one column of the record key.
 
         >>> scan.count()
         1
@@ -134,7 +133,7 @@ class Scan:
         return int(replace(self, columns=()).to_arrow().num_rows)
 
     def plan(self) -> tuple[FileSlice, ...]:
-        """List the files that a read would open now. Requests the table's timeline and file list, and opens no file.
+        """List the files that a read would open now. Opens no file.
 
         Leaves out files of other partitions, and files whose stored minima and maxima exclude the filter.
 
@@ -145,10 +144,7 @@ class Scan:
 
 
 def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """Return the table's place, and the plan that fixes the files; lists files, a transaction only once.
-
-    Raises as `Table.scan`.
-    """
+    """Return the table's place, and the plan that fixes the files; lists files, a transaction only once."""
     table, snapshot = source_snapshot(scan.source, scan.as_of)
     arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
@@ -186,7 +182,7 @@ def short_for(
 
 
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
-    """Convert rows to a pandas DataFrame that an upsert writes back unchanged; may raise NotSupported.
+    """Convert rows to a pandas DataFrame that an upsert writes back unchanged.
 
     With `plain`, dates, decimals and bytes are Python objects, which Dask would turn into texts.
     """

@@ -45,15 +45,12 @@ def planner_for(txn: Transaction, schema: pa.Schema) -> GroupWriter:
 
 
 def planner_of(txn: Transaction) -> GroupWriter:
-    """Make the planner for the transaction's table columns, which it reads unless cached; see `planner_for`."""
+    """Make the planner for the table's columns; reads them unless cached."""
     return planner_for(txn, txn.table.schema(txn.timeline))
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's cached columns; without them or after a TableError, by its current ones.
-
-    So `split` may run twice; a TableError of the first run is dropped, other errors are raised.
-    """
+    """Check and split rows by the table's cached columns; without them or after a TableError, by its current ones."""
     if (cached := txn.expected_schema) is not None:
         planner = planner_for(txn, cached)
         with suppress(TableError):  # the table may have a new column
@@ -103,10 +100,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable for a JVM writer's buckets, which the properties lack.
-
-    Reads commits, latest first, until one has file groups.
-    """
+    """Read commits until one has file groups; raise UnsupportedTable for buckets that the properties lack."""
     if txn.config.bucket_index is not None:
         return
     for instant in reversed(txn.timeline.writes):
@@ -132,10 +126,7 @@ def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[C
 def cluster_by(
     table: TableContext, run: Runner, rule: ClusteringRule, instant: str | None
 ) -> tuple[ClusteringResult, ...]:
-    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`; `run` runs the tasks.
-
-    With `instant`, another rule than the default raises InvalidInput, as the clustering runs by its plan.
-    """
+    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`; `run` runs the tasks."""
     if instant is None:
         return cluster_table(table, rule, run)
     if rule != ClusteringRule.of():

@@ -33,10 +33,9 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
-    """Ensure that each bucket of these partitions has a file group; writes missing ones under the lock.
+    """Write the missing anchors of these partitions under the lock; sends no request if this process knows them all.
 
-    Safe to repeat, and concurrently. Sends no request if this process has seen them all. Raises `Aborted` if a restore
-    is pending, `InvalidRecords` if a new partition is nested in another.
+    Raises `Aborted` if a restore is pending, `InvalidRecords` if a new partition is nested in another.
     """
     if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return
@@ -54,9 +53,9 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
 
 
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
-    """Yield the stats of an empty base file for each bucket, written as the result is iterated.
+    """Announce an empty base file for each bucket; write it and yield its stats when iterated.
 
-    The call itself writes the markers if there are many. Ids avoid the `ended` file groups.
+    Ids avoid the `ended` file groups.
     """
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
     groups = [NewGroup(bucket[0], rows, keys, _TOKEN, anchor_id(bucket, ended)) for bucket in buckets]

@@ -44,7 +44,7 @@ class ArchiveResult:
 
     Attributes:
         instants: file names of the archived completed instants, oldest first.
-        held: why there are fewer than the settings ask for, and what to do; empty otherwise.
+        held: why there are fewer than the settings ask for, and what to do; or empty.
     """
 
     instants: tuple[str, ...]
@@ -52,10 +52,7 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive by rounds, each under the lock; see `Table.archive`.
-
-    Few reads if nothing is due. `dry_run` writes nothing.
-    """
+    """Roll back dead writers, then archive by rounds, each under the lock; see `Table.archive`."""
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
@@ -117,7 +114,6 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _read_facts(table: TableContext) -> ArchivalFacts:
-    """Read the facts for a plan: files before the timeline."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     timeline = table.listed_timeline()
@@ -128,7 +124,7 @@ def _read_facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
-    """Return the begin times of unarchived writes whose log files began before their slice's base file, or lack one."""
+    """Return begin times of writes with a log file that began before its slice's base file, or that lacks one."""
     logs = ((log.file.begin, part.base or "~") for part in snapshot.slices for log in part.logs)
     return frozenset(begin for begin, base in logs if begin < base) & frozenset(snapshot.timeline.completions)
 
@@ -142,17 +138,14 @@ def _earliest(table: TableContext, timeline: Timeline) -> str:
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    """Read the begin times of writes that unfinished rollbacks remove; a rollback without a plan has not begun."""
+    """Read what unfinished rollbacks remove; a rollback without a plan has not begun."""
     instants = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED) for begin in timeline.pending_rollbacks)
     stored = ((i.file_name, _read(table, i.file_name)) for i in instants if i.file_name in timeline.names)
     return frozenset(decode_rollback_plan(data, name).begin for name, data in stored if data)
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read an instant's completed file and first non-empty plan as its archive row.
-
-    As in JVM Hudi, a replacecommit's inflight file counts as plan.
-    """
+    """Read an instant's completed file and first non-empty plan; as in JVM Hudi, the latter may be an inflight file."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}

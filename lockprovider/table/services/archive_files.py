@@ -1,6 +1,4 @@
-"""Files of the archive: add instants, merge and remove files, finish a dead archival; all under the table lock.
-
-Archivals, restores and savepoints call it.
+"""Files of the archive, changed under the table lock by archivals, restores and savepoints.
 
 Source: Hudi `LSMTimelineWriter`.
 """
@@ -47,10 +45,7 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Point `_version_` to a valid manifest that a dead archiver decided; return the archive's files.
-
-    Raises `LeaseLost`, or `Refused` after another change.
-    """
+    """Point `_version_` to a valid manifest that a dead archiver decided; return the archive's files."""
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
@@ -76,10 +71,7 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the ten oldest files of level 0, then of each next level; then delete obsolete manifests and files.
-
-    The first level with fewer than ten files, or with too large ones, ends the merging.
-    """
+    """Merge the ten oldest files of each level until a level has fewer; then delete obsolete manifests and files."""
     merged = 0
     for level in range(_LEVELS):
         history = archive_index.read_history(table.knowledge)
@@ -99,10 +91,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Merge these archive files into one of the next level, and publish it in their stead.
-
-    The merged files stay. Raises `LeaseLost`, `PublishUnknown` or `Refused`.
-    """
+    """Merge these archive files into one of the next level, and publish it in their stead; they stay."""
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -128,10 +117,7 @@ def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
-    """Publish the next manifest, which names `files`, under the lease; then point `_version_` to it.
-
-    Raises `LeaseLost`, `PublishUnknown`, or `Refused` if `_version_` changed.
-    """
+    """Publish the next manifest, which names `files`, under the lease; then point `_version_` to it."""
     # An archiver that was paused before this finds `_version_` changed, and stops.
     number = max([history.number, *_numbers(_list_sizes(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
@@ -139,7 +125,7 @@ def _decide(table: TableContext, lease: Lease, history: History, files: Manifest
 
 
 def _point_version(table: TableContext, number: int, version: Version | None) -> None:
-    """Write the manifest's number to `_version_`; raise `Refused` unless it has version `version` (None: absent)."""
+    """Write the manifest's number to `_version_`; raise `Refused` unless it has this version (None: absent)."""
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -149,10 +135,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, replacing other bytes that a dead archiver left; return its size in bytes.
-
-    A concurrent change raises `Refused`.
-    """
+    """Store an archive file, replacing other bytes that a dead archiver left; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -179,8 +162,7 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
     """Return whether `_version_` may point to this decided manifest.
 
-    Its files must exist, and the instants it adds must still be on the timeline: they leave it only after the pointing,
-    or if they were taken back.
+    Its files must exist, and the instants it adds must still be on the timeline, unless they were taken back.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
@@ -196,10 +178,7 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name.
-
-    Without an obsolete manifest, or after `LeaseLost`, nothing is deleted.
-    """
+    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name."""
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
     kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]
@@ -240,10 +219,7 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Delete these archived instants from the timeline, after waiting for late publishes.
-
-    Safe to repeat, also by the next archiver after `LeaseLost`.
-    """
+    """Delete these archived instants from the timeline, after waiting for late publishes; safe to repeat."""
     archived = list(actions)
     if archived:
         table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.

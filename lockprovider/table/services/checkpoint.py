@@ -55,7 +55,7 @@ def _store_notes(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Merge the lock folder's footer notes, without files that neither `slices` nor a write of the last day has."""
+    """Merge the stored footer notes, without files that neither `slices` nor a write of the last day has."""
     paths, since = {file_slice.path for file_slice in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -66,10 +66,7 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store the table as checkpoint `number`, with its footer notes, and delete the `KEPT` older one.
-
-    Does nothing if no log covers the table.
-    """
+    """Store checkpoint `number`, with footer notes, and delete the `KEPT` older one, if a log covers the table."""
     view = _complete_view(table, table.lock.look())
     if view is None:
         return
@@ -83,10 +80,7 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this record with all files, listed and cached if needed.
-
-    None: the log does not cover it, or ended.
-    """
+    """Return the table at this record, its files listed if needed; None if the log does not cover it, or ended."""
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:
         return view

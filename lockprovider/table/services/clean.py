@@ -1,7 +1,5 @@
 """Clean: plan under the lock, then delete, the files that no reader within the retention needs; and savepoints.
 
-A savepoint keeps a commit's files from being cleaned.
-
 Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`, `SavepointActionExecutor`, `SavepointHelpers`.
 """
 
@@ -49,10 +47,7 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish dead cleaners' plans, then plan under the lock, delete the files, and complete; see `Table.clean`.
-
-    `dry_run` writes nothing.
-    """
+    """Finish dead cleaners' plans, then plan under the lock, delete the files, and complete; see `Table.clean`."""
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
@@ -67,9 +62,9 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """Store a plan under the lock, with heartbeat until `alive` closes; return begin time and plan.
+    """Store a plan under the lock, with heartbeat until `alive` closes.
 
-    None: nothing to remove, or another is pending.
+    None: nothing to remove, or another clean is pending.
     """
     with table.locked() as lease:
         plan, timeline = _plan(table, policy)
@@ -81,10 +76,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
-    """Delete the files that dead cleaners planned, complete these cleans, and return their results.
-
-    Leaves out cleans that another process completed.
-    """
+    """Delete the files that dead cleaners planned, complete these cleans, and return their results."""
     timeline = table.listed_timeline()
     if not timeline.pending(Action.CLEAN):
         return ()
@@ -96,7 +88,7 @@ def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
-    """List files, timeline, savepoints and commits; return which files a clean removes, and the timeline."""
+    """Plan which files a clean removes; also return the listed timeline."""
     paths = tuple(entry.path for entry in table.data_files())  # First: a file without an instant never gets one.
     timeline, now_ms = table.listed_timeline(), table.clock.store_ms()
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
@@ -116,9 +108,9 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files, complete the clean under the lock, and delete its heartbeat.
+    """Delete the planned files, except the metadata table's, and complete the clean under the lock.
 
-    None: another cleaner completed it. The metadata table's files stay.
+    None: another cleaner completed it.
     """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
@@ -141,10 +133,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
 
 
 def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
-    """Read all savepoints by the begin time of their commit, oldest first; one deleted since `timeline` is empty.
-
-    May raise `Corrupt`.
-    """
+    """Read all savepoints by the begin time of their commit, oldest first; one deleted since `timeline` is empty."""
     completed = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
     saved = sorted(completed, key=lambda i: i.begin)
     contents = ((i, table.store.read_or_none(f"{TIMELINE}/{i.file_name}")) for i in saved)
@@ -157,9 +146,9 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Store a savepoint under the lock, or return the existing one unchanged; see `Table.savepoint`.
+    """Store a savepoint under the lock, or return the existing one; see `Table.savepoint`.
 
-    First finishes a dead archival. The savepoint lists all files that readers of the commit need.
+    First finishes a dead archival.
     """
     writable_config(table)
     with table.lock.acquire() as lease:
@@ -181,7 +170,7 @@ def create_savepoint(
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
     """Delete a commit's savepoint under the lock; return False if it has none.
 
-    `version` may be the savepoint's begin time. Unknown commits raise `HistoryGone`.
+    `version` may be the savepoint's begin time.
     """
     refuse_none(version)
     with table.lock.acquire():
@@ -196,10 +185,7 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
 
 
 def files_needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
-    """Return the paths that a read as of `target` needs, under the lock.
-
-    Raises `HistoryGone` if some were cleaned, or a planned clean removes them.
-    """
+    """Return the paths that a read as of `target` needs; `HistoryGone` if a clean, done or planned, removes some."""
     by_completion = snapshot_at(table, timeline, AsOf(target.completion or "")).slices
     by_begin = snapshot_at(table, timeline, AsOf(target.begin, "begin")).slices
     needed = frozenset(path for slice_ in (*by_completion, *by_begin) for path in slice_.paths)

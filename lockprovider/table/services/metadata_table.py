@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Disable and delete the metadata table under the lock; return its number of files.
-
-    If it exists, a pending write raises `Aborted`. See `Table.retire_metadata_table`.
-    """
+    """Disable and delete the metadata table under the lock; see `Table.retire_metadata_table`."""
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)
@@ -46,7 +43,7 @@ def retire_metadata_table(table: TableContext) -> int:
 def retire(table: TableContext, lease: Lease) -> int:
     """Remove the metadata table from the properties, and delete its files; return their number.
 
-    First ensure that no pending write can complete any more.
+    No pending write may be able to complete any more.
     """
     # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
@@ -70,10 +67,7 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the metadata table under the lock after ten commits, if it has only the listing.
-
-    Does nothing until this process has counted ten; corrects its count under the lock.
-    """
+    """Compact the metadata table under the lock after ten commits of this process, if it has only the listing."""
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
@@ -85,7 +79,7 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions, compact the metadata table's listing under this lease, and delete old files.
+    """Remove dead compactions, compact the listing, and delete old files under this lease.
 
     Return the begin time, or None if impossible now.
     """
@@ -113,7 +107,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Delete a dead compaction of the metadata table, its plan last; return that table's timeline without it."""
+    """Delete a dead compaction, its plan last; return the metadata table's timeline without it."""
     written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
@@ -123,7 +117,7 @@ def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Delete the metadata table's files from before its third latest compaction, then instants that no reader needs."""
+    """Delete files from before the third latest compaction, then instants that no reader needs."""
     files = list(_files(table))
     first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 

@@ -47,7 +47,7 @@ _HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # Local disks have it; JVM 
 
 
 def claim_time(table: TableContext, timeline: Timeline) -> str:
-    """Reserve an unused begin time by creating its heartbeat file; the caller deletes it at the end.
+    """Reserve an unused begin time by creating its heartbeat file, which the caller deletes.
 
     `timeline` must be listed under the lock.
     """
@@ -97,9 +97,9 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish an action's completed state under the lease; return its completion time.
+    """Publish an action's completed state and `listed`, its changes of the metadata table; return the completion time.
 
-    `listed`: changes of the metadata table, completed together. Raises `LeaseLost` or `PublishUnknown`.
+    Raises `LeaseLost` or `PublishUnknown`.
     """
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
@@ -119,8 +119,7 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
     """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    Deletes Hadoop's checksum file. Raises `LeaseLost` before writing, `TableNotFound`, or `VersionMismatch` if a writer
-    without the lock changed them at the same moment.
+    Raises `LeaseLost`, `TableNotFound`, or `VersionMismatch` if a writer without the lock changed them.
     """
     table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
@@ -135,7 +134,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return each completed file's write time in ms by the store or this process; empty unless the policy is by hours.
+    """Return each completed file's write time by the store or this process; empty unless the policy is by hours.
 
     A writer with a slow clock names its files by older times.
     """
@@ -148,10 +147,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """List the timeline; raise `Aborted` if a write is pending, as it may go by the properties that are to change.
-
-    A JVM writer that has begun may be building the metadata table.
-    """
+    """List the timeline; raise `Aborted` if a write is pending, as it may go by the properties that are to change."""
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
@@ -162,10 +158,7 @@ def check_no_write(table: TableContext) -> None:
 
 
 def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Delete a rewrite plan that no executor runs, with files, markers and heartbeat, under the lease.
-
-    The requested state outlasts the files. `LeaseLost`: nothing deleted.
-    """
+    """Delete a rewrite plan that no executor runs, with files, markers and heartbeat; its requested state goes last."""
     lease.check()
     unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
@@ -175,7 +168,7 @@ def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """List the table; return the paths of all base and log files by begin time, with or without a marker."""
+    """List the table; return the paths of all base and log files by begin time."""
     by_begin: dict[str, list[str]] = {}
     for _, file, path in data_files_in(entry.path for entry in table.data_files()):
         by_begin.setdefault(file.begin, []).append(path)
@@ -197,7 +190,7 @@ def remove_pending(table: TableContext, timeline: Timeline, victim: str) -> None
 def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple[str, ...]:
     """Return begin times of pending plans with a dead executor; without heartbeat, their age counts.
 
-    Without a fresh heartbeat dead ones may be missed.
+    See `dead_among`.
     """
     planned = timeline.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
@@ -210,7 +203,7 @@ def dead_among(
 ) -> tuple[str, ...]:
     """Return the begin times in `pending` with a dead writer or executor, oldest first.
 
-    Without a heartbeat the time in `made_ms` counts. Without a fresh heartbeat dead ones may be missed.
+    Without a heartbeat the time in `made_ms` counts. If this process sends no heartbeat, dead ones may be missed.
     """
     suspects = tuple(sorted(pending))
     if not suspects:
@@ -220,10 +213,7 @@ def dead_among(
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
-    """Return the begin times of all heartbeats that are too old, pending or not.
-
-    Without a fresh heartbeat some may be missed.
-    """
+    """Return the begin times of all heartbeats that are too old, pending or not."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
@@ -243,10 +233,7 @@ def begin_listing(
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
     Returns its completion, to be published `first`, and the completion time of the table's instant. `timeline`: listed
-    under this lease. `again`: first remove what a dead writer left. The instant's rollback removes these files, too.
-
-    Raises:
-        Aborted: an earlier try left the instant here, or its writer was taken for dead.
+    under this lease. `again`: first remove what a dead writer left. Raises `Aborted` for an instant that is there.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing
@@ -280,10 +267,10 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 
 
 def unlist(table: TableContext, begin: str) -> None:
-    """Remove a pending or removed instant from the metadata table, if it has one. Safe to repeat.
+    """Remove a pending or removed instant from the metadata table, if it has one; safe to repeat.
 
-    Call it under the lock, before the pending states leave the table: after that, readers count the instant as
-    completed. If the caller dies halfway, the instant stays pending.
+    Call it under the lock before the pending states leave the table: after that, readers count the instant as
+    completed.
     """
     if not table.config().named_metadata:
         return

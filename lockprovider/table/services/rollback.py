@@ -70,7 +70,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
 
 
 def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool:
-    """Remove the caller's own pending instant, without a trace on the timeline, and without the lock, to keep its log.
+    """Remove the caller's own pending instant without the lock, and without a trace on the timeline.
 
     `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
     not pending or another process rolls it back.
@@ -90,7 +90,7 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def _has_live_rollback(table: TableContext, timeline: Timeline, victim: str) -> bool:
-    """Return whether a live process has a pending rollback of `victim`: a JVM process fails if overtaken."""
+    """Return whether a live process is rolling `victim` back: a JVM process fails if overtaken."""
     planned = pending_rollback_of(table, timeline, victim)
     return planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK)
 
@@ -120,10 +120,7 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
 def plan_rollback(
     table: TableContext, timeline: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None
 ) -> str:
-    """Store a rollback plan that names these files of `victim`; return its begin time.
-
-    The plan's heartbeat file stays until the caller deletes it.
-    """
+    """Store a rollback plan that names these files of `victim`; return its begin time, whose heartbeat file stays."""
     begin, plan = plans.claim_time(table, timeline), encode_rollback_plan(victim, files, table.url.rstrip("/"))
     plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
@@ -160,19 +157,18 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
 
 
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
-    """Roll back or finish dead writers' pending instants; `me` is an instant with a fresh heartbeat.
+    """Roll back or finish dead writers' pending instants, ignoring errors of lock and store.
 
-    Suppresses errors of lock and store. With EAGER settings all other writers count as dead.
+    `me` is an instant with a fresh heartbeat. With EAGER settings all other writers count as dead.
     """
     with contextlib.suppress(CasError, LockError):
         _recover(table, timeline, {me}, eager=table.settings.is_eager)
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Delete in the background heartbeats of instants that are not pending, ignoring store errors; not promised.
+    """Delete in the background old heartbeats of instants that are not pending, ignoring store errors.
 
-    Their last beat is over a minute, and over the heartbeat's tolerance, ago. `timeline` must have all pending
-    instants.
+    `timeline` must have all pending instants.
     """
     with contextlib.suppress(CasError):
         beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
@@ -182,10 +178,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove under the lock a clustering that a dead process was to run itself.
-
-    Return False if it stays pending, True if not.
-    """
+    """Remove under the lock a clustering that a dead process was to run itself; return False if it stays pending."""
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
@@ -203,10 +196,7 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back or finish dead writers' instants; return their begin times.
-
-    Also removes other leftovers: heartbeats, markers, unused intents, and checkpoints of ended logs.
-    """
+    """Roll back or finish dead writers' instants, and remove other leftovers; return the instants' begin times."""
     timeline = table.listed_timeline()
     # A fresh heartbeat shows the store's time, and so the age of the others.
     with plans.claim_with_heartbeat(table, timeline):
@@ -277,10 +267,7 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish the pending rollback `planned` under the lock; does nothing if it is not pending.
-
-    Without its plan it names no victim: its pending state is deleted.
-    """
+    """Finish this rollback under the lock, if it is pending; without its plan, delete its pending state."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
@@ -316,7 +303,7 @@ class RestoreResult:
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
     """Finish a dead archival and all pending restores, then undo pending writes and all commits after `version`.
 
-    Holds the lock throughout. Returns an empty `instant` if nothing is to be undone. See `Table.restore`.
+    Holds the lock throughout. See `Table.restore`.
     """
     refuse_none(version)
     writable_config(table)
@@ -342,14 +329,14 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
 
 
 def finish_restore(table: TableContext, begin: str) -> None:
-    """Finish the pending restore `begin` of a dead executor, under the lock; does nothing if it is not pending."""
+    """Finish this restore of a dead executor under the lock, if it is pending."""
     with table.lock.acquire() as lease:
         if begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out_restore(table, lease, begin, read_restore_plan(table, begin))
 
 
 def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
-    """Finish the restores of dead executors, under the lock; return whether any existed."""
+    """Finish the restores of dead executors; return whether any existed."""
     dead = plans.dead_plans(table, timeline, Action.RESTORE)
     for begin in dead:
         finish_restore(table, begin)
@@ -357,12 +344,11 @@ def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
-    """Read the plan of an uncompleted restore; may raise `Corrupt`."""
+    """Read the plan of an uncompleted restore."""
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
 def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan) -> None:
-    """Read all savepoints; raise `HistoryGone` if the plan would undo a commit that has one."""
     saved = sorted(set(clean.savepoints(table, timeline)) & {begin for begin, _ in plan.victims})
     if saved:
         raise HistoryGone(
@@ -372,7 +358,6 @@ def _check_savepoints(table: TableContext, timeline: Timeline, plan: RestorePlan
 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
-    """Raise `HistoryGone` if a commit that completed after `target` was archived, and so cannot be undone."""
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
@@ -382,10 +367,7 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
-    """Delete any metadata table and the plan's victims with their files; then complete the restore.
-
-    Waits for late publishes first. Repeat it after `LeaseLost`.
-    """
+    """After late publishes, delete any metadata table and the victims with their files; complete the restore."""
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:

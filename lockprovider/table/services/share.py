@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
     """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`.
 
-    Deletes a kept metadata table's statistics. `dry_run` writes nothing.
+    Deletes a kept metadata table's statistics.
     """
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
@@ -44,7 +44,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
     keeps = False
 
     def change(config: TableConfig) -> TableConfig:
-        """Return the shared configuration; sets `done` and `keeps`. A pending write may raise `Aborted`."""
+        """Return the shared configuration; sets `done` and `keeps`."""
         nonlocal done, keeps
         config = with_key_spelling(table, config)
         done, keeps = _setting_changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
@@ -60,10 +60,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove under the lock the properties that `share` wrote; return them. `dry_run` writes nothing.
-
-    A pending write raises `Aborted`, if there are such properties.
-    """
+    """Remove under the lock the properties that `share` wrote; return them. A pending write raises `Aborted`."""
     if dry_run:
         return _removed_settings(table.config())
     with table.lock.acquire() as lease:
@@ -91,9 +88,9 @@ def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
 
 
 def _setting_changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
-    """Return the changes that sharing makes; raise `UnsupportedTable` if the table is not writable then.
+    """Return the changes that sharing makes.
 
-    Also if its times are not in UTC, unless `all_in_utc`.
+    Raises `UnsupportedTable` if the table is not writable then, or its times are not in UTC, unless `all_in_utc`.
     """
     keeps = _keeps_listing(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
@@ -121,7 +118,7 @@ _TRIES = 10
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
     """Check all keys against the bucket index, then write it under the lock; see `Table.adopt_bucket_index`.
 
-    Tries ten times at most, if others commit meanwhile; then raises `Aborted`.
+    Raises `Aborted` if others commit during each of ten tries.
     """
     config = table.config()
     keys = config.record_keys

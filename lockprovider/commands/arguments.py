@@ -77,7 +77,7 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
-    """Return an argparse `type` for numbers within the bounds; `words` describe them in its refusal."""
+    """Return an argparse `type` for numbers within the bounds."""
 
     def parse(text: str) -> float:
         try:
@@ -149,7 +149,7 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 def confirmed(arguments: Any, question: str, check: str) -> bool:
     """Return True for `--yes` or a typed yes; prints a refusal.
 
-    InvalidInput: stdin is no terminal; `check` is a command that shows the same.
+    InvalidInput: stdin is no terminal; `check` is a command to try first.
     """
     if arguments.yes:
         return True

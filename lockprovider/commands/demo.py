@@ -70,7 +70,6 @@ def _demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
-    """Report on stderr whether the server ends now; if `keep`, wait for Ctrl-C."""
     if not keep:
         complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return

@@ -124,7 +124,7 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Print each change of the record until `--for`; report a silent store once, and read on."""
+    """Print each change of the record until `--for`."""
     at, world = _place(arguments), Machine()
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
     content: Content | None = None
@@ -166,7 +166,7 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Ask, and break the lock; exit code 0 also if there is nothing to break."""
+    """Break the lock after confirmation; exit code 0 also if there is nothing to break."""
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = status.record
@@ -237,7 +237,7 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit, or print and draw its records; exit code 1: two owners held the lock at once."""
+    """Switch the audit, or print and draw its records."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         if arguments.svg is not None or arguments.last is not None:
@@ -326,7 +326,6 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Acquire the lock, run the command while the lease lasts, and release."""
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
@@ -365,7 +364,7 @@ def _settings(arguments: argparse.Namespace, settings: LockSettings) -> LockSett
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:
-    """Release the lock if an interrupted acquisition has acquired it; swallows store and lock errors."""
+    """Release the lock if an interrupted acquisition has acquired it; ignores errors."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
         if record is not None and record.owner == lock.owner and not record.is_free:

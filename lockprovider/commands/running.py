@@ -1,7 +1,7 @@
 """Runs a command, and ends it if the given lease or term is lost.
 
-The command leads its own process group, so that signals reach its children. On a terminal it stays in the terminal's
-group, to read from it, and gets signals alone. A guard shell ends the command if this process is killed (-9).
+The command leads its own process group; on a terminal it stays in the terminal's, to read from it. A guard shell ends
+the command if this process is killed (-9).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
 
 @dataclass(slots=True)
 class CommandOrder:
-    """A command with its signals, its grace (None: it is never killed), and the event that wakes its watcher."""
+    """Command with its signals, its grace (None: it is never killed), and the event that wakes its watcher."""
 
     words: list[str]
     signals: Signals
@@ -249,9 +249,9 @@ _GUARD = (
 
 
 class Child:
-    """Running command, with a guard shell that ends it if this process dies; may raise OSError.
+    """Running command, with a guard shell that ends it if this process dies.
 
-    Calls `on_start` once the command has started, and `on_end` on another thread once it has ended.
+    Calls `on_start` after its start, and `on_end` on another thread after its end.
     """
 
     def __init__(

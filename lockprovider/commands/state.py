@@ -163,7 +163,6 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
-    """Hold the lock of edits while an editor runs, then write the saved content."""
     editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
@@ -182,7 +181,6 @@ def _editor(command: str) -> list[str]:
 
 
 def _by_hand(content: bytes, editor: list[str]) -> bytes:
-    """Run the editor on a temporary file of these bytes; return the saved bytes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
@@ -255,7 +253,6 @@ def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
 
 
 def _fields(revision: Revision[Any], *, value: bool = False) -> dict[str, Any]:
-    """Return a revision's fields for JSON; `value`: also its encoded value."""
     fields = {name: getattr(revision, name) for name in ("serial", "by", "at_ms", "reason", "epoch")}
     return {**fields, "value": _Stored().encode(revision.value)} if value else fields
 
@@ -282,7 +279,6 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Serve the state on loopback while the command runs, then release its lock."""
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)
@@ -296,7 +292,7 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _serve(arguments: Any) -> None:
-    """Print Terraform's variables, and serve the state until Ctrl-C or TERM; replaces TERM's handler."""
+    """Print Terraform's variables, and serve the state until Ctrl-C or TERM."""
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -330,7 +326,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Remove the lock file after confirmation, or without it that of `--id`; StateConflict if it is another."""
+    """Remove the lock file after confirmation, or without it that of `--id`."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -354,7 +350,7 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Hold Terraform's lock file while the command runs, and remove it; `lost`: another client removed it first."""
+    """Hold Terraform's lock file while the command runs."""
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:
         try:

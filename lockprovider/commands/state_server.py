@@ -1,9 +1,7 @@
-"""HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
+"""HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback, without TLS.
 
 The server checks in this order: timely headers, password, length, the whole body in time, its `Content-MD5`. Then
-`TerraformBackend` handles the request on a thread. A connection serves one request. There is no TLS.
-
-Requests need the password, because other users of the machine reach loopback, too, and states hold secrets.
+`TerraformBackend` handles the request on a thread. The password keeps other users of the machine out.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ class StateServer:
         return f"http://127.0.0.1:{self.port}/state"
 
     def environment(self, *, force: bool = False) -> dict[str, str]:
-        """Return Terraform's variables for `backend "http" {}`; `force`: accept any state."""
+        """Return Terraform's variables; `force`: accept any state."""
         return {
             "TF_HTTP_ADDRESS": f"{self.address}?force=true" if force else self.address,
             "TF_HTTP_LOCK_ADDRESS": self.address,
@@ -117,7 +115,6 @@ class StateServer:
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
-        """Serve connections until `shutdown`; then drop incomplete requests, and finish the others."""
         self._loop = asyncio.get_running_loop()
         answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
         self._loop.set_default_executor(answering)
@@ -185,7 +182,6 @@ class StateServer:
             return await asyncio.to_thread(self.backend.answer, request.method, request.query_string, body)
 
     async def _body(self, request: BaseRequest) -> bytes | Reply:
-        """Read the whole body, or return the reply that rejects it."""
         most = self._limits.body_bytes
         message = f"the body is larger than {most} bytes"
         too_large = Reply.refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", message)

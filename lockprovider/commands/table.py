@@ -138,7 +138,7 @@ def _column(text: str) -> pa.Field:
 
 
 def _type(text: str) -> pa.DataType:
-    """Parse a column's type: `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name."""
+    """Parse `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name of a type."""
     try:
         if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
             return pa.decimal128(int(match[1]), int(match[2]))
@@ -209,7 +209,6 @@ def _log(arguments: Any) -> CommandAnswer:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
-    """Describe one commit for JSON."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -254,7 +253,6 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
-    """Read rows batch by batch until `--limit`."""
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     table = opened(arguments)
@@ -272,7 +270,6 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
-    """Run all checks, also on a table that cannot be opened."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)
@@ -371,7 +368,6 @@ def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], lis
 
 
 def _boxes(bar: Bar) -> list[Box]:
-    """Return a bar's box, and if known those of its wait for the lock and its hold of it."""
     boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
     if bar.held_ms is None:
         return boxes
@@ -402,7 +398,7 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Return the bar with the tenure that contains its end, unchanged unless exactly one does."""
+    """Return the bar with the only tenure that contains its end, or unchanged."""
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
         return bar  # no record, or clocks that differ: unknown
@@ -412,7 +408,6 @@ def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
-    """Build a completed instant's bar; reads a commit's metadata."""
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:

@@ -90,7 +90,7 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Wrap a command: print its answer or TableError, and return the exit code; --debug raises the error."""
+    """Wrap a command: print its answer or TableError, and return the exit code."""
 
     def answered(arguments: Any) -> int:
         try:

@@ -120,12 +120,11 @@ def _start(arguments: Any) -> Any:
 
 
 def _reader(log: Wal, arguments: Any) -> LogReader | None:
-    """Open the reader `--reader`, which fences its earlier client; None without that option."""
+    """Open the reader `--reader`, which fences its earlier client."""
     return None if arguments.reader is None else log.reader(arguments.reader, start=_start(arguments))
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
-    """Print records as they come, and commit the reader after each batch."""
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))

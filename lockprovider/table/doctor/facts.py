@@ -74,27 +74,23 @@ class TableFinding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about a table. `files` were listed before `timeline`.
+    """Facts about a table. `files` were listed before `timeline`; a text in place of a value is its error.
 
     Attributes:
-        properties: the parsed properties, or the error text.
         lone_backup: whether only the backup of the properties exists.
         both: whether the properties and their backup exist.
         entries: the files of the timeline folder, by name.
-        commits: the metadata of completed writes, or the error text.
         beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
         dead: begin times of pending instants whose writer or executor is dead or missing.
         clock_ahead_ms: this machine's clock minus the store's; 0 if harmless.
-        lock_fault: a fault of the lock record.
-        lock_note: the lock's holder, or a pending publish.
         lockless: commits that the lock's log lacks, although it reaches back far enough.
         bucket_rules: whether a JVM writer stored bucket rules, unknown to this library.
         slices: the latest snapshot, if it could be read.
         misread: why the latest snapshot cannot be read, if no other fact says so.
         archive_left: archived instants that are still on the timeline.
         archive_hidden: archived writes that `archive_left` hides: they count as never committed.
-        listing: differences between the metadata table and the files, or the error text; None if readers use none.
+        listing: differences between the metadata table and the files; None if readers use none.
         unread: error texts of files that no other fact is about, by path.
         misplaced: number of rows in the wrong bucket, by file.
         repeated: number of keys in several base files, by partition; None if not read.
@@ -227,7 +223,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _Read | _Failed:
-    """Return what `read` returns, or what `failed` makes of the text of its error, except `Unavailable`."""
+    """Return what `read` returns, or what `failed` makes of its error's text, except `Unavailable`."""
     try:
         return read()
     except Unavailable:
@@ -246,7 +242,7 @@ def _count_keys(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Read base files' keys, but no logs, if there are buckets or `all_keys` is set; adds errors to `unread`.
 
-    Returns the number of rows in a wrong bucket, by path; with `all_keys`, of keys in several files, by partition.
+    Returns numbers of rows in a wrong bucket, by path, and of keys in several files, by partition.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -267,7 +263,7 @@ def _count_keys(
 
 
 def _keys(table: TableContext, config: TableConfig, file_slice: FileSlice) -> tuple[pa.Array, int]:
-    """Read a base file's keys, and count those in a wrong bucket; none if it was cleaned."""
+    """Read a base file's keys, and count those in a wrong bucket."""
     try:
         keys = KeyFile(table.place, file_slice.path, file_slice.size).keys
     except HistoryGone:
@@ -306,10 +302,7 @@ def _undone(table: TableContext, action: Action, path: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return the begin times of dead pending instants.
-
-    A service is alive while its files are fresh, a waiting plan only while its executor sends heartbeats.
-    """
+    """Return dead pending instants: a service lives while its files are fresh, a waiting plan by its heartbeat."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     requested = ((name.partition(".")[0], entry) for name, entry in entries.items() if name.endswith(".requested"))
@@ -319,7 +312,7 @@ def _dead(
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Read the archive; return its fault, archived instants on the timeline, and the writes that these hide."""
+    """Return the archive's fault, archived instants on the timeline, and the writes that these hide."""
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     files = archive_index.read_history(table.knowledge).files
@@ -333,7 +326,7 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
 
 
 def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
-    """Read the lock record; return its fault, a note, and commits without the lock; empty if there is none."""
+    """Return the lock record's fault, a note, and commits without the lock."""
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()
@@ -342,10 +335,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return commits after the first entry of the lock's log that the log lacks.
-
-    A commit under the lock adds an entry to its log, or ends the log.
-    """
+    """Return commits after the first entry of the lock's log that the log lacks; a commit under the lock adds one."""
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]
@@ -357,7 +347,7 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:
-    """Describe the lock: a commit not applied yet, else its holder and a starving JVM writer; empty if none."""
+    """Describe a commit not applied yet, else the lock's holder and a starving JVM writer."""
     missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
         return f"a commit is decided but not applied yet ({missing[0]}): the next holder of the lock applies it"

@@ -68,16 +68,12 @@ _UNFINISHED = {
 
 
 def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, mend: str) -> _Found:
-    """Yield one finding with the first of these names, if there are any."""
     if names:
         yield state, f"{what}: {first_names(names)}", mend
 
 
 def failed_writes(facts: Facts) -> _Found:
-    """Yield findings of R1: dead writers, files without markers, and files without an instant.
-
-    A rollback must remove a failed write's files before archival would make them visible.
-    """
+    """Yield findings of R1: dead writers, files without markers, and files without an instant."""
     timeline = facts.timeline
     marked = {marker.data_path for marker in map(parse_marker, facts.markers) if marker is not None}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
@@ -205,7 +201,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Yield findings about the settings for JVM writers in Spark, except the zone, which `time_zones` checks."""
+    """Yield findings about the settings for JVM writers, except the zone."""
     differing = share_changes(config, keeps_listing=keeps_file_listing(config))
     changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
@@ -245,7 +241,7 @@ def commit_order(facts: Facts) -> _Found:
 
 
 def _unseen(facts: Facts) -> _Found:
-    """Yield findings for commits that missed an earlier one: a slice must name the previous slice as its source."""
+    """Yield findings for commits that missed an earlier one: a slice must name the previous slice."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
     for instant, stat in (item for item in facts.stats if not item[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
@@ -335,7 +331,7 @@ def _keys(facts: Facts) -> _Found:
 
 
 def _commits(facts: Facts) -> _Found:
-    """Yield findings for commits that cannot be read, were completed after their rollback, or lack files."""
+    """Yield findings for commits that are unreadable, were completed after their rollback, or lack files."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
             yield _WRONG, metadata, "restore the file from a copy: until then readers fail, or miss the commit"
@@ -362,7 +358,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
-    """Yield findings for files of the latest snapshot that are gone, or differ in size from their commit."""
+    """Yield findings for files of the latest snapshot that are gone, or have another size."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):

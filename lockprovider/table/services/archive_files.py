@@ -58,10 +58,7 @@ def settle_archive(table: TableContext, lease: Lease) -> History:
 
 
 def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
-    """Store these instants, at least one, in a new archive file, and publish it; they stay on the timeline.
-
-    Raises `LeaseLost`, `PublishUnknown` or `Refused`.
-    """
+    """Store these instants, at least one, in a new archive file, and publish it; they stay on the timeline."""
     begins = sorted(instant.begin for instant in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
     rows = rows_of(instants)
@@ -84,14 +81,13 @@ def compact(table: TableContext, lease: Lease) -> None:
 
 
 def _batch(files: Manifest, level: int) -> list[str]:
-    """Return a level's ten oldest files; none if it has fewer, or they are too large to merge in memory."""
     spans = sorted(span for name in files if (span := parse_file(name)) is not None and span.level == level)
     batch = [span.name for span in spans[:_MERGED]]
     return batch if len(batch) == _MERGED and sum(files[name] for name in batch) <= _MERGED_BYTES else []
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Merge these archive files into one of the next level, and publish it in their stead; they stay."""
+    """Merge these archive files into one of the next level, and publish it in their stead."""
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -135,7 +131,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, replacing other bytes that a dead archiver left; return its size in bytes."""
+    """Store an archive file, over other bytes that a dead archiver left; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -160,10 +156,7 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 
 
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
-    """Return whether `_version_` may point to this decided manifest.
-
-    Its files must exist, and the instants it adds must still be on the timeline, unless they were taken back.
-    """
+    """Return whether `_version_` may point to this manifest: its files exist, its new instants are on the timeline."""
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
         if any(sizes.get(name) != size for name, size in files.items()):
@@ -178,7 +171,7 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name."""
+    """Delete all but the newest `keep` manifests, and archive files that these do not name."""
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
     kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]
@@ -197,10 +190,7 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
 # `as_of.may_lack_files` detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Finish a dead archiver's work: settle the archive, and delete archived instants from the timeline.
-
-    Instants with a savepoint stay. May raise `LeaseLost` or `Refused`.
-    """
+    """Finish a dead archiver's work: settle the archive, and delete archived instants without a savepoint."""
     history = settle_archive(table, lease)
     if not history.files:
         return

@@ -80,7 +80,7 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this record, its files listed if needed; None if the log does not cover it, or ended."""
+    """Return the table at this record, its files listed if needed; None if no log covers it."""
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:
         return view

@@ -117,7 +117,6 @@ def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Delete files from before the third latest compaction, then instants that no reader needs."""
     files = list(_files(table))
     first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 

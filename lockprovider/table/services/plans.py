@@ -1,7 +1,6 @@
 """Shared steps of table services: a begin time with a heartbeat, plan and completion under the lock.
 
-A metadata table's listing of files changes together with the completion. Each step must be safe to repeat: any process
-may carry out a dead executor's plan.
+Each step must be safe to repeat: any process may carry out a dead executor's plan.
 
 Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`, `HoodieBackedTableMetadataWriter`,
 `BaseHoodieWriteClient.commitStats`.
@@ -71,10 +70,7 @@ def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[st
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Store an action's requested state (`plan`), then its inflight state.
-
-    With a `lease`, raises `LeaseLost` after a takeover; without, `plan` must always be true.
-    """
+    """Store an action's requested state (`plan`), with a `lease` fenced, then its inflight state."""
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
         table.store.put_if_absent(requested, plan, create_once=True).unwrap()
@@ -89,7 +85,7 @@ def state_path(begin: str, action: Action, state: InstantState) -> str:
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """Read an action's requested file; return its content and file name. Raises `ObjectNotFound` if it was removed."""
+    """Read an action's requested file; return its content and file name."""
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
@@ -97,10 +93,7 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish an action's completed state and `listed`, its changes of the metadata table; return the completion time.
-
-    Raises `LeaseLost` or `PublishUnknown`.
-    """
+    """Publish an action's completed state, and `listed` in the metadata table; return the completion time."""
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
     if listed:
@@ -111,7 +104,7 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, metadata: CommitMetadata) -> str:
-    """Complete an action that wrote files, and list them in a metadata table, if any; return the completion time."""
+    """Complete an action that wrote files, also in a metadata table; return the completion time."""
     listed = written_files(metadata) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(metadata), listed=listed)
 
@@ -119,7 +112,7 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
     """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    Raises `LeaseLost`, `TableNotFound`, or `VersionMismatch` if a writer without the lock changed them.
+    Raises `VersionMismatch` if a writer without the lock changed them.
     """
     table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
@@ -134,10 +127,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return each completed file's write time by the store or this process; empty unless the policy is by hours.
-
-    A writer with a slow clock names its files by older times.
-    """
+    """Return each completed file's write time by the store or this process; empty unless the policy is by hours."""
     if not isinstance(policy, KeepHours):
         return {}
     now_s = table.world.monotonic_s()
@@ -147,7 +137,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """List the timeline; raise `Aborted` if a write is pending, as it may go by the properties that are to change."""
+    """List the timeline; raise `Aborted` if a write is pending, which may go by the present properties."""
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
@@ -182,16 +172,13 @@ def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> No
 
 
 def remove_pending(table: TableContext, timeline: Timeline, victim: str) -> None:
-    """Delete the pending states of a write; it counts as pending until the requested one, the last, goes."""
+    """Delete the pending states of a write, the requested one last."""
     for name in reversed(timeline.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
 
 
 def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple[str, ...]:
-    """Return begin times of pending plans with a dead executor; without heartbeat, their age counts.
-
-    See `dead_among`.
-    """
+    """Return begin times of pending plans with a dead executor; without heartbeat, their age counts."""
     planned = timeline.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
@@ -203,7 +190,7 @@ def dead_among(
 ) -> tuple[str, ...]:
     """Return the begin times in `pending` with a dead writer or executor, oldest first.
 
-    Without a heartbeat the time in `made_ms` counts. If this process sends no heartbeat, dead ones may be missed.
+    Without a heartbeat the time in `made_ms` counts. Misses some if this process sends no heartbeat.
     """
     suspects = tuple(sorted(pending))
     if not suspects:

@@ -1,4 +1,4 @@
-"""Rollback of pending instants of this writer or of dead ones, restore to a commit, and the sweep of other leftovers.
+"""Rollback of pending instants, restore to a commit, and the sweep of dead writers' leftovers.
 
 A dead writer's write is rolled back, its rollback or restore finished. A clustering that it was to run itself is
 removed; one scheduled for other processes stays.
@@ -222,7 +222,6 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
-    """Delete old heartbeats and markers that are not pending, dead writers' intents, and ended logs' checkpoints."""
     silent = plans.silent_begins(table)  # Before the timeline is listed: a write that begins in between is not in it.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
@@ -232,10 +231,7 @@ def _remove_leftovers(table: TableContext) -> None:
 
 
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times.
-
-    Clusterings go only if dead and owned, also with `eager`; cleans stay.
-    """
+    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times."""
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     dead = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
@@ -267,7 +263,7 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish this rollback under the lock, if it is pending; without its plan, delete its pending state."""
+    """Finish this rollback under the lock; without its plan, delete its pending state."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
@@ -390,7 +386,7 @@ def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: Rest
 
 
 def _undo(table: TableContext, timeline: Timeline, victim: str, files: tuple[str, ...]) -> None:
-    """Delete one instant with files, markers and heartbeat; its completed file goes first and hides the commit."""
+    """Delete one instant; its completed file goes first and hides the commit."""
     for done in (i for i in timeline.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)

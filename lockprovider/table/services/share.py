@@ -1,4 +1,4 @@
-"""Sharing of a table with JVM Hudi's writers, by settings in its properties; adoption of a bucket index."""
+"""Sharing of a table with JVM Hudi's writers, by its properties; adoption of a bucket index."""
 
 from __future__ import annotations
 
@@ -88,10 +88,7 @@ def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
 
 
 def _setting_changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
-    """Return the changes that sharing makes.
-
-    Raises `UnsupportedTable` if the table is not writable then, or its times are not in UTC, unless `all_in_utc`.
-    """
+    """Return the changes that sharing makes; `UnsupportedTable`: the table is not writable then, or not in UTC."""
     keeps = _keeps_listing(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC" and not all_in_utc:
@@ -142,7 +139,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """Read all keys of the snapshot; raise `UnsupportedTable` if a row is not in the bucket of its key."""
+    """Read all keys; raise `UnsupportedTable` if a row is not in the bucket of its key."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

@@ -134,8 +134,8 @@ class _Stored:
         return Raw().decode(stored) if is_bytes else stored
 
 
-def _opened(arguments: Any, codec: Any = None) -> State[Any]:
-    return State.open(arguments.url, storage_options=storage_options(arguments), codec=codec or _Stored())
+def _opened(arguments: Any) -> State[Any]:
+    return State.open(arguments.url, storage_options=storage_options(arguments), codec=_Stored())
 
 
 def _get(arguments: Any) -> int | None:

@@ -37,12 +37,10 @@ class CommandAnswer:
     code: int = DONE
 
     @classmethod
-    def of_rows(
-        cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], below: str = ""
-    ) -> CommandAnswer:
+    def of_rows(cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> CommandAnswer:
         """Build an answer of rows: objects for programs, a table for people."""
         all_rows = tuple(rows)
-        return cls([dict(zip(columns, row, strict=True)) for row in all_rows], title, columns, all_rows, below)
+        return cls([dict(zip(columns, row, strict=True)) for row in all_rows], title, columns, all_rows)
 
 
 Run = Callable[[Any], "CommandAnswer | int"]

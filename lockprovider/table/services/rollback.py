@@ -28,7 +28,6 @@ from lockprovider.table.format.service_metadata import (
     encode_restore_plan,
 )
 from lockprovider.table.services import archive_files, clean, metadata_table, plans
-from lockprovider.table.services.plans import dead_among
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.checkpoint import remove_ended
@@ -59,7 +58,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
                 plans.remove_files(table, begin, files_of(table, begin))
                 plans.unlist(table, begin)
             return
-        if only_if_dead and not dead_among(table, {begin}):
+        if only_if_dead and not plans.dead_among(table, {begin}):
             return
         if (own or only_if_dead) and _has_live_rollback(table, timeline, begin):
             if own:
@@ -182,7 +181,7 @@ def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
-        if planned not in dead_among(table, [planned]) or not _is_owned(table, planned):
+        if planned not in plans.dead_among(table, [planned]) or not _is_owned(table, planned):
             return False
         plans.remove_plan(table, lease, planned, Action.CLUSTERING)
     table.report("clustering_unscheduled", planned)
@@ -215,7 +214,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
     if not force:
         with plans.claim_with_heartbeat(table, timeline):
-            alive = begin not in dead_among(table, [begin])
+            alive = begin not in plans.dead_among(table, [begin])
         if alive:
             raise Aborted(f"the writer of {begin} is alive; wait for it, or give force=True (`--force`)")
     roll_back(table, begin)
@@ -259,7 +258,7 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
     """Return the dead suspects; a JVM rollback has no heartbeat, so its plan's age counts."""
     rollbacks = suspects & {*timeline.pending_rollbacks}
     dead_rollbacks = rollbacks & {*plans.dead_plans(table, timeline, Action.ROLLBACK)} if rollbacks else rollbacks
-    return tuple(sorted({*dead_among(table, suspects - rollbacks), *dead_rollbacks}))
+    return tuple(sorted({*plans.dead_among(table, suspects - rollbacks), *dead_rollbacks}))
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:

@@ -183,9 +183,9 @@ class Signals:
     def __init__(self) -> None:
         self._send: Callable[[int], None] = self._stop
         self._held: list[int] = []
-        self._before = 0  # signals before the command started
+        self._before = 0  # signals held before the command started
         self._ignored: frozenset[signal.Signals] = frozenset()
-        self.asked_to_end = 0  # the last signal that asked for the end
+        self.asked_to_end = 0  # number of the last such signal
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal as last set."""
@@ -240,8 +240,8 @@ def passed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-# The first line names a process or (negative) group; $1: seconds between TERM and KILL, or empty: no KILL. End of file:
-# this process has died; a second line: all is well.
+# The first line names a process or (negative) group. At end of file this process has died; a second line: all is well.
+# $1: seconds between TERM and KILL, or empty: no KILL.
 _GUARD = (
     'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; '
     '[ "$1" ] && sleep "$1" && kill -s KILL -- "$it" 2>&-'
@@ -266,7 +266,7 @@ class Child:
         self._grace_s = grace_s
         self._on_end = on_end
         self.own_group = not sys.stdin.isatty()  # else the terminal's signals reach the command
-        # The guard starts first, so that the command runs unguarded for one line only.
+        # First, so that the command runs unguarded for one line only.
         self._guard = subprocess.Popen(  # noqa: S603 - fixed words
             ["/bin/sh", "-c", _GUARD, "guard", "" if grace_s is None else f"{grace_s:.3f}"],
             stdin=subprocess.PIPE,

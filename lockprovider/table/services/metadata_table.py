@@ -52,14 +52,7 @@ def retire(table: TableContext, lease: Lease) -> int:
     return len(entries)
 
 
-# Steps of a compaction, under the table lock; before it, readers read one more log file with each commit:
-#
-#     take back   what a dead compaction left; no reader uses it before its completion
-#     plan        `.compaction.requested`, a fenced publish: from then on no log file completes before its time
-#     write       `.inflight`, and the base file with all that the latest slice lists
-#     complete    `.commit`, a fenced publish, after which readers begin with the base file
-#     remove      the files of old slices, whose readers list the folders instead, and the oldest instants
-#
+# The specification has the steps of a compaction, before which readers read one more log file with each commit.
 # An instant that is completed here and pending in the table blocks it: its log file would be skipped for good.
 # Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `TimelineArchiverV2`.
 MOST_LOGS = 10  # the default of `hoodie.metadata.compact.max.delta.commits`
@@ -111,7 +104,7 @@ def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
     written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
-    for instant in sorted(states, key=lambda i: i.file_name):  # The inflight state sorts first.
+    for instant in sorted(states, key=lambda i: i.file_name):  # inflight, then requested
         table.store.delete(OWN_TIMELINE + instant.file_name)
     return own.without(states)
 

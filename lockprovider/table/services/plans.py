@@ -42,7 +42,7 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # Local disks have it; JVM readers would reject the new file by it.
+_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # JVM readers of a local disk would reject the new file by it.
 
 
 def claim_time(table: TableContext, timeline: Timeline) -> str:
@@ -268,5 +268,5 @@ def unlist(table: TableContext, begin: str) -> None:
     paths = [entry.path for entry in table.store.list(root)] if states else []
     files = ((path, hfile_at(path.removeprefix(root))) for path in paths)
     table.store.delete_all([path for path, file in files if file is not None and file[1].begin == begin])
-    for name in sorted(i.file_name for i in states if not i.is_completed):  # The inflight state sorts first.
+    for name in sorted(i.file_name for i in states if not i.is_completed):  # inflight, then requested
         table.store.delete(OWN_TIMELINE + name)

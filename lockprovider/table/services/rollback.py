@@ -108,8 +108,8 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
         named = victim_of(table, begin)
     plans.unlist(table, victim)  # Before the pending states go: an instant only in the metadata table counts.
     plans.remove_files(table, victim, files)
-    plans.remove_pending(table, timeline, victim)  # After this the victim's writer, if it wakes up, does not commit.
-    # A task that was still writing finds its instant gone and removes its file, or the file is listed now.
+    plans.remove_pending(table, timeline, victim)  # From here on the victim's writer does not commit.
+    # A task that still writes finds its instant gone and removes its file, or the file is listed now.
     table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))
     plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(begin, named, files))
@@ -197,7 +197,7 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 def sweep(table: TableContext) -> tuple[str, ...]:
     """Roll back or finish dead writers' instants, and remove other leftovers; return the instants' begin times."""
     timeline = table.listed_timeline()
-    # A fresh heartbeat shows the store's time, and so the age of the others.
+    # Its heartbeat shows the store's time, and so the age of the others.
     with plans.claim_with_heartbeat(table, timeline):
         done = _recover(table, timeline, set(), eager=False)
         _remove_leftovers(table)
@@ -369,7 +369,7 @@ def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: Rest
         metadata_table.retire(table, lease)  # It lists commits that are removed here.
     files = plans.files_by_begin(table)
     timeline = table.listed_timeline()
-    # Commits go one by one, the latest first: readers see the table after some commit, never a part of one.
+    # Readers see the table after some commit, never a part of one.
     for victim, _ in plan.victims:
         lease.check()
         _undo(table, timeline, victim, files.get(victim, ()))

@@ -58,7 +58,7 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command about an object at a URL, which the text `url` describes.
 
-    `run` returns the exit code; None: `DONE`. `usage`: what may follow the command's name.
+    `run` returns the exit code; None: `DONE`. `usage` replaces what follows the command's name.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -77,8 +77,6 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
-    """Return an argparse `type` for numbers within the bounds."""
-
     def parse(text: str) -> float:
         try:
             number = kind(text)
@@ -147,10 +145,7 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return True for `--yes` or a typed yes; prints a refusal.
-
-    InvalidInput: stdin is no terminal; `check` is a command to try first.
-    """
+    """Return True for `--yes` or a typed yes; without a terminal, raise InvalidInput, which names `check`."""
     if arguments.yes:
         return True
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`lockprovider demo`: three PySpark pipelines share one table, with a proof and a picture."""
+"""`lockprovider demo`: three PySpark pipelines share one table."""
 
 from __future__ import annotations
 

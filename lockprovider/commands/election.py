@@ -71,7 +71,6 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command in each term, until a signal asked for the end, or after one term with `--once`."""
     words = command_of(arguments, "elect")
     election = Election.open(
         arguments.url,

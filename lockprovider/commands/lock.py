@@ -124,7 +124,6 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Print each change of the record until `--for`."""
     at, world = _place(arguments), Machine()
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
     content: Content | None = None
@@ -182,7 +181,7 @@ def _break(arguments: Any) -> int:
 
 
 def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
-    """Break the lock if its record is still that of `status`, and print the outcome."""
+    """Break the lock if its record is still that of `status`."""
     result = break_lock(at.store, at.path, status, Machine(), timeout_s=arguments.timeout)
     match result.outcome:
         case Won():
@@ -237,7 +236,6 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit, or print and draw its records."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         if arguments.svg is not None or arguments.last is not None:

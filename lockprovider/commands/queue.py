@@ -181,7 +181,7 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message until a signal or `--until-empty`; sets handlers of TERM, INT and HUP."""
+    """Run the command for each message; sets handlers of TERM, INT and HUP."""
     words = command_of(arguments, "queue work")
     if shutil.which(words[0]) is None:
         raise InvalidInput(f"{words[0]!r} is no command that can be run; no message was claimed")

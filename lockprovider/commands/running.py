@@ -115,10 +115,7 @@ class CommandOrder:
     def run(
         self, environment: Mapping[str, str], result: CommandResult, held: Lease | Term | None = None
     ) -> CommandResult:
-        """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
-
-        Afterwards signals are kept.
-        """
+        """Run the command until its end, or end it once `held` is lost; fill in and return `result`."""
         self.signals.hold()
         try:
             child = Child(self.words, environment, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
@@ -153,7 +150,7 @@ class CommandOrder:
 
 
 def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait until the command ends (None), or end it once the lease or term is lost, and return the loss."""
+    """Wait until the command ends (None), or end it once `held` is lost, and return the loss."""
     world = Machine()
     while True:
         # Read before the check: a lease held after it was held when the command ended.
@@ -251,7 +248,7 @@ _GUARD = (
 class Child:
     """Running command, with a guard shell that ends it if this process dies.
 
-    Calls `on_start` after its start, and `on_end` on another thread after its end.
+    Calls `on_end` on another thread.
     """
 
     def __init__(
@@ -305,7 +302,7 @@ class Child:
         self.ended.wait()
 
     def code(self) -> int:
-        """Wait for the end, end the guard, and return the exit code (128 + N for signal N)."""
+        """Wait for the end, end the guard, and return the exit code."""
         self.ended.wait()
         self._tell_guard(b"\n")
         status = self._process.wait()

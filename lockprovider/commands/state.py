@@ -292,7 +292,6 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _serve(arguments: Any) -> None:
-    """Print Terraform's variables, and serve the state until Ctrl-C or TERM."""
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -326,7 +325,6 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Remove the lock file after confirmation, or without it that of `--id`."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -350,7 +348,6 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Hold Terraform's lock file while the command runs."""
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:
         try:

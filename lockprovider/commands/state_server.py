@@ -45,10 +45,9 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1, bound at creation.
+    """The backend on a port of 127.0.0.1, bound at creation; calls `on_rejected` for rejected requests.
 
-    Calls `on_rejected` for each rejected request with the right password. InvalidInput: aiohttp is not installed, or
-    the port is taken.
+    InvalidInput: aiohttp is not installed, or the port is taken.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return a new connection's protocol, closed unless headers come in time; above 256, close the oldest."""
+        """Return a new connection's protocol, closed unless headers come in time, or if it is the oldest of 256."""
         assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))

@@ -1,4 +1,4 @@
-"""Commands that make, query, draw and check tables, e.g. `lockprovider table create` and `read`."""
+"""Commands that make, query, draw and check tables."""
 
 from __future__ import annotations
 
@@ -224,7 +224,6 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
-    """List each instant in its newest state, the latest first."""
     timeline = table.timeline()
     states = {
         (instant.begin, "write" if instant.changes_rows else instant.action.value): instant
@@ -421,7 +420,6 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: S
 
 
 def _undone(table: Table, timeline: Timeline) -> list[Bar]:
-    """Read completed rollbacks; return bars of their victims, from begin to rollback."""
     undone: list[Bar] = []
     for instant in timeline.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:

@@ -1,4 +1,4 @@
-"""Commands that maintain tables, e.g. `lockprovider table clean`; and the answers and options of all table commands."""
+"""Commands that maintain tables; and the answers and options of all table commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about a table that the doctor gathers, and its findings; `rules` judges the facts."""
+"""Facts about a table that the doctor gathers, and its findings."""
 
 from __future__ import annotations
 
@@ -85,7 +85,6 @@ class Facts:
         dead: begin times of pending instants whose writer or executor is dead or missing.
         clock_ahead_ms: this machine's clock minus the store's; 0 if harmless.
         lockless: commits that the lock's log lacks, although it reaches back far enough.
-        bucket_rules: whether a JVM writer stored bucket rules, unknown to this library.
         slices: the latest snapshot, if it could be read.
         misread: why the latest snapshot cannot be read, if no other fact says so.
         archive_left: archived instants that are still on the timeline.
@@ -94,7 +93,6 @@ class Facts:
         unread: error texts of files that no other fact is about, by path.
         misplaced: number of rows in the wrong bucket, by file.
         repeated: number of keys in several base files, by partition; None if not read.
-        data: partition, parsed name and entry of each base or log file.
     """
 
     properties: TableConfig | str
@@ -159,7 +157,7 @@ def first_names(names: Iterable[str]) -> str:
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
     """Read all facts, changing no file; errors in the table become texts.
 
-    With `keys`, or a bucket index, reads all record keys of base files. Raises `TableNotFound`, or store errors.
+    With `keys`, or a bucket index, reads all record keys. Raises `TableNotFound`, or store errors.
     """
     store = table.store
     # First: a file without an instant never gets one later.
@@ -239,10 +237,7 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read base files' keys, but no logs, if there are buckets or `all_keys` is set; adds errors to `unread`.
-
-    Returns numbers of rows in a wrong bucket, by path, and of keys in several files, by partition.
-    """
+    """Count rows in a wrong bucket by path, and keys in several base files by partition; adds errors to `unread`."""
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
     if config is None or not (all_keys or config.bucket_index is not None):
@@ -262,7 +257,6 @@ def _count_keys(
 
 
 def _keys(table: TableContext, config: TableConfig, file_slice: FileSlice) -> tuple[pa.Array, int]:
-    """Read a base file's keys, and count those in a wrong bucket."""
     try:
         keys = KeyFile(table.place, file_slice.path, file_slice.size).keys
     except HistoryGone:
@@ -276,7 +270,7 @@ def _read(table: TableContext, path: str) -> bytes | None:
 
 
 def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) -> frozenset[str]:
-    """Read what completed rollbacks and restores undid; adds errors to `unread`."""
+    """Read what completed rollbacks and restores undid."""
     begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
@@ -325,7 +319,6 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
 
 
 def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
-    """Return the lock record's fault, a note, and commits without the lock."""
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()

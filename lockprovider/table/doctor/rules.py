@@ -1,4 +1,4 @@
-"""Checks of a table's facts: the rules R1 to R7 (`_CHECKS`) that all writers of a shared table must keep, and more.
+"""Checks of a table's facts: the rules R1 to R7 that all writers of a shared table must keep, and more.
 
 Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstantTimeGenerator`, `UpgradeDowngrade`,
 `HoodieTableFileSystemView`, `FSUtils.getAllPartitionPaths`.
@@ -73,7 +73,7 @@ def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, 
 
 
 def failed_writes(facts: Facts) -> _Found:
-    """Yield findings of R1: dead writers, files without markers, and files without an instant."""
+    """Yield findings of R1: dead writers, files without markers or instant."""
     timeline = facts.timeline
     marked = {marker.data_path for marker in map(parse_marker, facts.markers) if marker is not None}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
@@ -201,7 +201,6 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Yield findings about the settings for JVM writers, except the zone."""
     differing = share_changes(config, keeps_listing=keeps_file_listing(config))
     changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
@@ -227,7 +226,7 @@ def duplicate_base_files(facts: Facts) -> _Found:
 
 
 def commit_order(facts: Facts) -> _Found:
-    """Yield findings of R6: equal completion times, commits completed before they began, or unseen by a later one."""
+    """Yield findings of R6: wrong completion times, and commits unseen by a later one."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
         if count > 1:
@@ -304,10 +303,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks on facts; return the rule, title and findings of each.
-
-    For an unreadable table version, only that check.
-    """
+    """Run all checks on facts, or only that of an unreadable table version."""
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
@@ -331,7 +327,6 @@ def _keys(facts: Facts) -> _Found:
 
 
 def _commits(facts: Facts) -> _Found:
-    """Yield findings for commits that are unreadable, were completed after their rollback, or lack files."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
             yield _WRONG, metadata, "restore the file from a copy: until then readers fail, or miss the commit"

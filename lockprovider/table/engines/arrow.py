@@ -41,13 +41,9 @@ ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`; see `Table.upsert` for errors.
 
     Deletes need the key and partition columns; a key in both is deleted. Call it once per transaction.
-
-    Raises:
-        DoesNotFit: a column is missing, or a column or value does not fit.
-        InvalidRecords: a key is null.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -64,13 +60,10 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
+    """Write rows as new ones into `txn`, without checking for existing keys; see `Table.append` for errors.
 
-    Call it once per transaction. Consumes a reader; with a bucket index, memory holds all its rows. A row with an
-    existing key then replaces the stored one, unless that has the higher ordering value.
-
-    Raises:
-        InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
+    Call it once per transaction. Consumes a reader; with a bucket index, memory holds all its rows, and a row with an
+    existing key replaces the stored one, unless that has the higher ordering value.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -78,21 +71,18 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
 
 
 def delete_where(txn: AnyTransaction, where: Where) -> None:
-    """Delete the snapshot's rows for which `where` is true in `txn`, which the caller commits.
+    """Delete the snapshot's rows for which `where` is true in `txn`; reads their keys into memory.
 
-    Call it once per transaction. It reads the keys of these rows into memory.
+    Call it once per transaction.
     """
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
-    """Replace the snapshot's file groups, or those of `partitions`, by `rows` in `txn`, which the caller commits.
+    """Replace the snapshot's file groups, or those of `partitions`, by `rows` in `txn`.
 
-    Call it once per transaction.
-
-    Raises:
-        InvalidRecords: a row is for another partition, or as for `insert`.
+    Call it once per transaction. Raises InvalidRecords for a row of another partition.
     """
     plan = _plan_insert(txn, rows)
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
@@ -122,7 +112,6 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
-    """Start `txn`, write the planned rows into new file groups, or by bucket, and add their files."""
     if txn.config.bucket_index is None:
         writer, parts = start_here(txn, plan)
         txn.add(_inserted(txn, writer, parts))

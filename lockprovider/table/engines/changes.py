@@ -1,7 +1,6 @@
 """Changes of rows, split by partition, and the files made from them; used in tasks, so without a transaction.
 
-Copy-on-write gives each touched file group a new file, merge-on-read a log file. With a bucket index no key is looked
-up.
+Copy-on-write gives each touched file group a new file, merge-on-read a log file.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
 class KeyedChanges:
     """Rows to upsert with their keys, and keys to delete, all of one partition.
 
-    `values` are the deletes' ordering values, kept only for a blind write.
+    `values`: the deletes' ordering values, for a blind write.
     """
 
     rows: pa.Table
@@ -66,7 +65,7 @@ def changes_by_partition(
 ) -> dict[str, KeyedChanges]:
     """Return each changed partition's changes in stored form, with repeated keys.
 
-    `valued` keeps the deletes' ordering values. For `missing` and errors see `GroupWriter.keyed`.
+    `valued` keeps the deletes' ordering values. For `missing` see `GroupWriter.keyed`.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
@@ -168,8 +167,8 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write the next files of a partition's changed file groups, up to `limit` at once.
 
-    New keys go into new groups or their bucket's; a key in rows and deletes is deleted. A rerun with the same changes
-    and token `task` finds its first attempt's files.
+    A key in rows and deletes is deleted. A rerun with the same changes and token `task` finds its first attempt's
+    files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -216,8 +215,7 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Return the index of the slice that has each of these unique keys, -1 for none.
 
-    Reads base files, as JVM writers do: a key deleted since the last compaction returns to its former group. Of several
-    groups, the one with a live row counts.
+    Reads base files, as JVM writers do: a key deleted since the last compaction returns to its former group.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -247,10 +245,7 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Look up all keys; return an unstarted log-writing job per group that has some, and indices of upserts in none.
-
-    Upsert keys must be unique.
-    """
+    """Look up all unique keys; return an unstarted job per group that has some, and indices of upserts in none."""
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
     homes = _home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
@@ -286,7 +281,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: KeyedChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield a job per changed bucket that writes its next file, unless there are only deletes for no file group."""
+    """Yield a job per changed bucket that writes its next file."""
     rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_rows, delete_rows = (rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))

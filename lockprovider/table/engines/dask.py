@@ -68,10 +68,9 @@ _DASK: Any = dask  # Dask's functions have no types
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Add rows with new keys like `Table.append`, without checking for existing ones.
+    """Add rows with new keys like `Table.append`, without checking for existing ones, also not between Dask partitions.
 
-    NOT checked: that Dask partitions have no key in common. Writes one file for each Dask partition and table partition
-    in it: repartition first if these are many.
+    Writes one file for each Dask partition and table partition in it: repartition first if these are many.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra)
 
@@ -117,7 +116,7 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`: one task per new file, whose rows it holds.
+    """Join small files like `Table.cluster`: one task per group of files, which holds one new file's rows.
 
     With `instant` and no other argument, run only that scheduled clustering.
     """
@@ -149,10 +148,8 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 def insert(txn: AnyTransaction, rows: Frame) -> None:
     """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
 
-    Call it once per transaction. With a bucket index, it replaces stored rows like `merge`.
-
-    Raises:
-        InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
+    Call it once per transaction. With a bucket index, it replaces stored rows like `merge`. Raises InvalidRecords for
+    keys that are null or come twice in a Dask partition, and columns that do not fit the table.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -176,10 +173,7 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
     Deletes need the key and partition columns. Call it once per transaction. Workers keep the changes in memory until
-    they are written.
-
-    Raises:
-        InvalidRecords: a key is null, or a column does not fit the table.
+    they are written. Raises InvalidRecords for null keys and columns that do not fit the table.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -218,7 +212,7 @@ def _frame(frame: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
-    """Compute the changes on workers, start `txn`, write the changed file groups in tasks, and add their files."""
+    """Compute the changes on workers, start `txn`, and write the changed file groups in tasks."""
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     partitions = sorted(set(chain.from_iterable(paths)))
@@ -231,7 +225,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks, report the finished ones, and return their results."""
+    """Run tasks, and report the finished ones."""
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 

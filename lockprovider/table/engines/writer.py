@@ -1,8 +1,7 @@
 """The steps of a write that all engines share, and their compaction and clustering.
 
-1. Plan: `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins.
-2. Start: `start_here` or `start_for_tasks` begins the transaction and returns a file writer.
-3. Write: the engine writes the files, in its own process or in tasks, and adds them by `Transaction.add`.
+`plan_write` or `plan_for_tasks` checks and splits the rows; `start_here` or `start_for_tasks` begins the transaction
+and returns a file writer. Then the engine writes files, and adds them by `Transaction.add`.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def start_here(
 ) -> tuple[GroupWriter, Changes]:
     """Start `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: the partitions of a write that may be blind; it becomes blind here. May raise UnsupportedTable.
+    `blindly`: the partitions of a write that becomes blind here. May raise UnsupportedTable.
     """
     if blindly is not None:
         txn.write_blindly(blindly)

@@ -138,7 +138,7 @@ def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read an instant's completed file and first non-empty plan; as in JVM Hudi, the latter may be an inflight file."""
+    """Read an instant's completed file and first non-empty plan."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}

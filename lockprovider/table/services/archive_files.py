@@ -87,7 +87,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Merge these archive files into one of the next level, and publish it in their stead."""
+    """Publish one file of the next level in place of these archive files."""
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -131,7 +131,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, over other bytes that a dead archiver left; return its size in bytes."""
+    """Store an archive file, over what a dead archiver left; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -142,7 +142,7 @@ def _store_file(table: TableContext, name: str, data: bytes) -> int:
 
 
 def _drop_checksum(table: TableContext, name: str) -> None:
-    """Delete Hadoop's checksum of a local file, which is wrong after a write here."""
+    """Delete Hadoop's checksum of a local file, which is wrong after a write."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 

@@ -66,7 +66,6 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store checkpoint `number`, with footer notes, and delete the `KEPT` older one, if a log covers the table."""
     view = _complete_view(table, table.lock.look())
     if view is None:
         return

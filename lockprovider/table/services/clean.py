@@ -47,7 +47,7 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish dead cleaners' plans, then plan under the lock, delete the files, and complete; see `Table.clean`."""
+    """Finish dead cleaners' plans, then plan under the lock, and delete the files; see `Table.clean`."""
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
@@ -62,10 +62,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """Store a plan under the lock, with heartbeat until `alive` closes.
-
-    None: nothing to remove, or another clean is pending.
-    """
+    """Store a plan under the lock, with heartbeat until `alive` closes, if there is something to remove."""
     with table.locked() as lease:
         plan, timeline = _plan(table, policy)
         if timeline.pending(Action.CLEAN) or not plan.files:
@@ -88,7 +85,6 @@ def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
-    """Plan which files a clean removes; also return the listed timeline."""
     paths = tuple(entry.path for entry in table.data_files())  # First: a file without an instant never gets one.
     timeline, now_ms = table.listed_timeline(), table.clock.store_ms()
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
@@ -108,10 +104,7 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files, except the metadata table's, and complete the clean under the lock.
-
-    None: another cleaner completed it.
-    """
+    """Delete the planned files, except the metadata table's, and complete the clean, unless another cleaner has."""
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
     metadata_parts = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}
@@ -133,7 +126,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
 
 
 def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
-    """Read all savepoints by the begin time of their commit, oldest first; one deleted since `timeline` is empty."""
+    """Read all savepoints by the begin time of their commit, oldest first."""
     completed = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
     saved = sorted(completed, key=lambda i: i.begin)
     contents = ((i, table.store.read_or_none(f"{TIMELINE}/{i.file_name}")) for i in saved)
@@ -146,10 +139,7 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Store a savepoint under the lock, or return the existing one; see `Table.savepoint`.
-
-    First finishes a dead archival.
-    """
+    """Finish a dead archival, and store a savepoint under the lock; see `Table.savepoint`."""
     writable_config(table)
     with table.lock.acquire() as lease:
         archive_files.finish_removal(table, lease)
@@ -168,10 +158,7 @@ def create_savepoint(
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
-    """Delete a commit's savepoint under the lock; return False if it has none.
-
-    `version` may be the savepoint's begin time.
-    """
+    """Delete a commit's savepoint under the lock; return False if it has none."""
     refuse_none(version)
     with table.lock.acquire():
         timeline = table.listed_timeline()

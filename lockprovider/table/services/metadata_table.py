@@ -41,10 +41,7 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """Remove the metadata table from the properties, and delete its files; return their number.
-
-    No pending write may be able to complete any more.
-    """
+    """Remove the metadata table from the properties, then delete its files; no pending write may complete any more."""
     # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
@@ -60,7 +57,7 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the metadata table under the lock after ten commits of this process, if it has only the listing."""
+    """Compact the metadata table under the lock once this process has counted ten commits."""
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
@@ -72,10 +69,7 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions, compact the listing, and delete old files under this lease.
-
-    Return the begin time, or None if impossible now.
-    """
+    """Compact the listing, and delete old files; return the begin time, None if impossible now."""
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
         own = _take_back(table, begin, own)
@@ -100,7 +94,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Delete a dead compaction, its plan last; return the metadata table's timeline without it."""
+    """Delete a dead compaction, its plan last; return the timeline without it."""
     written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]

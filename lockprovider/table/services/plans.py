@@ -46,10 +46,7 @@ _HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # JVM readers of a local di
 
 
 def claim_time(table: TableContext, timeline: Timeline) -> str:
-    """Reserve an unused begin time by creating its heartbeat file, which the caller deletes.
-
-    `timeline` must be listed under the lock.
-    """
+    """Reserve an unused begin time by creating its heartbeat file; `timeline` must be listed under the lock."""
     begin = timeline.next_time(table.clock.now_ms())
     while claim(table.store, begin) is None:  # A writer took this time; it needs no lock for that.
         begin = after(begin)
@@ -58,7 +55,7 @@ def claim_time(table: TableContext, timeline: Timeline) -> str:
 
 @contextlib.contextmanager
 def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[str]:
-    """Reserve an unused begin time, renew its heartbeat in a thread until the block ends, then delete the heartbeat."""
+    """Reserve an unused begin time, with a heartbeat thread until the block ends."""
     begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
@@ -110,10 +107,7 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
-
-    Raises `VersionMismatch` if a writer without the lock changed them.
-    """
+    """Replace the table's properties by the result of `change`, under the lock, with one conditional write."""
     table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
     if stored is None:
@@ -190,7 +184,7 @@ def dead_among(
 ) -> tuple[str, ...]:
     """Return the begin times in `pending` with a dead writer or executor, oldest first.
 
-    Without a heartbeat the time in `made_ms` counts. Misses some if this process sends no heartbeat.
+    Without a heartbeat the time in `made_ms` counts. Without any fresh heartbeat dead ones may be missed.
     """
     suspects = tuple(sorted(pending))
     if not suspects:
@@ -219,8 +213,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
-    Returns its completion, to be published `first`, and the completion time of the table's instant. `timeline`: listed
-    under this lease. `again`: first remove what a dead writer left. Raises `Aborted` for an instant that is there.
+    Returns its completion, to be published `first`, and the completion time of the table's instant. `again`: first
+    remove what a dead writer left. Raises `Aborted` for an instant that is there.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing

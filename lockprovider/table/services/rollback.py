@@ -1,7 +1,6 @@
 """Rollback of pending instants, restore to a commit, and the sweep of dead writers' leftovers.
 
-A dead writer's write is rolled back, its rollback or restore finished. A clustering that it was to run itself is
-removed; one scheduled for other processes stays.
+A clustering that a dead writer was to run itself is removed; one scheduled for other processes stays.
 
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes; `RestorePlanActionExecutor`,
 `CopyOnWriteRestoreActionExecutor`.
@@ -46,8 +45,7 @@ _STAYS_S = 60.0
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
     """Delete a pending write under the lock, and record the rollback; a completed write stays.
 
-    `only_if_dead`: a write whose writer lives stays, too. `own`: the caller is its writer; deletes its files also if
-    others rolled it back.
+    `own`: the caller is its writer; deletes its files also if others rolled it back.
     """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
@@ -126,10 +124,7 @@ def plan_rollback(
 
 
 def pending_rollback_of(table: TableContext, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
-    """Return the begin time of a pending rollback of this victim, begun after `since`, or None.
-
-    With a JVM writer's slow clock it may precede its victim's.
-    """
+    """Return the begin time of a pending rollback of this victim, begun after `since`, or None."""
     later = (begin for begin in timeline.pending_rollbacks if begin > since)
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
@@ -156,9 +151,9 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
 
 
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
-    """Roll back or finish dead writers' pending instants, ignoring errors of lock and store.
+    """Roll back or finish dead writers' pending instants, except `me`, ignoring errors of lock and store.
 
-    `me` is an instant with a fresh heartbeat. With EAGER settings all other writers count as dead.
+    With EAGER settings all other writers count as dead.
     """
     with contextlib.suppress(CasError, LockError):
         _recover(table, timeline, {me}, eager=table.settings.is_eager)
@@ -177,7 +172,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove under the lock a clustering that a dead process was to run itself; return False if it stays pending."""
+    """Remove under the lock a clustering of a dead process's own; return False if it stays pending."""
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
@@ -296,10 +291,7 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Finish a dead archival and all pending restores, then undo pending writes and all commits after `version`.
-
-    Holds the lock throughout. See `Table.restore`.
-    """
+    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock."""
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
@@ -362,7 +354,6 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
-    """After late publishes, delete any metadata table and the victims with their files; complete the restore."""
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:

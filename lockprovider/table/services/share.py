@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`.
-
-    Deletes a kept metadata table's statistics.
-    """
+    """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`."""
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
@@ -113,10 +110,7 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Check all keys against the bucket index, then write it under the lock; see `Table.adopt_bucket_index`.
-
-    Raises `Aborted` if others commit during each of ten tries.
-    """
+    """Check all keys against the bucket index, then write it under the lock; see `Table.adopt_bucket_index`."""
     config = table.config()
     keys = config.record_keys
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or keys).checked(keys)
@@ -139,7 +133,6 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """Read all keys; raise `UnsupportedTable` if a row is not in the bucket of its key."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

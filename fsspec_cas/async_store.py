@@ -23,7 +23,6 @@ from fsspec_cas.arguments import (
 )
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Drive, OnLoop
-from fsspec_cas.deletes import DeleteBehavior, delete_behavior_of
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.machine import Machine, World
@@ -332,8 +331,8 @@ class AsyncStore:
         """
         full, version = self._full_path(path), self._checked_version(version)
         deadline = self._world.monotonic_s() + check_seconds(timeout)
-        behavior = await self._delete_behavior(full, timeout)
-        write = Write(full, version, self._world.new_id(), removes=True, success_is_proof=behavior.success_is_proof)
+        is_proof = await self._sender.check_delete(full, timeout)
+        write = Write(full, version, self._world.new_id(), removes=True, success_is_proof=is_proof)
         return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
 
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
@@ -347,24 +346,7 @@ class AsyncStore:
 
         >>> await store.require_conditional_delete()
         """
-        await self._delete_behavior(self._join("cas-probe"), check_seconds(timeout))
-
-    async def _delete_behavior(self, full: str, timeout: float) -> DeleteBehavior:
-        """Return how the store treats conditional deletes; may test it once, on a temporary object.
-
-        Raises NotSupported if the condition is ignored or impossible.
-        """
-        if not self.capabilities.delete_match:
-            raise NotSupported(
-                f"this client of {self.backend.name} has no conditional delete: write a tombstone by put_if_match"
-            )
-        behavior = await delete_behavior_of(self.backend, full, self._sender, self._world.new_id(), timeout)
-        if not behavior.keeps_condition:
-            raise NotSupported(
-                f"{full!r} cannot be deleted at a version, because this store ignores the condition: "
-                "write a tombstone by put_if_match"
-            )
-        return behavior
+        await self._sender.check_delete(self._join("cas-probe"), check_seconds(timeout))
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object at any version; a missing object is no error.

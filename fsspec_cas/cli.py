@@ -10,20 +10,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from fsspec_cas import command
 from fsspec_cas.backends import backend_for, split_url
-from fsspec_cas.command import (
-    DONE,
-    OPTIONS_HELP,
-    REFUSED,
-    UNKNOWN,
-    add_completion,
-    add_general,
-    add_storage_options,
-    complain,
-    run,
-    show_table,
-    storage_options,
-)
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import ABSENT, Lost, Outcome, Unknown, Version, Won
 from fsspec_cas.probe.checks import CHECKS, THOROUGH, Finding
@@ -41,7 +29,7 @@ _CODES = f"""exit codes:
   5    not supported by this store or protocol
   130  interrupted before anything was sent
 
-{OPTIONS_HELP}"""
+{command.OPTIONS_HELP}"""
 
 _EXAMPLES = """examples:
   fsspec-cas probe s3://bucket/scratch -o endpoint_url=http://127.0.0.1:8333
@@ -54,7 +42,7 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: of `sys.argv`) and return its exit code; usage errors raise SystemExit."""
     arguments = _parser().parse_args(argv)
-    return run("fsspec-cas", arguments, lambda _: None)
+    return command.run("fsspec-cas", arguments, lambda _: None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,15 +54,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n\n{_CODES}",
         formatter_class=raw,
     )
-    add_general(parser)
+    command.add_general(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_completion(commands, _parser)
+    command.add_completion(commands, _parser)
 
-    def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+    def add(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
         """Add and return a subparser with the options of all commands; `run` executes it."""
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
-        add_storage_options(sub)
+        command.add_storage_options(sub)
         sub.add_argument(
             "--timeout", type=float, default=30.0, metavar="S", help="seconds for each request (default: 30)"
         )
@@ -82,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--debug", action="store_true", help="print the traceback of an error")
         return sub
 
-    sub = command("probe", _probe, "Test how the store behaves, below a new prefix that is removed afterwards.")
+    sub = add("probe", _probe, "Test how the store behaves, below a new prefix that is removed afterwards.")
     sub.add_argument("url", metavar="URL", help="a folder, e.g. s3://bucket/scratch")
     sub.add_argument(
         "--racers", type=int, default=RACERS, metavar="N", help="concurrent writers in each race (default: %(default)s)"
@@ -91,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "--thorough", action="store_true", help="also list 2005 objects, which are more than fit on one page"
     )
 
-    sub = command("get", _get, "Read an object and its version by one request.")
+    sub = add("get", _get, "Read an object and its version by one request.")
     sub.add_argument("url", metavar="URL")
     sub.add_argument(
         "file",
@@ -101,14 +89,14 @@ def _parser() -> argparse.ArgumentParser:
         help="file for the content; the version then goes to stdout (default: content to stdout, version to stderr)",
     )
 
-    sub = command("put", _put, "Write an object only if it is absent, or only if it still has a version.")
+    sub = add("put", _put, "Write an object only if it is absent, or only if it still has a version.")
     condition = sub.add_mutually_exclusive_group(required=True)
     condition.add_argument("--if-absent", action="store_true", help="write only if no object exists")
     condition.add_argument("--if-match", metavar="VERSION", help="write only if the object still has this version")
     sub.add_argument("url", metavar="URL")
     sub.add_argument("file", nargs="?", default="-", metavar="FILE", help="file with the content (default: stdin)")
 
-    sub = command("rm", _rm, "Remove an object only if it still has a version.")
+    sub = add("rm", _rm, "Remove an object only if it still has a version.")
     sub.add_argument(
         "--if-match", required=True, metavar="VERSION", help="remove only if the object still has this version"
     )
@@ -121,7 +109,7 @@ def _probe(arguments: Any) -> int:
 
     On a terminal, without `--json`, it also prints the progress.
     """
-    fs, root = split_url(arguments.url, storage_options(arguments))
+    fs, root = split_url(arguments.url, command.storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
     checks = THOROUGH if arguments.thorough else CHECKS
@@ -130,7 +118,7 @@ def _probe(arguments: Any) -> int:
         print(report.to_json())
     else:
         _show_report(report)
-    return DONE if report.verdict.locks else REFUSED
+    return command.DONE if report.verdict.locks else command.REFUSED
 
 
 def _get(arguments: Any) -> int:
@@ -145,7 +133,7 @@ def _get(arguments: Any) -> int:
         Path(arguments.file).write_bytes(content.data)
     report = {"version": str(content.version), "size": len(content.data)}
     _say(arguments, report, str(content.version), sys.stderr if to_stdout else sys.stdout)
-    return DONE
+    return command.DONE
 
 
 def _put(arguments: Any) -> int:
@@ -181,7 +169,7 @@ def _rm(arguments: Any) -> int:
 
 def _object(arguments: Any) -> tuple[Store, str]:
     """Return the store of the object's folder, and the object's name; raise InvalidInput for a bucket alone."""
-    fs, path = split_url(arguments.url, storage_options(arguments))
+    fs, path = split_url(arguments.url, command.storage_options(arguments))
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):
         raise InvalidInput(f"{arguments.url!r} names a bucket, not an object: write e.g. s3://bucket/key")
@@ -196,12 +184,12 @@ def _report(arguments: Any, outcome: Outcome) -> int:
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)
-            return DONE
+            return command.DONE
         case Lost(current=current):
             now = None if current == ABSENT else str(current)
-            return _fail(arguments, outcome, {"outcome": "lost", "current": now}, REFUSED)
+            return _fail(arguments, outcome, {"outcome": "lost", "current": now}, command.REFUSED)
         case Unknown(why=why):
-            return _fail(arguments, outcome, {"outcome": "unknown", "why": why}, UNKNOWN)
+            return _fail(arguments, outcome, {"outcome": "unknown", "why": why}, command.UNKNOWN)
 
 
 def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None:
@@ -215,7 +203,7 @@ def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -
     try:
         outcome.unwrap()
     except CasError as error:
-        complain("fsspec-cas", str(error).removesuffix(", or settle it by Store.resolve"))
+        command.complain("fsspec-cas", str(error).removesuffix(", or settle it by Store.resolve"))
     return code
 
 
@@ -226,7 +214,7 @@ def _show_progress(finding: Finding, number: int, of: int) -> None:
 def _show_report(report: Report) -> None:
     title = f"{report.kind} at {report.root}, {report.racers} racers"
     rows = [(finding.state, finding.name, finding.evidence) for finding in report.findings]
-    show_table(title, ("", "check", "what happened"), rows)
+    command.show_table(title, ("", "check", "what happened"), rows)
     print(report.verdict)
     for path in report.left_behind:
         print(f"left behind: {path}")

@@ -6,6 +6,7 @@ Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -35,10 +36,11 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.arguments import check_seconds
 from fsspec_cas.backends import Backend
+from fsspec_cas.backends.s3 import is_amazon
 from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
 from fsspec_cas.machine import World
-from fsspec_cas.outcome import Absent, Lost, Outcome, Unknown, Version, Won, Write
+from fsspec_cas.outcome import ABSENT, Absent, Lost, Outcome, Unknown, Version, Won, Write
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -46,6 +48,11 @@ T_co = TypeVar("T_co", covariant=True)
 _LOG = logging.getLogger("fsspec_cas")
 _STRANGERS = 5  # answers of an unproven endpoint before a call gives up
 _SMALL_BYTES = 1 << 20  # larger bodies may take long
+_DIRECTORY = "--x-s3"  # a directory bucket's suffix
+_SILENCES = 3  # unanswered deletes before a head decides
+_NEVER = '"00000000000000000000000000000000"'  # an ETag that no object has
+# By endpoint and bucket: a delete's success proves that it removed the object. None: the condition is ignored.
+_SUCCESS_IS_PROOF: dict[tuple[str, str], bool | None] = {}
 
 HeadState = ObjectState | Missing | Unchanged
 WARN_AFTER_S = 5.0
@@ -208,6 +215,75 @@ class Sender:
         """
         return await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
 
+    async def check_delete(self, path: str, timeout: float) -> bool:
+        """Return whether a conditional delete's success proves that it removed the object.
+
+        An S3 store other than Amazon's is tested first, once per bucket and process, on an object in the folder of
+        `path`: MinIO and Ceph delete any version with a 204; Versity Gateway, like S3 directory buckets, answers 204
+        for a missing object. All others document the behaviour.
+
+        Raises:
+            NotSupported: the store ignores the condition, or has no conditional delete.
+        """
+        name = self._backend.name
+        if not self._backend.capabilities.delete_match:
+            raise NotSupported(f"this client of {name} has no conditional delete: write a tombstone by put_if_match")
+        bucket = path.partition("/")[0]
+        if name == "s3" and bucket.endswith(_DIRECTORY):
+            return False
+        key = await undocumented_endpoint(self._backend, path, timeout)
+        if key is None:
+            return True
+        if key not in _SUCCESS_IS_PROOF:
+            _SUCCESS_IS_PROOF[key] = await self._try_deletes(path.rpartition("/")[0] or bucket, timeout)
+        if (is_proof := _SUCCESS_IS_PROOF[key]) is None:
+            raise NotSupported(
+                f"{path!r} cannot be deleted at a version, because this store ignores the condition: "
+                "write a tombstone by put_if_match"
+            )
+        return is_proof
+
+    async def _try_deletes(self, folder: str, timeout: float) -> bool | None:
+        """Create an object, delete it under conditions, and return what `_SUCCESS_IS_PROOF` holds.
+
+        Raises Unavailable without clear answers, or the store's refusal; the object may then remain.
+        """
+        new_id = self._world.new_id()
+        path = f"{folder}/cas-probe-{new_id}"
+
+        async def remove(version: Version | None) -> bool:
+            """Delete the object, with retries; return whether it was removed.
+
+            After lost answers a head decides; if it still exists after three, raise Unavailable.
+            """
+            silences = 0
+
+            async def ask(*, timeout_s: float) -> WriteAnswer | None:
+                """Send the delete once; return None instead of the third lost answer, which ends the retries."""
+                nonlocal silences
+                answer = await self._backend.delete(path, version, timeout_s=timeout_s)
+                silences += isinstance(answer, NoAnswer)
+                return None if silences >= _SILENCES else answer
+
+            answer = await self.repeat(path, ask, timeout)
+            removed = isinstance(answer, Applied) or (silences > 0 and await self.head(path, timeout) == Missing())
+            if answer is None and not removed:
+                raise Unavailable(f"no answer to {_SILENCES} deletes of {path!r}", path=path)
+            return removed
+
+        try:
+            version_made = (await self.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
+            keeps_condition = True
+            with contextlib.suppress(NotSupported):  # the object is still in place then
+                keeps_condition = not await remove(Version(version_made.backend, _NEVER))
+                if keeps_condition and await remove(version_made):
+                    return not await remove(version_made)
+        except (OutcomeUnknown, Unavailable) as error:
+            raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
+        if keeps_condition:
+            await remove(None)
+        return None
+
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
         """Repeat a read until it is answered, and record the store's clock; raises as `repeat`."""
 
@@ -300,6 +376,25 @@ class Sender:
         if self._on_throttled is not None and throttled(answer):
             self._on_throttled()
         return answer
+
+
+async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
+    """Return endpoint and bucket of an S3 store that is not Amazon's, else None; sends the store nothing.
+
+    May look for credentials. Raises Unavailable if no client is ready within `timeout`.
+    """
+    endpoint_of = getattr(backend, "endpoint", None)
+    if backend.name != "s3" or endpoint_of is None:
+        return None
+    bucket = path.partition("/")[0]
+    if backend.blocking:
+        endpoint = await endpoint_of()
+    else:
+        try:
+            endpoint = await asyncio.wait_for(endpoint_of(), timeout)
+        except asyncio.TimeoutError:
+            raise Unavailable(f"no client of the store of {path!r} could be made within {timeout:g} s") from None
+    return None if is_amazon(endpoint) else (endpoint, bucket)
 
 
 def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:

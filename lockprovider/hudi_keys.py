@@ -241,7 +241,11 @@ def check(config: Mapping[str, object]) -> None:
         if key in AZURE:
             raise InvalidSettings(f"{key} is a credential of the store: give it {_CREDENTIAL}")
         _check_name(key)
-        _check_value(key, str(value).strip())
+        text = str(value).strip()
+        if text and key in REFUSED:
+            raise InvalidSettings(f"{key}={text}: {REFUSED[key]}; leave it out")
+        if text and key in _VALUES and text.upper() not in _VALUES[key]:
+            raise InvalidSettings(f"{key}={text} cannot be had here: use {', '.join(_VALUES[key])}, or leave it out")
 
 
 _CREDENTIAL = "to LockProvider.from_config, or as one of the storage_options of a table"
@@ -265,13 +269,6 @@ def _check_name(key: str) -> None:
         raise InvalidSettings(f"{key} is no setting of Hudi's that is known here; {_did_you_mean(alike)}")
     if alike := get_close_matches(key.lower(), sorted(HONOURED), n=1, cutoff=_ALIKE):
         raise InvalidSettings(f"{key} is no setting of Hudi's; {_did_you_mean(alike)}")
-
-
-def _check_value(key: str, value: str) -> None:
-    if value and key in REFUSED:
-        raise InvalidSettings(f"{key}={value}: {REFUSED[key]}; leave it out")
-    if value and key in _VALUES and value.upper() not in _VALUES[key]:
-        raise InvalidSettings(f"{key}={value} cannot be had here: use {', '.join(_VALUES[key])}, or leave it out")
 
 
 def _did_you_mean(alike: list[str]) -> str:

@@ -192,14 +192,10 @@ def from_config(config: Mapping[str, object]) -> Options:
     # fsspec reads Hadoop's file:/folder as a relative path.
     url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
     others = {key: value for key, value in config.items() if key not in AZURE}
-    return Options(url, LockSettings.from_hudi(others), storage_options=_of_azure(config, url))
-
-
-def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
-    """Map Azure's keys to storage options; other stores ignore them, as in Hudi."""
-    if url.partition("://")[0] not in _AZURE_SCHEMES:
-        return {}
-    return {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
+    azure: dict[str, Any] = {}
+    if url.partition("://")[0] in _AZURE_SCHEMES:  # other stores ignore these keys, as in Hudi
+        azure = {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
+    return Options(url, LockSettings.from_hudi(others), storage_options=azure)
 
 
 def from_url(url: str) -> Options:
@@ -224,7 +220,9 @@ def from_url(url: str) -> Options:
     check, most = options.pop("check_store", None), options.pop("max_hold", None)
     settings = _settings(options, _IN_URL)
     if check is not None:
-        settings = replace(settings, check_store=_truth(check))
+        if check not in ("true", "false"):
+            raise InvalidSettings(f"check_store={check!r} must be true or false")
+        settings = replace(settings, check_store=check == "true")
     if most is not None:
         settings = replace(settings, max_hold=_seconds(_Word("max_hold"), most))
     return Options(plain, settings, on)
@@ -275,12 +273,6 @@ def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
     if word.name in values:
         return f"{word.name}={values[word.name]}"
     return f"{word.name}={_DEFAULTS[field] * word.per_s:g} (the default)"
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise InvalidSettings(f"check_store={text!r} must be true or false")
-    return text == "true"
 
 
 def _seconds(word: _Word, value: object) -> float:

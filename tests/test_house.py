@@ -31,7 +31,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("bridge",),
         ("backends",),
         ("sender", "testing"),
-        ("deletes", "exclusive"),
+        ("exclusive",),
         ("async_store",),
         ("store",),
         ("cached", "filesystem", "probe"),

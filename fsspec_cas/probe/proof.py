@@ -13,11 +13,10 @@ from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.bridge.drive import OnLoop, drive_of
-from fsspec_cas.deletes import undocumented_endpoint
 from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.machine import Machine, World
 from fsspec_cas.outcome import ABSENT, Condition, Version, Won
-from fsspec_cas.sender import delay_s
+from fsspec_cas.sender import delay_s, undocumented_endpoint
 from fsspec_cas.store import Store
 
 if TYPE_CHECKING:

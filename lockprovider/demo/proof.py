@@ -163,11 +163,6 @@ class Comparison:
         return not (self.missing or self.surplus)
 
 
-def prove(url: str, storage_options: Mapping[str, object], flights: pa.Table, months: Sequence[int]) -> Comparison:
-    """Compare the table, as hudi-rs reads it, with the jobs run in pandas."""
-    return compare(read(url, storage_options), reference(flights, months))
-
-
 def compare(actual: pa.Table, expected: pa.Table) -> Comparison:
     """Compare rows in any order; ignores columns that only `actual` has, and casts to `expected`'s types."""
     actual = actual.select(expected.column_names).cast(expected.schema)

@@ -627,7 +627,8 @@ def run(job: Job, out: Path | None) -> Report:
     complain("lockprovider", "reading the table back")
     comparison, trouble = None, ""
     try:
-        comparison = proof.prove(job.url, job.storage_options, flights, job.months)
+        actual = proof.read(job.url, job.storage_options)
+        comparison = proof.compare(actual, proof.reference(flights, job.months))
     except Exception as error:  # noqa: BLE001 - whatever stops the reader is the finding
         trouble = f"{type(error).__name__}: {error}"
     picture = out or folder / "run.svg"

@@ -51,7 +51,7 @@ def run(url: str) -> proof.Comparison:
 
     table.transact(protect_while_others_write, retries=3)
     table.transact(correct)
-    return proof.prove(url, {}, data, JANUARY)
+    return proof.compare(proof.read(url, {}), proof.reference(data, JANUARY))
 
 
 def test_proof_holds_with_the_conflict_check(tmp_path: Path) -> None:

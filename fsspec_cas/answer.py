@@ -318,31 +318,23 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
+        case Applied(version) if version is not None and progress.write.success_is_proof:
+            return progress, Won(version, resent=progress.resent)
         case Applied(version) if version is not None:
-            return progress, _done(progress, version)
+            same = "the store reports success, but it also does so for a missing object"
+            return progress, Inconclusive(f"{same}: this call or another one removed it")
         case Applied():
             # The write was applied: "lost" would be wrong whatever the HEAD shows.
             return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
         case ConditionFailed(dialect):
             return replace(progress, refused=True, dialect=dialect), ReadHead()
-        case NotApplied(why, retry_after_s):
-            failures = progress.failures + 1
-            after = replace(progress, doubt=progress.unsure, refused=False, failures=failures, why=why)
-            return after, ReadHead(failures, retry_after_s)
-        case NoAnswer(why, retry_after_s):
-            failures = progress.failures + 1
-            after = replace(progress, doubt=True, refused=False, failures=failures, why=why)
-            return after, ReadHead(0, retry_after_s)
+        case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
+            is_certain, failures = isinstance(answer, NotApplied), progress.failures + 1
+            doubt = progress.unsure if is_certain else True
+            after = replace(progress, doubt=doubt, refused=False, failures=failures, why=why)
+            return after, ReadHead(failures if is_certain else 0, retry_after_s)
         case UploadGone(why):
             return replace(progress, doubt=True, refused=False, spent=True, why=why), ReadHead()
-
-
-def _done(progress: WriteProgress, version: Version) -> Next:
-    """Return the final step for an applied write: won, or inconclusive if success proves nothing."""
-    if progress.write.success_is_proof:
-        return Won(version, resent=progress.resent)
-    same = "the store reports success, but it also does so for a missing object"
-    return Inconclusive(f"{same}: this call or another one removed it")
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:

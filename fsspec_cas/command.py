@@ -140,17 +140,14 @@ def run(program: str, arguments: Any, code_of: Callable[[Exception], int | None]
     except Exception as error:
         if getattr(arguments, "debug", False):
             raise
-        return _failed(program, error, code_of(error))
-
-
-def _failed(program: str, error: Exception, code: int | None) -> int:
-    """Print the error to stderr; return `code`, or if None the exit code of the error's kind."""
-    if code is None and not isinstance(error, (CasError, OSError)):
-        error = CasError(f"unexpected {type(error).__name__}: {error}; add --debug for the traceback")
-    complain(program, str(error))
-    if code is not None:
-        return code
-    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), BAD_INPUT)
+        code = code_of(error)
+        if code is None and not isinstance(error, (CasError, OSError)):
+            complain(program, f"unexpected {type(error).__name__}: {error}; add --debug for the traceback")
+        else:
+            complain(program, str(error))
+        if code is not None:
+            return code
+        return next((code for kind, code in _CODES.items() if isinstance(error, kind)), BAD_INPUT)
 
 
 def _interrupted(program: str, stop: KeyboardInterrupt) -> int:

@@ -33,10 +33,8 @@ class AsyncExclusive:
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
         rules, part_size = backend.part_rules, check_whole(part_size, "part_size", least=1)
         if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
-            raise InvalidInput(
-                f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "
-                f"in multiples of {rules.multiple_bytes}"
-            )
+            least = f"this store takes parts of at least {rules.least_bytes} bytes"
+            raise InvalidInput(f"part_size is {part_size}: {least}, in multiples of {rules.multiple_bytes}")
         self.path = write.path
         self.outcome: Outcome | None = None
         self.closed = False
@@ -158,11 +156,8 @@ class AsyncExclusive:
         Raises InvalidInput above the store's number of parts, CasError if refused.
         """
         if len(upload.tags) >= self._backend.part_rules.most_parts:
-            raise InvalidInput(
-                f"{self.path!r} has {len(upload.tags)} parts and its store takes no more: "
-                f"choose a part_size above {self._part_size}",
-                path=self.path,
-            )
+            problem = f"{self.path!r} has {len(upload.tags)} parts and its store takes no more"
+            raise InvalidInput(f"{problem}: choose a part_size above {self._part_size}", path=self.path)
         add = partial(self._backend.add, upload, part)
         added: Upload | ConditionFailed = await self._sender.repeat(self.path, add, self._timeout, small=False)
         if isinstance(added, ConditionFailed):

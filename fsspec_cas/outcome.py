@@ -188,17 +188,11 @@ class Lost(_ThreeWay):
         fsspec_cas.errors.AlreadyExists: '/docs/store/leader' already exists (...); it was not written
         """
         if isinstance(self.expected, Absent):
-            raise AlreadyExists(
-                f"{self.path!r} already exists ({self.current}); it was not written",
-                path=self.path,
-                current=self.current,
-            )
+            message = f"{self.path!r} already exists ({self.current}); it was not written"
+            raise AlreadyExists(message, path=self.path, current=self.current)
         now = "no object exists" if self.current == ABSENT else f"it is {self.current}"
-        raise VersionMismatch(
-            f"{self.path!r} is not at version {self.expected}: {now}; nothing was changed",
-            path=self.path,
-            current=self.current,
-        )
+        message = f"{self.path!r} is not at version {self.expected}: {now}; nothing was changed"
+        raise VersionMismatch(message, path=self.path, current=self.current)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +224,9 @@ class Unknown(_ThreeWay):
         ...
         fsspec_cas.errors.OutcomeUnknown: '/docs/store/leader' may have been written: ...
         """
-        done = "removed" if self.write.removes else "written"
-        raise OutcomeUnknown(
-            f"{self.write.path!r} may have been {done}: {self.why}; read it and decide, or settle it by Store.resolve",
-            path=self.write.path,
-            outcome=self,
-        )
+        path, done = self.write.path, "removed" if self.write.removes else "written"
+        message = f"{path!r} may have been {done}: {self.why}; read it and decide, or settle it by Store.resolve"
+        raise OutcomeUnknown(message, path=path, outcome=self)
 
 
 Outcome = Won | Lost | Unknown

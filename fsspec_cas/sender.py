@@ -237,10 +237,8 @@ class Sender:
         if key not in _SUCCESS_IS_PROOF:
             _SUCCESS_IS_PROOF[key] = await self._try_deletes(path.rpartition("/")[0] or bucket, timeout)
         if (is_proof := _SUCCESS_IS_PROOF[key]) is None:
-            raise NotSupported(
-                f"{path!r} cannot be deleted at a version, because this store ignores the condition: "
-                "write a tombstone by put_if_match"
-            )
+            why = "this store ignores the condition: write a tombstone by put_if_match"
+            raise NotSupported(f"{path!r} cannot be deleted at a version, because {why}")
         return is_proof
 
     async def _try_deletes(self, folder: str, timeout: float) -> bool | None:

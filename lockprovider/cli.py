@@ -95,10 +95,7 @@ def _late(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        print(
-            f"lockprovider: {name!r} needs {error.name}: install the extra 'table' of fsspec-cas",
-            file=sys.stderr,
-        )
+        print(f"lockprovider: {name!r} needs {error.name}: install the extra 'table' of fsspec-cas", file=sys.stderr)
         raise SystemExit(BAD_INPUT) from error
 
 

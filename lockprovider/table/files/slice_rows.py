@@ -29,15 +29,7 @@ from lockprovider.table.files.base_file import (
     read_columns,
     reading,
 )
-from lockprovider.table.files.merge_log import (
-    LogEventKind,
-    LogEvents,
-    LogMerge,
-    LogSide,
-    MergeRule,
-    fold,
-    fold_fields,
-)
+from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogMerge, LogSide, MergeRule, fold, fold_fields
 from lockprovider.table.files.place import (
     KeyMatch,
     TablePlace,

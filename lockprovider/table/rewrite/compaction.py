@@ -19,11 +19,7 @@ from lockprovider.table.files.slice_rows import held_bytes
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.format.service_metadata import (
-    PlannedSlice,
-    decode_compaction_plan,
-    encode_compaction_plan,
-)
+from lockprovider.table.format.service_metadata import PlannedSlice, decode_compaction_plan, encode_compaction_plan
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
 from lockprovider.table.state.context import writable_config

@@ -13,11 +13,7 @@ from dataclasses import dataclass, replace
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import check_whole
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.service_metadata import (
-    ClusteringGroup,
-    ClusteringPlan,
-    PlannedSlice,
-)
+from lockprovider.table.format.service_metadata import ClusteringGroup, ClusteringPlan, PlannedSlice
 from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
 TARGET_FILE_BYTES = 128 << 20

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
-from lockprovider.table.timeline.conflict import (
-    Resolution,
-    by_file_group,
-    by_partition,
-    non_blocking,
-    prefer_writer,
-)
+from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, non_blocking, prefer_writer
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 

@@ -16,21 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from lockprovider.table.convert import kernels
 from lockprovider.table.convert.columns import READ, REFUSED, WRITE, Rules, advice, is_list, without_meta_columns
-from lockprovider.table.convert.kernels import (
-    ARRAY_BYTES,
-    Kernel,
-    TooLong,
-    WouldChange,
-    elements_of,
-    ends_of,
-    equal_keys,
-    kernel_for,
-    lengths_of,
-    repeated,
-    runs_of,
-    without_hidden,
-)
+from lockprovider.table.convert.kernels import Kernel, TooLong, WouldChange, kernel_for
 from lockprovider.table.errors import Corrupt, DoesNotFit, InvalidRecords, Misfit
 from lockprovider.table.format.schema import META_COLUMNS
 
@@ -251,16 +239,16 @@ def _encoded(step: Convert) -> Convert:
         if types.is_dictionary(values.type):
             words, places = values.dictionary, values.indices
         elif types.is_run_end_encoded(values.type):
-            words, places = runs_of(values)
+            words, places = kernels.runs_of(values)
         else:
             return step(values)  # `without_hidden` has expanded the runs.
         try:
-            return repeated(step(words), places)
+            return kernels.repeated(step(words), places)
         except _Unfit:
             if not types.is_dictionary(values.type):
                 raise
         used = pc.unique(places.drop_null())
-        return repeated(step(words.take(used)), pc.index_in(places, value_set=used))
+        return kernels.repeated(step(words.take(used)), pc.index_in(places, value_set=used))
 
     return run
 
@@ -281,7 +269,7 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.struct(list(fields)))
         if some:
-            parts = [without_hidden(part, values) for part in parts]
+            parts = [kernels.without_hidden(part, values) for part in parts]
         converted = []
         for (index, step), target in zip(steps, fields, strict=True):
             if index is None:
@@ -301,10 +289,10 @@ def _list_of(step: Convert, target: pa.DataType) -> Convert:
     """Return a conversion of lists to `target`, elements by `step`; it raises TooLong beyond 32-bit offsets."""
 
     def run(values: pa.Array) -> pa.Array:
-        lengths = lengths_of(values)
+        lengths = kernels.lengths_of(values)
         mask = values.is_null() if values.null_count else None
-        inner = step(elements_of(values, lengths))
-        return pa.ListArray.from_arrays(ends_of(lengths), inner, type=target, mask=mask)
+        inner = step(kernels.elements_of(values, lengths))
+        return pa.ListArray.from_arrays(kernels.ends_of(lengths), inner, type=target, mask=mask)
 
     return run
 
@@ -314,13 +302,13 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
 
     def run(values: pa.Array) -> pa.Array:
         entries = _entries(values)
-        lengths = lengths_of(entries)
-        its_keys, its_items = elements_of(entries, lengths).flatten()
+        lengths = kernels.lengths_of(entries)
+        its_keys, its_items = kernels.elements_of(entries, lengths).flatten()
         its_keys = keys(its_keys)
-        if misfit is not None and (position := equal_keys(its_keys, lengths)) is not None:
+        if misfit is not None and (position := kernels.equal_keys(its_keys, lengths)) is not None:
             raise _Unfit(misfit.at(0, its_keys[position].as_py()))
         mask = values.is_null() if values.null_count else None
-        return pa.MapArray.from_arrays(ends_of(lengths), its_keys, items(its_items), type=target, mask=mask)
+        return pa.MapArray.from_arrays(kernels.ends_of(lengths), its_keys, items(its_items), type=target, mask=mask)
 
     return run
 
@@ -428,7 +416,9 @@ def _applied(step: Convert, chunk: pa.Array) -> list[pa.Array] | None:
         return None
     except TooLong as error:
         if not half:
-            raise InvalidRecords(f"one value is longer than {ARRAY_BYTES} bytes or elements; split it") from error
+            raise InvalidRecords(
+                f"one value is longer than {kernels.ARRAY_BYTES} bytes or elements; split it"
+            ) from error
     parts = [_applied(step, chunk.slice(0, half)), _applied(step, chunk.slice(half))]
     return (
         None if any(part is None for part in parts) else [array for part in parts if part is not None for array in part]

@@ -24,18 +24,9 @@ from pyarrow import types
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import base_file as files
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.format import bloom, schema
+from lockprovider.table.format import bloom, log_block, schema
 from lockprovider.table.format.layout import BaseFile, LogFile, join, parse_log_file
-from lockprovider.table.format.log_block import (
-    BlockKind,
-    Header,
-    LogBlock,
-    encode_avro,
-    encode_blocks,
-    encode_deletes,
-    stored_kind,
-    wrapper_of,
-)
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_deletes, wrapper_of
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 
@@ -260,7 +251,7 @@ def encode_log(
     full = _with_meta_columns(fresh(rows, file, np.arange(rows.num_rows)), keys, partition, file.file_id)
     blocks = [LogBlock(kind, header, content) for kind, content in _contents(full, text)]
     blocks += [LogBlock(BlockKind.DELETE, header, content) for content in _deletes(config, deletes, partition)]
-    data = encode_blocks(blocks)
+    data = log_block.encode_blocks(blocks)
     stat = WriteStat(
         file.file_id,
         join(partition, file.name),
@@ -308,7 +299,7 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
     for start in range(0, full.num_rows, max(1, size)):
         part = full[start : start + size]
         if full.num_rows < PARQUET_ROWS and not any(_has_times_inside(column.type) for column in full.schema):
-            yield BlockKind.AVRO, encode_avro(part, text)
+            yield BlockKind.AVRO, log_block.encode_avro(part, text)
         else:
             yield BlockKind.PARQUET, _parquet(part, text)
 
@@ -338,7 +329,7 @@ def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[by
     typed = pc.is_valid(values)
     for part, stored in ((keys.filter(typed), values.filter(typed)), (keys.filter(pc.invert(typed)), None)):
         if len(part):
-            ordering_values = None if stored is None else stored.cast(stored_kind(stored.type)).to_pylist()
+            ordering_values = None if stored is None else stored.cast(log_block.stored_kind(stored.type)).to_pylist()
             yield encode_deletes(
                 part.to_pylist(), partition, ordering_values, "" if stored is None else wrapper_of(values.type)
             )

@@ -26,38 +26,16 @@ from pyarrow import types
 from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
-from lockprovider.table.files import base_file
-from lockprovider.table.files.encoding import (
-    BATCH_ROWS,
-    WrittenFile,
-    all_fresh,
-    encode_log,
-    refuse_unordered,
-    write_base_file,
-)
+from lockprovider.table.files import base_file, encoding
+from lockprovider.table.files.encoding import WrittenFile, all_fresh, encode_log, refuse_unordered
 from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.merge_log import MergeRule, order_of
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows, rows_of_keys
-from lockprovider.table.format import bloom
+from lockprovider.table.format import bloom, layout
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.layout import (
-    META,
-    PARTITION_METAFILE,
-    TIMELINE,
-    BaseFile,
-    LogFile,
-    MarkerKind,
-    join,
-    marker_name,
-    marker_path,
-    markers_file,
-    markers_type,
-    nested,
-    outer_of,
-    partition_metafile,
-)
+from lockprovider.table.format.layout import PARTITION_METAFILE, BaseFile, LogFile, MarkerKind, join, outer_of
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import IS_DELETED, has_deletes, with_meta
@@ -195,7 +173,7 @@ class GroupWriter:
 
         The result has a copy of `stat` with path and number of rows.
         """
-        written = write_base_file(
+        written = encoding.write_base_file(
             parts,
             columns,
             keys=keys,
@@ -328,7 +306,7 @@ class GroupWriter:
         A task may outlive its transaction, and no later rollback finds its file. A file of an earlier attempt stays,
         since it may be committed.
         """
-        if self.here is not None or self.place.store.list(f"{TIMELINE}/{self.begin}"):
+        if self.here is not None or self.place.store.list(f"{layout.TIMELINE}/{self.begin}"):
             return stat
         if created:
             self.place.store.delete(stat.path)
@@ -348,7 +326,7 @@ class GroupWriter:
         if self.here is not None and self._marks_in_one:
             self._mark_in_one(self.here, [(partition, name, kind)])
             return
-        marker = marker_path(self.begin, partition, name, kind)
+        marker = layout.marker_path(self.begin, partition, name, kind)
         if self.here is not None:
             self.here.markers.append(marker)
             self.here.announced.add(join(partition, name))
@@ -356,12 +334,12 @@ class GroupWriter:
 
     @property
     def _marks_in_one(self) -> bool:
-        return self.here is not None and markers_type(self.begin)[0] in self.here.markers[:1]
+        return self.here is not None and layout.markers_type(self.begin)[0] in self.here.markers[:1]
 
     def _mark_in_one(self, here: WritesHere, files: Sequence[tuple[str, str, MarkerKind]]) -> None:
         """Record these files in `here`, then create an object with their markers, and `MARKERS.type`."""
-        kind = markers_type(self.begin)
-        marker = markers_file(self.begin, len(here.markers), [marker_name(*file) for file in files])
+        kind = layout.markers_type(self.begin)
+        marker = layout.markers_file(self.begin, len(here.markers), [layout.marker_name(*file) for file in files])
         here.markers.extend(path for path, _ in (kind, marker))
         here.announced.update(join(*file[:2]) for file in files)
         created = self.place.store.in_background(partial(self._create, *kind))
@@ -387,7 +365,7 @@ class GroupWriter:
         known.update(new)
 
     def _make_partition(self, partition: str) -> bool:
-        outcome = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
+        outcome = self.place.store.put_if_absent(*layout.partition_metafile(partition, self.begin), create_once=True)
         return isinstance(outcome, Won)
 
     @cached_property
@@ -403,7 +381,7 @@ class GroupWriter:
         for partition in {member for pair in faults if made for member in pair}.intersection(new):
             self.place.store.delete(join(partition, PARTITION_METAFILE))
         if faults:
-            raise nested(*faults[0])
+            raise layout.nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
         """Yield the partitions with a metafile at these sorted paths, and maybe some between them."""
@@ -414,7 +392,7 @@ class GroupWriter:
             entries = store.list("", start_after=places[0][:-1], stop_at=f"{places[-1]}\U0010ffff")
         for entry in entries:
             folder, _, name = entry.path.rpartition("/")
-            if name.startswith(PARTITION_METAFILE) and not folder.startswith(f"{META}/"):
+            if name.startswith(PARTITION_METAFILE) and not folder.startswith(f"{layout.META}/"):
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
@@ -525,7 +503,7 @@ def _ordered(rows: pa.Table, sort_by: Sequence[str]) -> pa.Table:
 
 def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) -> WriteStat:
     keys, plain = base_file.array_of(rows.column(hudi_schema.RECORD_KEY)), rows.drop([hudi_schema.RECORD_KEY])
-    parts = (plain[first : first + BATCH_ROWS] for first in range(0, rows.num_rows, BATCH_ROWS))
+    parts = (plain[first : first + encoding.BATCH_ROWS] for first in range(0, rows.num_rows, encoding.BATCH_ROWS))
     stat = WriteStat(base.file_id, "", partition, num_inserts=rows.num_rows)
     return writer.put(writer.encoded(stat, base, parts, writer.schema, keys))
 

@@ -18,17 +18,8 @@ from pyarrow import types
 
 from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, UnsupportedTable
-from lockprovider.table.files.base_file import (
-    ROW_GROUP_BYTES,
-    ROW_GROUP_ROWS,
-    ParquetFile,
-    array_of,
-    check_operation,
-    in_batches,
-    open_base_file,
-    read_columns,
-    reading,
-)
+from lockprovider.table.files import base_file
+from lockprovider.table.files.base_file import ParquetFile, array_of, read_columns
 from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogMerge, LogSide, MergeRule, fold, fold_fields
 from lockprovider.table.files.place import (
     KeyMatch,
@@ -40,17 +31,9 @@ from lockprovider.table.files.place import (
     numbers_of,
     text_match,
 )
+from lockprovider.table.format import log_block
 from lockprovider.table.format.bloom import hashes
-from lockprovider.table.format.log_block import (
-    BlockKind,
-    Header,
-    LogBlock,
-    decode_avro,
-    decode_blocks,
-    decode_deletes,
-    effective,
-    ordering_values,
-)
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock
 from lockprovider.table.format.schema import IS_DELETED, RECORD_KEY, has_deletes, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
@@ -67,7 +50,7 @@ def merged_rows(
     `UnsupportedTable`.
     """
     if not file_slice.logs:
-        yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, ROW_GROUP_ROWS)
+        yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, base_file.ROW_GROUP_ROWS)
         return
     parts = -(-log_bytes(file_slice) // _PART_BYTES) or 1
     for part in (KeyPart(number, parts) for number in range(parts)):
@@ -87,10 +70,10 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
     """Return the match of the logs' keys, the columns to read from the base file for it, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
-        return by_number, columns, ROW_GROUP_ROWS
+        return by_number, columns, base_file.ROW_GROUP_ROWS
     by_text = text_match(keys, rule.key, columns, stored)
     needed = columns if by_text.column in columns.names else columns.append(pa.field(RECORD_KEY, pa.string()))
-    return by_text, needed, max(ROW_GROUP_ROWS, len(keys), min(4 * len(keys), 2 * ROW_GROUP_ROWS))
+    return by_text, needed, max(base_file.ROW_GROUP_ROWS, len(keys), min(4 * len(keys), 2 * base_file.ROW_GROUP_ROWS))
 
 
 def log_bytes(file_slice: FileSlice) -> int:
@@ -105,8 +88,8 @@ def held_bytes(file_slice: FileSlice) -> int:
 
 def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
     stored_names = present(columns.names, opened.schema_arrow.names)
-    at_most = ROW_GROUP_BYTES * max(1, at_once // ROW_GROUP_ROWS)
-    for batch in in_batches(opened, stored_names, at_once, at_most):
+    at_most = base_file.ROW_GROUP_BYTES * max(1, at_once // base_file.ROW_GROUP_ROWS)
+    for batch in base_file.in_batches(opened, stored_names, at_once, at_most):
         yield read_as(batch, columns)
 
 
@@ -163,7 +146,7 @@ def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
 
 
 def _read(place: TablePlace, path: str) -> bytes:
-    with reading(path):
+    with base_file.reading(path):
         return place.store.read(path).data
 
 
@@ -172,7 +155,7 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
     Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
     """
-    blocks = effective(block for path, data in files for block in decode_blocks(data, path))
+    blocks = log_block.effective(block for path, data in files for block in log_block.decode_blocks(data, path))
     return _events(blocks, columns, rule, KeyPart())
 
 
@@ -180,14 +163,14 @@ def _one_by_one(place: TablePlace, paths: Sequence[str]) -> Iterator[LogBlock]:
     """Read log files, and yield their valid blocks; hold one file in memory, reading each twice."""
     heads, numbers = [], {}
     for path in paths:
-        for number, block in enumerate(decode_blocks(_read(place, path), path)):
+        for number, block in enumerate(log_block.decode_blocks(_read(place, path), path)):
             heads.append(replace(block, content=b""))
             numbers[id(heads[-1])] = number
     opened = ""
     blocks: tuple[LogBlock, ...] = ()
-    for head in effective(heads):
+    for head in log_block.effective(heads):
         if head.path != opened:
-            opened, blocks = head.path, decode_blocks(_read(place, head.path), head.path)
+            opened, blocks = head.path, log_block.decode_blocks(_read(place, head.path), head.path)
         yield blocks[numbers[id(head)]]
 
 
@@ -251,13 +234,13 @@ class _Gathered:
 
         Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
         """
-        deletes = decode_deletes(block.content, block.path)
+        deletes = log_block.decode_deletes(block.content, block.path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
             deletes = tuple(delete for delete, is_mine in zip(deletes, mask, strict=True) if is_mine)
         typed = np.array([bool(delete.values) for delete in deletes], dtype=np.bool_)
         kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
-        values = ordering_values(deletes, self.ordering, block.path) if self.ordering else []
+        values = log_block.ordering_values(deletes, self.ordering, block.path) if self.ordering else []
         numbers = pa.array(np.cumsum(typed) - 1, mask=~typed)
         self._append(
             pa.array([delete.key for delete in deletes], pa.string()),
@@ -295,12 +278,12 @@ def _rows(block: LogBlock, needed: Callable[[pa.Schema], list[str]]) -> pa.Table
     Raises `UnsupportedTable` (such as for HFile or a Flink change log), `UnsupportedSchema` or `Corrupt`.
     """
     if block.kind is BlockKind.AVRO:
-        rows = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), block.path)
-        check_operation(rows.schema.names, repr(block.path))
+        rows = log_block.decode_avro(block.content, block.header.get(Header.SCHEMA, ""), block.path)
+        base_file.check_operation(rows.schema.names, repr(block.path))
         return rows
     if block.kind is BlockKind.HFILE:
         raise UnsupportedTable(
             f"log file {block.path!r} has HFile blocks, which are no rows; compact it with its engine"
         )
-    file = open_base_file(block.content, path=block.path)
+    file = base_file.open_base_file(block.content, path=block.path)
     return read_columns(file, needed(file.schema_arrow))

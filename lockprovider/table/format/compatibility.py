@@ -18,23 +18,10 @@ from types import MappingProxyType
 from fsspec_cas import InvalidInput
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.format import properties
 from lockprovider.table.format.metadata import schema_text
 from lockprovider.table.format.metadata_table import LISTING
-from lockprovider.table.format.properties import (
-    COMMIT_TIME,
-    EVENT_TIME,
-    KEY_ENCODING,
-    KNOWN_KEYGENS,
-    PARTITIONS_KEY,
-    READABLE_VERSIONS,
-    SIMPLE,
-    TABLE_TYPES,
-    V8_MERGE,
-    TableConfig,
-    flag_text,
-    own_rule,
-    unknown_merge,
-)
+from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, PARTITIONS_KEY, READABLE_VERSIONS, TableConfig
 
 # -- settings for JVM writers ------------------------------------------------------------------------------------------
 # Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts one.
@@ -111,7 +98,7 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
     spelling = {}
     # Without the spelling of one-column keys, which version 9 has no more, Hudi from 1.1 on refuses to write.
     if config.has_complex_single_key and config.version <= 8:  # noqa: PLR2004
-        spelling = {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
+        spelling = {KEY_CHECK_KEY: "false", properties.KEY_ENCODING: properties.flag_text(not config.names_single_key)}
     return {**SHARED, **mode, **listing, **spelling}
 
 
@@ -171,10 +158,7 @@ def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
 
 _ENGINE = "use the engine that made it"
 _KEYS = "hoodie.table.recordkey.fields"
-_KEYGEN = "hoodie.table.keygenerator.type"
 _KEYGEN_CLASS = "hoodie.table.keygenerator.class"
-_PARTITION_FIELDS = "hoodie.table.partition.fields"
-_HASH_FIELD = "hoodie.bucket.index.hash.field"
 _MODE = "hoodie.record.merge.mode"
 
 
@@ -374,19 +358,19 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
     if config.layout_version != 2:  # noqa: PLR2004
         to_do = "it comes with version 8 of the table" if config.version < READABLE_VERSIONS[0] else ""
         yield Reason(f"hoodie.timeline.layout.version={config.layout_version}", "is not supported, only 2 is", to_do)
-    if config.table_type not in TABLE_TYPES:
-        only = f"is not supported, only {' and '.join(TABLE_TYPES)} are"
+    if config.table_type not in properties.TABLE_TYPES:
+        only = f"is not supported, only {' and '.join(properties.TABLE_TYPES)} are"
         yield Reason(f"hoodie.table.type={config.table_type}", only)
 
 
 def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
     """Yield the reasons against writes that follow from several properties."""
     against = partial(Reason, reads=False)
-    odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
+    odd = properties.unknown_merge(config) if config.is_merge_on_read else properties.own_rule(config.raw)
     mode = config.effective_merge_mode
     if odd:
         yield against(odd, "merges rows in a way unknown here")
-    elif mode not in V8_MERGE:
+    elif mode not in properties.V8_MERGE:
         only = f"merges rows in a way unknown here; only {EVENT_TIME} and {COMMIT_TIME} can be written"
         yield against(f"{_MODE}={mode}", only)
     if mode == EVENT_TIME and not config.ordering_fields:
@@ -423,8 +407,9 @@ def _of_keys(config: TableConfig) -> Iterator[Reason]:
     against = partial(Reason, reads=False)
     if not config.record_keys:
         yield against(_KEYS, "is empty; rows without a key cannot be updated")
-    if config.keygenerator_type not in KNOWN_KEYGENS or any(":" in name for name in config.partition_fields):
-        stated = f"{_KEYGEN}={config.keygenerator_type} with {_PARTITION_FIELDS}={','.join(config.partition_fields)}"
+    if config.keygenerator_type not in properties.KNOWN_KEYGENS or any(":" in name for name in config.partition_fields):
+        partitions = f"hoodie.table.partition.fields={','.join(config.partition_fields)}"
+        stated = f"hoodie.table.keygenerator.type={config.keygenerator_type} with {partitions}"
         yield against(stated, "computes keys or partitions in a way unknown here")
     if not config.keygenerator and config.raw.get(_KEYGEN_CLASS):
         yield against(f"{_KEYGEN_CLASS}={config.raw[_KEYGEN_CLASS]}", "is not known here")
@@ -438,13 +423,13 @@ def _of_index(config: TableConfig) -> Iterator[Reason]:
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:
         return
-    engine = config.raw.get("hoodie.index.bucket.engine", SIMPLE).strip().upper()
+    engine = config.raw.get("hoodie.index.bucket.engine", properties.SIMPLE).strip().upper()
     rules = config.raw.get("hoodie.bucket.index.partition.expressions", "")
-    if engine != SIMPLE:
-        yield against(f"hoodie.index.bucket.engine={engine}", f"cannot be written, only {SIMPLE}")
+    if engine != properties.SIMPLE:
+        yield against(f"hoodie.index.bucket.engine={engine}", f"cannot be written, only {properties.SIMPLE}")
     if rules:
         yield against(f"hoodie.bucket.index.partition.expressions={rules}", "cannot be written")
     strange = sorted(set(index.fields) - set(config.record_keys))
     if strange:
-        stated = f"{_HASH_FIELD} has {strange}, which are not in {_KEYS}"
+        stated = f"{properties.HASH_FIELD} has {strange}, which are not in {_KEYS}"
         yield against(stated, "", "name columns of the record key")

@@ -20,19 +20,13 @@ from typing import Any, NamedTuple
 import fastavro
 
 from lockprovider.table.errors import InvalidRecords, undamaged
+from lockprovider.table.format import metadata
 from lockprovider.table.format.bloom import encode_filter
 from lockprovider.table.format.hfile import HFile, encode_hfile
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
-from lockprovider.table.format.metadata import (
-    COMPACT,
-    CommitMetadata,
-    WriteStat,
-    encode_commit,
-    parsed_schema,
-    schema_text,
-)
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, parsed_schema
 from lockprovider.table.format.service_metadata import PlannedSlice, encode_compaction_plan
 
 LISTING = "files"
@@ -96,17 +90,17 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
     return FilesRecord(key, {name: ListedFile(one["size"], one["isDeleted"]) for name, one in files.items()})
 
 
-def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
+def written_files(commit: CommitMetadata) -> tuple[FilesRecord, ...]:
     """Return the records that list a commit's written files; replaced files stay listed until a clean.
 
     Raises `InvalidRecords` for an empty file, at which JVM readers and writers fail.
     """
     named = {
         partition: {stat.file_name: ListedFile(stat.file_size, is_deleted=False) for stat in stats}
-        for partition, stats in metadata.stats.items()
+        for partition, stats in commit.stats.items()
         if stats
     }
-    empty = [stat.path for stat in metadata.all_stats if stat.file_size <= 0]
+    empty = [stat.path for stat in commit.all_stats if stat.file_size <= 0]
     if empty:
         raise InvalidRecords(f"files {empty} have no bytes, which a metadata table cannot list; write them again")
     everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in named}
@@ -147,7 +141,7 @@ def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None)
 
 def metadata_schema() -> str:
     """Return Hudi 1.2's schema of metadata records; tables of other releases keep their own."""
-    return schema_text("HoodieMetadataRecord")
+    return metadata.schema_text("HoodieMetadataRecord")
 
 
 @lru_cache(maxsize=8)
@@ -227,7 +221,7 @@ def _log_name(begin: str) -> str:
 
 def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> bytes:
     stat = replace(stat, num_writes=count, num_updates=count)
-    return encode_commit(CommitMetadata({LISTING: (stat,)}, operation, record_schema(schema)))
+    return metadata.encode_commit(CommitMetadata({LISTING: (stat,)}, operation, record_schema(schema)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +245,7 @@ class ListingCompaction:
         base = encode_hfile(entries, schema, to_ms(begin), bloom)
         path = f"{LISTING}/{planned.file_id}_{_WRITER}_{begin}.hfile"
         stat = WriteStat(planned.file_id, path, LISTING, prev_commit=planned.base_instant, file_size=len(base))
-        completed = _completed(stat, len(entries), COMPACT, schema)
+        completed = _completed(stat, len(entries), metadata.COMPACT, schema)
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
     def path(self, state: InstantState, completion: str | None = None) -> str:

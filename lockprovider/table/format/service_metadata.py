@@ -9,16 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockprovider.table.format import metadata
 from lockprovider.table.format.layout import FileGroup, join
-from lockprovider.table.format.metadata import (
-    CLUSTER,
-    Victim,
-    decoded,
-    one_record,
-    rollback_record,
-    victim_of,
-    victim_record,
-)
+from lockprovider.table.format.metadata import Victim, decoded, one_record
 
 _CLEAN_VERSION = 2
 _RESTORE_PLAN_VERSION = 2
@@ -176,7 +169,7 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
 def encode_restore_plan(plan: RestorePlan) -> bytes:
     """Encode a requested restore."""
     record = {
-        "instantsToRollback": [victim_record(victim) for victim in plan.victims],
+        "instantsToRollback": [metadata.victim_record(victim) for victim in plan.victims],
         "version": _RESTORE_PLAN_VERSION,
         "savepointToRestoreTimestamp": plan.target,
     }
@@ -189,7 +182,7 @@ def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
 
 
 def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
-    victims = tuple(map(victim_of, record["instantsToRollback"]))
+    victims = tuple(map(metadata.victim_of, record["instantsToRollback"]))
     return RestorePlan(record.get("savepointToRestoreTimestamp") or "", victims)
 
 
@@ -200,10 +193,10 @@ def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, It
         "timeTakenInMillis": took_ms,
         "instantsToRollback": [victim.begin for victim in victims],
         "hoodieRestoreMetadata": {
-            victim.begin: [rollback_record(begin, victim, paths.get(victim.begin, ()))] for victim in victims
+            victim.begin: [metadata.rollback_record(begin, victim, paths.get(victim.begin, ()))] for victim in victims
         },
         "version": 1,
-        "restoreInstantInfo": [victim_record(victim) for victim in victims],
+        "restoreInstantInfo": [metadata.victim_record(victim) for victim in victims],
     }
     return one_record("HoodieRestoreMetadata", record)
 
@@ -294,7 +287,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
     ]
     params = {SORTED_BY: ",".join(plan.sort_by)} if plan.sort_by else {}
     record = {
-        "operationType": CLUSTER,
+        "operationType": metadata.CLUSTER,
         "clusteringPlan": {
             "inputGroups": groups,
             "strategy": {"strategyClassName": _STRATEGY, "strategyParams": params, "version": 1},

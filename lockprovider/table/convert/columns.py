@@ -103,15 +103,12 @@ def new_column(kind: pa.DataType) -> pa.DataType | None:
     return _NEW_COLUMN.get(family(kind))
 
 
+_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Return whether the type is a list of any kind; a map is not."""
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
+    return any(is_kind(kind) for is_kind in _LISTS)
 
 
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:

@@ -301,7 +301,11 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
     """Return a conversion of maps to `target`; it raises `_Unfit` for equal keys if `misfit` is given."""
 
     def run(values: pa.Array) -> pa.Array:
-        entries = _entries(values)
+        # Maps as lists of structs, without a copy
+        inner, buffers = values.values, values.buffers()[:2]
+        entries = pa.Array.from_buffers(
+            pa.list_(inner.type), len(values), buffers, values.null_count, values.offset, children=[inner]
+        )
         lengths = kernels.lengths_of(entries)
         its_keys, its_items = kernels.elements_of(entries, lengths).flatten()
         its_keys = keys(its_keys)
@@ -311,15 +315,6 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
         return pa.MapArray.from_arrays(kernels.ends_of(lengths), its_keys, items(its_items), type=target, mask=mask)
 
     return run
-
-
-def _entries(maps: pa.Array) -> pa.Array:
-    """Return maps as lists of structs, without a copy."""
-    inner = maps.values
-    _, offsets = maps.buffers()[:2]
-    return pa.Array.from_buffers(
-        pa.list_(inner.type), len(maps), [maps.buffers()[0], offsets], maps.null_count, maps.offset, children=[inner]
-    )
 
 
 # -- the plan ------------------------------------------------------------------------------------------------------

@@ -75,21 +75,14 @@ def _check_names(names: list[Any]) -> None:
 
 def _of_arrow(frame: Any) -> pa.Table:
     """Read a polars frame or an Arrow stream as a Table; UnsupportedSchema for columns that Arrow cannot hold."""
-    refuse_dtypes(frame)
+    for name, dtype in frame.schema.items() if is_of("polars", frame) else ():
+        for inner in _dtypes(dtype):
+            if (why := _NO_COLUMN.get(str(inner))) is not None:
+                raise UnsupportedSchema(f"column {name!r} has polars' type {dtype}, which cannot be stored: {why}")
     try:
         return pa.table(frame)
     except pa.ArrowException as error:
         raise UnsupportedSchema(f"the columns of this {type(frame).__name__} cannot be stored: {error}") from error
-
-
-def refuse_dtypes(frame: Any) -> None:
-    """Raise UnsupportedSchema for a polars column, at any depth, that Arrow has no type for."""
-    if not is_of("polars", frame):
-        return
-    for name, dtype in frame.schema.items():
-        for inner in _dtypes(dtype):
-            if (why := _NO_COLUMN.get(str(inner))) is not None:
-                raise UnsupportedSchema(f"column {name!r} has polars' type {dtype}, which cannot be stored: {why}")
 
 
 def _dtypes(dtype: Any) -> Iterator[Any]:

@@ -220,7 +220,8 @@ class _Gathered:
             )
         self._append(keys, kinds, order)
         self.rows.append(rows)
-        self.partial.append(frozenset(block_rows.column_names) if block.is_partial else None)
+        is_partial = block.header.get(Header.IS_PARTIAL, "").lower() == "true"  # It has only columns that were set.
+        self.partial.append(frozenset(block_rows.column_names) if is_partial else None)
 
     def _key(self, stored: pa.Schema) -> str:
         return key_column(self.key, self.columns, stored)

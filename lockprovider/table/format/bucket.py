@@ -123,7 +123,8 @@ def _end(key: str, colon: int) -> int:
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
     """Return Java's `List.hashCode` of each key's values of `fields`; odd keys one by one, slowly."""
     if len(key_fields) > 1:
-        parts = pc.extract_regex(keys, _pattern(key_fields))
+        pattern = ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields))
+        parts = pc.extract_regex(keys, f"(?s)^{pattern}$")
         plain = pc.is_valid(parts)
         texts = [_unmarked(parts.field(at)) for at, name in enumerate(key_fields) if name in fields]
     else:
@@ -136,10 +137,6 @@ def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str
     if len(odd):
         total[odd] = _one_by_one(keys.take(pa.array(odd)), fields)
     return total
-
-
-def _pattern(key_fields: Sequence[str]) -> str:
-    return "(?s)^" + ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields)) + "$"
 
 
 def _unmarked(text: pa.Array) -> pa.Array:

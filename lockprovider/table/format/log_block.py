@@ -76,11 +76,6 @@ class LogBlock:
         """The begin time of the write that made this block."""
         return self.header.get(Header.INSTANT_TIME, "")
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether the rows have only the columns that were set."""
-        return self.header.get(Header.IS_PARTIAL, "").lower() == "true"
-
 
 def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
     """Encode a log file; raise `ValueError` for a block of 2 GiB, which the JVM cannot read."""
@@ -323,10 +318,6 @@ def wrapper_of(kind: pa.DataType) -> str:
     )
 
 
-def _is_short_decimal(kind: pa.DataType) -> bool:
-    return bool(types.is_decimal(kind) and kind.scale <= _DECIMAL_SCALE >= kind.precision - kind.scale)
-
-
 _WRAPPERS = (
     (lambda kind: types.is_int32(kind) or types.is_date32(kind), "IntWrapper"),
     (lambda kind: types.is_int64(kind) or types.is_timestamp(kind), "LongWrapper"),
@@ -334,7 +325,7 @@ _WRAPPERS = (
     (types.is_float64, "DoubleWrapper"),
     (types.is_string, "StringWrapper"),
     (types.is_boolean, "BooleanWrapper"),
-    (_is_short_decimal, _DECIMAL),
+    (lambda kind: types.is_decimal(kind) and kind.scale <= _DECIMAL_SCALE >= kind.precision - kind.scale, _DECIMAL),
 )
 _READ_AS = {  # alike in hudi-rs, or widened
     **{name: {name} for _, name in _WRAPPERS},
@@ -366,10 +357,6 @@ def _decimal_bytes(value: Decimal) -> bytes:
     """Encode the unscaled number in as few bytes as Java's `BigInteger` uses."""
     unscaled = int(value.scaleb(_DECIMAL_SCALE, _EXACT))
     return unscaled.to_bytes((unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1, "big", signed=True)
-
-
-def _of_decimal_bytes(data: bytes) -> Decimal:
-    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-_DECIMAL_SCALE, _EXACT)
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
@@ -426,7 +413,9 @@ def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], f
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if types.is_decimal(kind):
-        return pa.array([_of_decimal_bytes(value) for value in values], pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
+        numbers = (Decimal(int.from_bytes(data, "big", signed=True)) for data in values)
+        scaled = [number.scaleb(-_DECIMAL_SCALE, _EXACT) for number in numbers]
+        return pa.array(scaled, pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
     return pa.array(values, stored_kind(kind)).cast(kind)
 
 

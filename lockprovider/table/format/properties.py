@@ -314,6 +314,14 @@ def _optional(config: TableConfig) -> dict[str, str]:
 
 def _stated(config: TableConfig) -> dict[str, str]:
     """Return the properties that always follow from the configuration."""
+    buckets, index = dict[str, str](), config.bucket_index
+    if index is not None:
+        buckets = {
+            INDEX: BUCKET,
+            BUCKET_ENGINE: SIMPLE,
+            BUCKETS: str(index.buckets),
+            HASH_FIELD: ",".join(index.fields),
+        }
     return {
         _NAME: config.name,
         _DATABASE: config.database,
@@ -326,14 +334,8 @@ def _stated(config: TableConfig) -> dict[str, str]:
         _ENCODE: flag_text(config.url_encode),
         _MODE: config.effective_merge_mode,
         _CHECKSUM: str(checksum(config.name, config.database)),
-        **_index(config.bucket_index),
+        **buckets,
     }
-
-
-def _index(index: BucketIndex | None) -> dict[str, str]:
-    if index is None:
-        return {}
-    return {INDEX: BUCKET, BUCKET_ENGINE: SIMPLE, BUCKETS: str(index.buckets), HASH_FIELD: ",".join(index.fields)}
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:

@@ -138,7 +138,15 @@ def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
     if kind in _PLAIN:
         return _PLAIN[kind]
     if types.is_decimal128(kind):
-        return _avro_decimal(kind, f"{namespace}.{name}")
+        return {
+            "type": "fixed",
+            "name": "fixed",
+            "namespace": f"{namespace}.{name}",
+            "size": ((10**kind.precision - 1).bit_length() + 8) // 8,  # one bit for the sign
+            "logicalType": "decimal",
+            "precision": kind.precision,
+            "scale": kind.scale,
+        }
     if types.is_struct(kind):
         return _record([kind.field(index) for index in range(kind.num_fields)], name, namespace)
     if types.is_map(kind):
@@ -151,19 +159,6 @@ def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
 def _optional(inner: pa.Field, name: str, namespace: str) -> Any:
     kind = _avro_type(inner.type, name, namespace)
     return ["null", kind] if inner.nullable else kind
-
-
-def _avro_decimal(kind: pa.DataType, namespace: str) -> dict[str, Any]:
-    """Build the Avro type of a decimal: as many fixed bytes as its precision needs."""
-    return {
-        "type": "fixed",
-        "name": "fixed",
-        "namespace": namespace,
-        "size": ((10**kind.precision - 1).bit_length() + 8) // 8,  # one bit for the sign
-        "logicalType": "decimal",
-        "precision": kind.precision,
-        "scale": kind.scale,
-    }
 
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {

@@ -37,7 +37,7 @@ _ALL: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for instance in [*_ALL]:  # a reset may make new ones
+    for instance in [*_ALL]:
         instance._reset()  # noqa: SLF001 - the class is in this file
 
 
@@ -132,7 +132,7 @@ class StoreCheck:
             self._has_passed = True
 
     def create(self, path: str, data: bytes, timeout_s: float) -> bool:
-        """Check the store, and create an object; return whether this call wrote it."""
+        """Check the store, and create an object; return whether this call did."""
         self.require()
         outcome = self._root.put_if_absent(path, data, timeout=timeout_s)
         if isinstance(outcome, Unknown):

@@ -28,14 +28,14 @@ T = TypeVar("T")
 Waiting = tuple[Op, "Later[T]"]
 
 _MOST_WAITING = 10_000
-DRAIN_S = 5.0  # for the writes of all batchers at the interpreter's end
-_GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
+DRAIN_S = 5.0  # at the interpreter's end
+_GCS_PACE_S = 1.0  # one write a second of one object
 _CLOCK = Machine()  # threads always wait in real time
-_STARTS_S = 0.001  # until a started thread writes
-# Answered callers usually come again. So a write waits for as many operations as the last one carried, at most this
-# fraction of its time: otherwise callers split into two groups that take turns.
+_STARTS_S = 0.001
+# A write waits for as many operations as the last one carried, at most this fraction of its time: answered callers come
+# again, and would split into two groups that take turns.
 PATIENCE = 0.15
-LEARNED_S = 60.0  # pacing after a store has throttled
+LEARNED_S = 60.0  # after throttling
 THROTTLED_PACE_S = 1.0
 
 
@@ -54,7 +54,7 @@ class Backlog(Generic[T]):
         return replace(self, waiting=(*self.waiting, *operations))
 
     def pace_left_s(self, now_s: float, pace_s: float) -> float:
-        """Return the seconds until the next write may start."""
+        """Return the seconds until the next write."""
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def gather_s(self, now_s: float) -> float:
@@ -64,7 +64,7 @@ class Backlog(Generic[T]):
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
-        """Return the backlog and the batch of a new write."""
+        """Return the backlog and a batch."""
         if self.under_way:
             return self, ()
         return replace(self, waiting=(), under_way=self.waiting), self.waiting
@@ -99,9 +99,9 @@ class Batcher(ProcessBound, Generic[Op, T]):
         _ALL.add(self)
 
     def _reset(self) -> None:
-        self._arrived: deque[Waiting[Op, T]] = deque()  # not yet in `_backlog`
-        self._backlog: Backlog[Waiting[Op, T]] = Backlog()  # only the writing thread changes it
-        self._gathered = Signal()  # set at `last_count` waiting operations
+        self._arrived: deque[Waiting[Op, T]] = deque()
+        self._backlog: Backlog[Waiting[Op, T]] = Backlog()  # the writing thread's
+        self._gathered = Signal()
         self._writing = threading.Lock()  # held by the writing thread
         self._writer: threading.Thread | None = None
 
@@ -139,7 +139,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self.submit(operation, answer=answer)
             return self.wait(answer)
         finally:
-            answer.cancel()  # unless done
+            answer.cancel()
 
     def wait(self, answer: Later[T]) -> T:
         """Wait for an operation's result; see `wait_all`."""
@@ -155,10 +155,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
             return [answer.result() for answer in answers]
         finally:
             for answer in answers:
-                answer.cancel()  # unless done
+                answer.cancel()
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
-        """Wait until each operation has ended; an interrupt cancels none."""
+        """Wait for all operations; an interrupt cancels none."""
         for answer in answers:
             while not self.wait_slice(answer):
                 pass
@@ -196,7 +196,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._run()
 
     def _run(self) -> None:
-        """Write batches until no operation waits, unless another thread writes."""
         while self.waiting and self._writing.acquire(blocking=False):
             try:
                 self._writer = threading.current_thread()
@@ -224,7 +223,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 answer.set_result(result)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and the pace, then take a batch."""
         self._take_arrived()
         if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
             self._gathered.clear()
@@ -248,7 +246,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
 class BatchedRecipe(Recipe, Generic[Op, T]):
     """Base of the recipes whose callers share writes."""
 
-    _writer: Any  # its `commit` carries out a batch
+    _writer: Any
 
     def __init__(self, store: Store, path: str, world: World | None, pace_s: float | None) -> None:
         super().__init__(store, path, world)

@@ -32,14 +32,13 @@ from lockprovider.recipes import broker_rules
 from lockprovider.recipes.broker_rules import Bundle, Foreign, HandedOver, NotHere, Offer, offers_of, without_bundle
 from lockprovider.recipes.errors import CoordinationError
 
-# Frames of JSON behind their length. Both sides first prove the key by an HMAC of both nonces.
-# Later frames are neither signed nor encrypted: use TCP in a trusted network only.
+# Frames of JSON behind their length. After the proofs of the key they are neither signed nor encrypted.
 _LENGTH = struct.Struct(">I")
-_HELLO_BYTES = 1024  # largest frame before the key is proved
+_HELLO_BYTES = 1024  # before the proof
 FRAME_BYTES = 8 << 20
 _HELLO_S = 2.0
 _VERSION = 2
-CLOCK = Machine()  # sockets always use real time
+CLOCK = Machine()  # of sockets
 
 
 class BrokenLink(Exception):
@@ -116,7 +115,7 @@ def has_hung_up(link: socket.socket) -> bool:
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
-            return bool(ready.select(0))  # a waiting peer sends nothing, so readable means closed
+            return bool(ready.select(0))  # a waiting peer sends nothing
     except (OSError, ValueError):
         return True
 
@@ -126,9 +125,9 @@ TCP = "tcp:"
 _PEERS = 1000
 _BACKLOG = 128
 _CONNECT_S = 1.0
-_AGAIN_S = 1.0  # after a failed accept
-SILENCE_S = 3.0  # then the asker gives up: a broker sends a sign of life twice a second
-_ANSWER_S = 20.0  # then the asker leaves a broker whose store is silent
+_AGAIN_S = 1.0
+SILENCE_S = 3.0  # of a broker that is gone
+_ANSWER_S = 20.0  # of a broker whose store is silent
 
 
 class Service:
@@ -268,8 +267,8 @@ class Link:
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider")
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - no other process could find that address
-_AVOIDED_S = 5.0  # for a broker that did not answer
-_SIGN_S = 0.5  # between two signs of life to a waiting asker
+_AVOIDED_S = 5.0
+_SIGN_S = 0.5
 _SEND_S = 5.0
 
 
@@ -388,7 +387,7 @@ class Broker(Generic[T]):
         if service is not None:
             service.close()
         if self._link is not None:
-            self._link.close()  # the batcher's thread may use it
+            self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Ask the offered broker. None: nothing was sent. A failed link becomes `NotHere` for all."""
@@ -423,21 +422,19 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Start to listen once; return address and key."""
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
                 try:
                     self._service = Service(self._host or None, key, self._serve)
                     self._own_offer = (self._service.address, key)
-                except (OSError, RuntimeError) as error:  # no address, or no thread
+                except (OSError, RuntimeError) as error:
                     self._is_mute = True
                     interface = self._host or "a Unix socket"
                     _LOG.warning("no broker at %s: %s; this process writes for itself", interface, error)
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
-        """Submit a peer's bundles, and send their results, until a BrokenLink."""
         while True:
             request = receive_frame(peer, None)
             with undecodable_as(BrokenLink, "operations are not understood"):
@@ -449,14 +446,13 @@ class Broker(Generic[T]):
                 )
             try:
                 send_frame(peer, {"ask": number, "results": self._results(peer, number, bundle)}, _SEND_S)
-            except NoFrame as error:  # the asker repeats its operations, and gets their outcomes then
+            except NoFrame as error:  # the asker repeats its operations
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Submit a bundle, send signs of life while it waits, and return encoded results."""
         try:
             answer = self._submit(bundle)
-        except CoordinationError:  # overloaded or closed
+        except CoordinationError:
             return [broker_rules.encode_result(NotHere("it takes no more"), str) for _ in bundle.operations]
         try:
             while True:
@@ -469,7 +465,7 @@ class Broker(Generic[T]):
         except (Exception, CancelledError) as error:  # noqa: BLE001 - the asker tries its own store
             results = [NotHere(str(error), sent=True)] * len(bundle.operations)
         finally:
-            answer.cancel()  # unless done
+            answer.cancel()
         pairs = zip(bundle.operations, results, strict=True)
         return [broker_rules.encode_result(result, partial(self._codec.encode_result, of)) for of, result in pairs]
 

@@ -31,9 +31,9 @@ from lockprovider.recipes.errors import (
 )
 
 T = TypeVar("T")
-Offer = tuple[str, str]  # an address, and the key that both sides know
+Offer = tuple[str, str]  # address, key
 
-PLACES = 8  # hosts with a named broker
+PLACES = 8  # hosts
 _FINAL = (Fenced, Sealed, SequenceGap, ClaimLost, TooLarge)
 _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_FINAL, QueueFull, LogFull, Overloaded)}
 
@@ -77,7 +77,7 @@ class HandedOver:
 
 
 def flatten(operations: Sequence[Any]) -> list[Any]:
-    """Flatten bundles into operations, foreign ones first: they add no name, so none of theirs is forgotten."""
+    """Flatten bundles into operations, foreign ones first: they forget no name."""
     flattened: list[Any] = []
     for operation in operations:
         if isinstance(operation, Bundle):
@@ -88,7 +88,7 @@ def flatten(operations: Sequence[Any]) -> list[Any]:
 
 
 def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Return an entry for each operation, a list for a bundle, from results in `flatten`'s order."""
+    """Return results in `flatten`'s order by operation; a bundle gets a list."""
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]

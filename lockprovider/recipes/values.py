@@ -14,9 +14,9 @@ from lockprovider.recipes.errors import MalformedObject, SequenceGap
 from lockprovider.words import storable
 
 T = TypeVar("T")
-ProducerNumber = tuple[Hashable, int]  # producer, and its number
-UNNAMED = "~"  # prefix of producer names that the library makes
-_LONGEST_NAME = 1000  # characters of a producer's name, which each write stores again
+ProducerNumber = tuple[Hashable, int]
+UNNAMED = "~"  # prefix of names that the library makes
+_LONGEST_NAME = 1000  # characters
 _LONGEST_TEXT = 1 << 16  # characters
 
 

@@ -21,19 +21,16 @@ from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, unde
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format, copied
 
-# The object of an election:
-#
 # {"format": 1, "epoch": n, "owner": uuid, "name": text, "validity_ms": n, "resigned": bool, "heir": text,
 # "since_ms": n, "value": JSON, "write": uuid}
 #
-# `epoch` rises with each term, also after resignations: the object is never deleted. `owner` is the candidate's id.
-# Other candidates leave the leader alone for `validity_ms` after each write. `heir` is to lead next. `since_ms` is the
-# leader's wall clock when its term began. `write` is this write's id: it settles a lost answer, and makes the bytes of
-# each write differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
+# `epoch` rises with each term: the object is never deleted. `owner` is the candidate's id, `heir` is to lead next.
+# `since_ms` is the leader's wall clock when its term began. `write` is the write's id: it settles a lost answer, and
+# makes the bytes of each write differ. Unknown fields are kept; an unknown format is never overwritten.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
-LARGEST_VALUE = 3 << 20  # bytes; the rest is for names and unknown fields
-_HEIRS_SHARE = 3  # an heir has a third of the validity to stand
+LARGEST_VALUE = 3 << 20  # bytes
+_HEIRS_SHARE = 3  # of the validity, to stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ def decode_election(data: bytes, path: str) -> ElectionRecord:
         )
 
 
-STAMPS_S = 1.0  # over HTTP the store's times are cut to whole seconds
-_POLL_EVEN = 0.5  # share of the pause that is not random
+STAMPS_S = 1.0  # the store's times are cut to whole seconds
+_POLL_EVEN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ class Observed:
     record: ElectionRecord
     version: Version
     until_s: float
-    is_removed: bool = False  # the object was removed since
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,7 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
     record = observed.record
     if record.resigned:
         return record.heir in ("", me.name)
-    return record.owner == me.owner  # its older write landed late, and elects no candidate
+    return record.owner == me.owner  # its older write landed late
 
 
 def candidate_record(

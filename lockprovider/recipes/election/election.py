@@ -37,13 +37,9 @@ VALIDITY_S, POLL_S = 30.0, 1.0
 class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
-    Promised: at most one candidate believes that it leads, whatever the wall clocks say. Clocks must run at the same
-    speed, to within a tenth of the validity. Epochs rise with each term, also after crashes. An operation with
-    `fence=term` refuses a leader that another has followed.
-
-    Not promised: that a paused leader does nothing elsewhere before it notices, or an order among candidates. Two may
-    believe that they lead if the object was removed, or if the store's front ends differ in time by more than a tenth
-    of the validity.
+    Promised: at most one candidate believes that it leads, if clocks run at the same speed, to within a tenth of the
+    validity. Epochs rise with each term, also after crashes. An operation with `fence=term` refuses a leader that
+    another has followed. Not promised: that a paused leader does nothing elsewhere before it notices.
 
     Args:
         name: the candidate's name for others (default: host and process).
@@ -81,7 +77,7 @@ class Election(Recipe):
         self.settings = LockSettings(validity, renew, poll=poll)
         self.name = process_name() if name is None else name
         self._value = json_copy(value, "value", LARGEST_VALUE)
-        self._store = store.isolated_connections()  # a busy data path must not delay the renewals
+        self._store = store.isolated_connections()  # a busy data path must not delay renewals
         self._init_state()
 
     def _reset(self) -> None:
@@ -98,8 +94,7 @@ class Election(Recipe):
     def lead(self, timeout: float | None = None) -> Term:
         """Wait until this candidate is elected, and return the term, which a thread renews.
 
-        Takes two requests if no candidate leads, else one conditional GET each `poll`. The last request may add 20 s. A
-        second call waits until the first term is over.
+        Takes two requests if no candidate leads, else one conditional GET each `poll`. The last request may add 20 s.
 
         Raises:
             NotElected: another candidate led for `timeout` seconds (None: for ever), or `stop` was called.
@@ -117,7 +112,7 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        Raises NotElected after `stop` or `deadline_s`, when also an unanswered try's error is raised.
+        Raises NotElected after `stop`, or after `deadline_s`, then also an unanswered try's error.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")
@@ -153,8 +148,7 @@ class Election(Recipe):
         `main` runs on its own thread. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
 
         - "event": nothing more.
-        - "interrupt": `Deposed` is raised in `main`, every second until it ends; not in code that blocks in C, or
-          catches `BaseException`.
+        - "interrupt": `Deposed` is raised in `main`, every second until it ends; not in code that blocks in C.
         - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. By default `grace` is the
           margin by which a leader stops believing before others may lead.
 
@@ -247,7 +241,7 @@ class Election(Recipe):
     def transfer(self, to: str) -> None:
         """Resign in favour of the named candidate: for a third of the validity no other one stands.
 
-        Raises NotElected if this candidate does not lead, and what `Term.resign` raises.
+        Raises NotElected if this candidate does not lead.
 
         >>> term = election.lead()
         >>> election.transfer("b")
@@ -281,7 +275,7 @@ class AsyncTerm(ForTasks[Term]):
         loop = asyncio.get_running_loop()
 
         def notify_loop() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._lost_here.set)
 
         term.when_lost(notify_loop)
@@ -305,9 +299,7 @@ class AsyncTerm(ForTasks[Term]):
 
 
 class AsyncElection(RecipeForTasks[Election]):
-    """An election, for tasks; takes the arguments of `Election`.
-
-    A call has a thread while it runs, a term a renewing one. A term won for a cancelled task is resigned.
+    """An election, for tasks; takes the arguments of `Election`. A term won for a cancelled task is resigned.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None

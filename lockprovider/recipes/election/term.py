@@ -46,8 +46,8 @@ from lockprovider.recipes.values import check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.lease import Heartbeat
 
-_REQUEST_S = 20.0  # for one write, with all its tries
-_SENDS = 4  # tries of one renewal or resignation
+_REQUEST_S = 20.0  # with all tries
+_SENDS = 4
 
 
 class Candidate:
@@ -96,7 +96,7 @@ class Candidate:
         outcome = self._put(record, version, _REQUEST_S)
         if isinstance(outcome, Won):
             return decide.term_after(self.me, record, outcome.version, sent_s)
-        return decide.elected(self.me, record, sent_s, self.look())  # the refusal may be of its second copy
+        return decide.elected(self.me, record, sent_s, self.look())  # a second copy may be refused
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
         """Prolong the term by a write, in four tries, also applying `changes`.
@@ -156,7 +156,7 @@ class Candidate:
         return (info.answered_ms - info.modified_ms) / 1000
 
     def over(self, leading: Leading, why: str, reason: LossReason) -> TermLost:
-        """Build the error of a term that is over."""
+        """Build the error of a lost term."""
         message = f"the term {leading.record.epoch} of {self._path!r} is over: {why}; stop what it protects"
         return TermLost(message, reason)
 
@@ -186,8 +186,8 @@ class LostEvent(Signal):
 class Term:
     """A term of this candidate, renewed by a thread until you leave its `with` or `resign`.
 
-    A forked child finds it lost. While this process or its machine is paused beyond the validity, another candidate may
-    lead, so give the term as `fence` to what you write.
+    A forked child finds it lost. After a pause another candidate may lead, so give the term as `fence` to what you
+    write.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
@@ -236,7 +236,7 @@ class Term:
     def check(self) -> None:
         """Check, without a request, that no other candidate leads, as far as this process can know.
 
-        A term past its deadline is marked as lost here, which calls the functions of `when_lost`.
+        A term past its deadline is marked as lost here.
 
         Raises:
             TermLost: stop.
@@ -259,7 +259,7 @@ class Term:
         Raises:
             TermLost: nothing was written.
             OutcomeUnknown, StoreError: do it again.
-            InvalidInput: JSON cannot express the value, or it has more than 3 MiB.
+            InvalidInput: it is no JSON, or has more than 3 MiB.
 
         >>> term.proclaim({"port": 8080})
         >>> election.leader().value
@@ -273,10 +273,7 @@ class Term:
     def resign(self, to: str = "") -> None:
         """End the term, so that another may begin. `to` leads next, if it stands within a third of the validity.
 
-        A second call, or one in a forked child, does nothing.
-
-        Raises:
-            OutcomeUnknown, StoreError: if it was not done, the term lapses.
+        May be repeated. After OutcomeUnknown or StoreError the term lapses.
 
         >>> term.resign(to="b")
         >>> election.leader() is None
@@ -286,7 +283,7 @@ class Term:
         if self._pid != os.getpid() or self._resigned:
             return
         self._resigned = True
-        self.give_up("it was resigned")  # before the store learns of it
+        self.give_up("it was resigned")
         self._heartbeat.stop()
         with self._one_write:
             if not self._deposed:
@@ -364,9 +361,9 @@ class Term:
 T = TypeVar("T")
 OnDeposed = Literal["event", "interrupt", "exit"]
 
-DEPOSED_CODE = 123  # exit code, as `lockprovider run` has it for a lost lease
-AGAIN_S = 1.0  # between two interrupts of the work
-_LOOK_S = 0.2  # between two checks for a Ctrl-C
+DEPOSED_CODE = 123  # exit code
+AGAIN_S = 1.0  # between two interrupts
+_LOOK_S = 0.2
 
 
 class Deposed(BaseException):
@@ -444,7 +441,7 @@ class _Call:
             if ending.on_deposed != "event":
                 with self._guard:
                     if not self._over and self._thread.ident is not None:
-                        _raise_in(self._thread.ident, Deposed)  # between two of its steps
+                        _raise_in(self._thread.ident, Deposed)
             pause_s = ending.pause_s(waited_s)
             if self.done.wait(pause_s):
                 return
@@ -466,7 +463,7 @@ class _Call:
     def _leave(self) -> None:
         with self._guard:
             self._over = True
-            _raise_in(threading.get_ident(), None)  # drops an interrupt that is still on its way
+            _raise_in(threading.get_ident(), None)  # drops a late interrupt
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

@@ -46,12 +46,12 @@ from lockprovider.recipes.errors import MalformedObject, QueueFull
 from lockprovider.recipes.values import check_format
 
 _FORMAT, _SEGMENT_FORMAT = 1, 1
-_FORMAT_WITH_SEGMENTS = 2  # refused by versions that know no segments
-RECENT = 64  # writes whose id is kept
-SETTLED = 1024  # claims whose end is kept
+_FORMAT_WITH_SEGMENTS = 2
+RECENT = 64  # writes
+SETTLED = 1024  # ended claims
 VISIBLE_S, MAX_ATTEMPTS, MAX_BYTES = 600.0, 5, 4 << 20
 LARGEST_QUEUE = LARGEST_OBJECT
-DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}  # ends of a claim, and their words
+DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}
 PRODUCERS = 1000  # named producers, and as many unnamed ones
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -59,15 +59,12 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Settings that all clients of a queue share.
+    """Settings that all clients of a queue share; raises InvalidInput.
 
     Attributes:
         visible_s: seconds that a claim lives without a heartbeat, by default.
         max_attempts: deliveries after which an unacked message becomes a dead letter.
         max_bytes: largest size of the object; further messages wait in segments.
-
-    Raises:
-        InvalidInput: a setting does not fit.
 
     >>> lockprovider.queue.QueueSettings(max_attempts=3).visible_s
     600.0
@@ -190,8 +187,8 @@ class Contents:
     settled: dict[str, str] = field(default_factory=dict)
     recent: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0  # bytes of messages in the object and of references to segments
-    loose: int = 0  # bytes of ready messages without a key, which may move to a segment
+    size: int = 0  # bytes of messages and of references to segments
+    loose: int = 0  # bytes of ready messages that may move to a segment
     changed: bool = False
 
     def copy(self) -> Contents:
@@ -244,7 +241,7 @@ class Contents:
 def _readable(text: str) -> bytes:
     data = text.encode()
     with undecodable_as(QueueFull, "the queue cannot be stored", "take or redrive messages first, or put smaller ones"):
-        if len(data) > MOST_ITEMS:  # shorter ones fit: bodies were checked
+        if len(data) > MOST_ITEMS:  # shorter ones fit
             check_fits(data, most=LARGEST_QUEUE)
     return data
 
@@ -354,12 +351,12 @@ def _producer(stored: list[Any]) -> tuple[int, int, str]:
 
 # 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, move to segments, the last to be delivered first.
 #    A message with a key stays: whether an earlier one has its key must be known without a read.
-# 2. A segment comes back as a whole, when no message in the object would be delivered before its first one, so the
-#    order of delivery stays. Delayed messages have their own segments, which count once their first message is due.
-# 3. A segment is written before the object names it, and removed after the object no longer names it. A name is used
-#    once. So if its writer's base version is gone and the object does not name a segment, no version ever will.
-SEGMENT = 1000  # messages in a segment, at most
-IN_OBJECT = 2000  # ready messages without a key in the object, at most
+# 2. A segment comes back as a whole, when no message in the object would be delivered before its first one. Delayed
+#    messages have their own segments, which count once their first message is due.
+# 3. A segment is written before the object names it, and removed after the object no longer does. A name is used once.
+#    So if its writer's base version is gone and the object does not name a segment, no version ever will.
+SEGMENT = 1000  # messages
+IN_OBJECT = 2000  # ready messages without a key
 
 
 class SegmentWanted(Exception):

@@ -101,8 +101,8 @@ Do = Callable[[Any], Any]
 
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
-_BEATS = 3  # heartbeats in the time of a claim
-_LINGER_S = 1.0  # longest wait of the thread, which ends after it without jobs
+_BEATS = 3
+_LINGER_S = 1.0
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
@@ -151,8 +151,6 @@ class Job(ProcessBound):
     def check(self) -> None:
         """Check, without a request, that no other worker has the message, as far as this process can know.
 
-        Sets `lost` once the claim's time has passed.
-
         Raises:
             ClaimLost: stop working on it.
 
@@ -170,9 +168,7 @@ class Job(ProcessBound):
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
         """Add a message that the ack's own write puts: both happen, or neither.
 
-        Raises:
-            InvalidInput, TooLarge: the message cannot be put, and was not added.
-            ClaimLost: the claim has ended.
+        Raises InvalidInput, TooLarge, or ClaimLost.
 
         >>> job.then({"report of": "mon"})
         >>> job.ack()
@@ -187,8 +183,7 @@ class Job(ProcessBound):
 
         Raises:
             ClaimLost: the claim had ended, and the messages of `then` were not put.
-            OutcomeUnknown: do it again.
-            CasError: do it again within `visible_s`, before the claim lapses.
+            OutcomeUnknown, StoreError: do it again within `visible_s`, before the claim lapses.
 
         >>> job.ack()
         >>> queue.stat().ready, queue.stat().claimed
@@ -199,7 +194,7 @@ class Job(ProcessBound):
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
         """Give the message back, for delivery after `delay_s`; `counts=False` does not count the attempt.
 
-        By default the delay is 2 s, doubling with each attempt, at most 300 s. Raises what `ack` raises.
+        The default delay is 2 s, doubling with each attempt, at most 300 s. Raises what `ack` raises.
 
         >>> job.nack(delay_s=0, error="no file yet")
         >>> again = queue.claim()
@@ -215,7 +210,7 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
-        """Give the message back at once, as if it had not been claimed. If that fails, the claim lapses. Sets `lost`.
+        """Give the message back at once, as if it had not been claimed. Sets `lost`.
 
         >>> job.leave()
         >>> queue.claim().attempt
@@ -262,7 +257,7 @@ class Job(ProcessBound):
         if error is None:
             self.ack()
         else:
-            with contextlib.suppress(CasError, CoordinationError):  # the claim lapses; raise `error` instead
+            with contextlib.suppress(CasError, CoordinationError):  # the claim lapses
                 counts = isinstance(error, Exception)  # a Ctrl-C is no failure of the message
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
@@ -281,7 +276,7 @@ class Job(ProcessBound):
         try:
             self._do(end)
         except BaseException:
-            self.lost.set()  # a claim whose end failed must lapse
+            self.lost.set()
             raise
         self.ended = end.verb
 
@@ -307,7 +302,7 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs the claims of all jobs by one operation, on a thread that lives while jobs do."""
+    """Prolongs all jobs' claims by one operation, on a thread that lives while jobs do."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -317,9 +312,9 @@ class ClaimHeartbeat:
     def reset(self) -> None:
         """Forget all jobs: a forked child holds no claims."""
         self._jobs: dict[str, Job] = {}
-        self._every_s = 0.0  # between two heartbeats
-        self._sooner = Signal()  # wakes the thread early
-        self._beating = threading.Lock()  # held by the running thread
+        self._every_s = 0.0
+        self._sooner = Signal()
+        self._beating = threading.Lock()
         self._closed = False
 
     def add(self, job: Job) -> None:
@@ -357,7 +352,7 @@ class ClaimHeartbeat:
                     return
                 began_s = now_s
             elif (left_s := began_s + self._every_s - now_s) > 0:
-                self._sooner.wait(min(left_s, _LINGER_S))  # or for a new job
+                self._sooner.wait(min(left_s, _LINGER_S))
             else:
                 began_s = now_s
                 self.beat(jobs)

@@ -141,7 +141,7 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation, and return its result; Forgotten: an earlier try's outcome is unknown."""
+    """Change the contents by one operation; Forgotten: an earlier try's outcome is unknown."""
     match operation:
         case Put():
             return _put(contents, operation, sent=sent)
@@ -207,7 +207,6 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message, and record its producer and epoch."""
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -231,13 +230,13 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
         _make_room(contents, put.producer, sent=sent)
     number = _add(contents, [put.message])[0]
     contents.epoch = max(contents.epoch, put.fence)
-    contents.producers.pop(put.producer, None)  # move it to the end: the longest idle are first
+    contents.producers.pop(put.producer, None)  # the longest idle are first
     contents.producers[put.producer] = (put.seq, number, put.client)
     return number
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Drop the longest idle unnamed producer from a full table, for a new one."""
+    """Drop the longest idle unnamed producer from a full table."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -251,7 +250,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
-    """Add all messages and return their numbers, or raise QueueFull and add none."""
+    """Add all messages, or raise QueueFull and add none."""
     messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
@@ -321,7 +320,6 @@ def _is_first(contents: Contents, message: Message) -> bool:
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
-    """End a claim by its verb, and record it; a repeat does nothing."""
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:

@@ -46,12 +46,9 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    Promised: a message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers
-    and restarts. An ack that returns was of the newest claim, and is the only one; the messages of `then` are put with
-    it, or neither happens. Of messages with one key, one is worked on at a time, in the order of putting.
-
-    Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Without a
-    key, the only order is priority and the order of putting, and a failure breaks it.
+    Promised: a message is delivered until it is acked, and put once for a (producer, seq). An ack that returns was of
+    the newest claim, and puts the messages of `then`. Of messages with one key, one is worked on at a time, in order.
+    Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`.
 
     Args:
         timeout: seconds for each operation with all its tries.
@@ -91,8 +88,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         """Become a new client; numbers of named producers stay."""
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
-        self._unnamed = 0  # messages put without a producer's name
-        self._numbers = threading.Lock()  # held until a number is in the batcher, so that numbers arrive in order
+        self._unnamed = 0
+        self._numbers = threading.Lock()  # so that numbers arrive in order
         self._stopping = Signal()
         self._heartbeat.reset()
         self._writer.reset()
@@ -112,7 +109,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
         Raises:
             CoordinationError: the queue exists with other settings.
-            InvalidInput: the URL or a setting does not fit.
             StoreError, OutcomeUnknown: it may exist; do it again.
 
         >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
@@ -142,12 +138,11 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> Receipt:
         """Put a message: JSON or bytes. A higher `priority` goes first; `delay_s` seconds must pass before delivery.
 
-        With `producer` and `seq` it is put once: a producer's numbers rise, may have gaps, and come from one client at
-        a time. With `dedupe` it is put once while the queue remembers the name (the last 1,000).
+        With `producer` and `seq` it is put once: a producer's numbers rise, and come from one client at a time. With
+        `dedupe` it is put once while the queue remembers the name (the last 1,000).
 
         Raises:
-            SequenceGap: a higher number was put, and this one was not; or an earlier number failed, and must be put
-                first.
+            SequenceGap: a higher number was put, and this one was not; or an earlier number failed.
             QueueFull: dead letters, claims and messages with keys fill the object.
             TooLarge: the message exceeds 256 KiB.
             Fenced: `fence` is over.
@@ -171,8 +166,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> list[Receipt]:
         """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
 
-        After a crash or an error, repeat it with the same messages and producer: none is put twice. Raises what `put`
-        raises.
+        After an error, repeat it with the same messages and producer: none is put twice.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -205,9 +199,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         """Claim the next message, which a heartbeat prolongs until its end; None if none came in `timeout` seconds.
 
         Raises:
-            QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
+            QueueFull: dead letters leave no room for the messages that wait in segments.
             OutcomeUnknown: if the claim was made, it lapses.
-            MalformedObject: also for a missing segment.
 
         >>> with queue.claim() as job:  # acks at the end
         ...     job.body
@@ -286,8 +279,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> Worked:
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises; `on_error` gets the error, and so does the
-        next attempt's `job.error`. An error of the queue itself ends the work. Raises what `claim` raises.
+        A message is acked when `fn` returns, and given back when it raises; `on_error` gets the error. An error of the
+        queue itself ends the work. Raises what `claim` raises.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -320,7 +313,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         try:
             for worker in crew:
                 while worker.is_alive():
-                    worker.join(1.0)  # so that a Ctrl-C is noticed
+                    worker.join(1.0)  # notices a Ctrl-C
         except BaseException:
             self.stop()
             for worker in crew:
@@ -374,7 +367,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return [Letter.of(letter.message, letter.why) for letter in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """Deliver these dead letters, or all, again under their old numbers, with all attempts; return how many.
+        """Deliver these dead letters, or all, again with all attempts; return how many.
 
         >>> queue.claim().bury("no such day")
         >>> queue.redrive(), queue.stat().ready
@@ -404,7 +397,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         0
         """
         existing = self._writer.segments.names()
-        self._batcher.do(Touch())  # writers with a segment not yet named now fail
+        self._batcher.do(Touch())  # writers with an unnamed segment now fail
         garbage = existing - {segment.name for segment in self._writer.read()[0].segments}
         self._writer.segments.remove(garbage)
         return len(garbage)
@@ -446,7 +439,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
-        """Wait for a put, and remember its number as acknowledged."""
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
@@ -463,7 +455,7 @@ def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn(job)`, then ack or give back; return whether any of that raised."""
+    """Call `fn(job)`, and end the job; return whether any of that raised."""
     try:
         with job:
             fn(job)
@@ -499,7 +491,6 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Do with a task's job what `_failed` does."""
     try:
         async with job:
             await fn(job)
@@ -517,8 +508,7 @@ def _give_back(job: Job | None) -> None:
 class AsyncQueue(RecipeForTasks[Queue]):
     """A queue, for tasks; takes the arguments of `Queue`.
 
-    A call has a thread while it runs. A cancelled call ends at once: an operation that a write has taken goes on, and a
-    claimed message is given back.
+    A cancelled call ends at once: an operation that a write has taken goes on, and a claimed message is given back.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")

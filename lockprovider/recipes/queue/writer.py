@@ -40,7 +40,7 @@ from lockprovider.recipes.queue.operations import (
 from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
 
 _EVER = float("inf")
-_BROKER = "broker"  # field of the object
+_BROKER = "broker"
 Given = QueueOperation | Foreign[QueueOperation]
 
 
@@ -66,7 +66,7 @@ class Segments:
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete these segments, which the queue's object must not name."""
+        """Delete segments that the queue's object must not name."""
         if paths := [f"{self._folder}{name}" for name in names]:
             self._store.delete_all(paths, timeout=self._timeout_s)
 
@@ -112,7 +112,7 @@ class QueueWriter:
         self.store = store
         self.path = path
         self.world = world
-        self.id = ""  # of the queue, once it was read
+        self.id = ""  # once read
         self._timeout_s = timeout_s
         self.segments = Segments(store, path, timeout_s)
         self._object = Cached(store, path, timeout=timeout_s, world=world)
@@ -124,7 +124,7 @@ class QueueWriter:
 
     def reset(self) -> None:
         """Reset in a forked child: no caller waits."""
-        self._arrived = Signal()  # set once messages arrive, and then replaced
+        self._arrived = Signal()  # set and replaced once messages arrive
         self._order = FailedNumbers()
         self._broker.reset()
 
@@ -135,7 +135,7 @@ class QueueWriter:
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
         """Read and cache the queue; its contents must not be changed. Fenced: it was created anew."""
         content = self._object.get(max_age_s=max_age_s)
-        if content is None and max_age_s:  # it may have been created since the cached read
+        if content is None and max_age_s:  # it may have been created since
             content = self._object.get()
         if content is None:
             raise NoQueue(
@@ -157,7 +157,6 @@ class QueueWriter:
         return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
-        """Write a batch, or ask a broker, until its outcome is known."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         progress = _Progress(handover)
@@ -199,7 +198,6 @@ class QueueWriter:
                 raise self._unknown(str(error)) from error
             if not isinstance(error, QueueFull):
                 raise
-            # the object as a whole is too large for its readers
             if progress.full is not None or {*map(_adds_messages, operations)} != {True, False}:
                 return [error] * len(operations), None
             progress.full = error
@@ -231,7 +229,7 @@ class QueueWriter:
         refused = [progress.full is not None and _adds_messages(other) for other in operations]
         to_carry_out = [Beat(()) if no else other for other, no in zip(to_carry_out, refused, strict=True)]
         late = (isinstance(other, Foreign) and isinstance(other.operation, Take) for other in operations)
-        # the process of a foreign claim may have claimed elsewhere since
+        # a foreign claim may be made elsewhere
         sent = (*(False for _ in lapsed), *map(operator.or_, progress.sent, late))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
@@ -257,7 +255,6 @@ class QueueWriter:
         return self._object.put_if_match(data, version)
 
     def _remove_unnamed(self, progress: _Progress, contents: Contents) -> None:
-        """Delete the batch's segments that `contents` do not name."""
         with contextlib.suppress(StoreError):
             self.segments.remove(progress.touched - _names(contents))
 
@@ -302,7 +299,7 @@ class QueueWriter:
     def _note(self, contents: Contents, more: int) -> None:
         """Record heartbeats, first by the store's clock (a HEAD), and wake callers for `more` messages."""
         now_ms = self.world.now_ms()
-        if self._watch.deadlines is None and contents.claims:  # their workers may be dead
+        if self._watch.deadlines is None and contents.claims:
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)

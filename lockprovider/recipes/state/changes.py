@@ -87,7 +87,7 @@ class Changed:
     draft: Document
     is_changed: bool
     errors: tuple[Exception | None, ...]
-    locked: tuple[int, ...] = ()  # indexes of the updates that wait for an edit
+    locked: tuple[int, ...] = ()  # indexes of changes
 
 
 def apply_all(
@@ -226,7 +226,7 @@ class StateWrite:
         """Return the write after a read of the path."""
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)
-        if now.lineage != self.document.lineage:  # this write began no lineage, or the state was removed
+        if now.lineage != self.document.lineage:  # this write began none, or the state was removed
             return self._done("never" if self.base is None else "untold", now)
         if now.serial > self.document.serial:
             return replace(self, next=WriteStep.LOOK_BACK, current=now)

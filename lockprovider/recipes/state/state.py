@@ -32,8 +32,8 @@ class Revision(Generic[V]):
 
     Attributes:
         by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the given reason.
-        epoch: the newest `fence` given until then.
-        lineage: changes if the state is removed and created again.
+        epoch: the newest `fence` until then.
+        lineage: changes if the state is created again.
 
     >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
     >>> revision.serial, revision.value
@@ -80,7 +80,7 @@ class Edit(Generic[V]):
         self.lease = lease
         self.begun = begun
         self.value = begun.value
-        self.revision: Revision[V] | None = None  # set once it is written
+        self.revision: Revision[V] | None = None  # once written
 
     def __repr__(self) -> str:
         return f"<Edit of serial {self.begun.serial}, {'not ' if self.revision is None else ''}written>"
@@ -98,7 +98,7 @@ class Edit(Generic[V]):
         return key in value
 
 
-_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # states being updated here
+_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # here
 
 _TIMEOUT_S = 60.0
 
@@ -106,24 +106,19 @@ _TIMEOUT_S = 60.0
 class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     """A state file. Thread-safe: the threads of a process share its writes.
 
-    Promised: no update is lost, as `update`'s function gets the value that its result replaces. Every revision is at
-    the path or in the history, until it is trimmed. An edit overwrites no write made after it has read. An old `fence`
-    is refused within the compare-and-set. A read returns a value that was current during the call. OutcomeUnknown means
-    that more than `keep` writes followed, or that the store did not answer.
-
-    Not promised: that an edit can finish, since a newer holder of the lock goes first. Objects that other programs
-    write or remove, and the history of a removed state, are not protected.
+    Promised: no update is lost. Every revision is at the path or in the history, until it is trimmed. An edit
+    overwrites no later write, and an old `fence` is refused. OutcomeUnknown means that more than `keep` writes
+    followed, or that the store did not answer. Not promised: that an edit can finish, since a newer holder of the lock
+    goes first.
 
     Args:
         store: the store of the object at `path`; `State.open` takes a URL.
         codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
         default: makes the value of a state that does not exist yet.
         keep: revisions kept before the current one.
-        edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": it succeeds, and the edit gets
-            `StateConflict`.
+        edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": the edit gets `StateConflict`.
         timeout: seconds for an update with all its tries.
         pace_s: seconds between two writes (default: 1 on GCS, else 0).
-        lock_settings: settings of the lock of edits.
 
     Attributes:
         lock_path: path of the lock of edits in the `store`.
@@ -176,7 +171,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         self.lock_path = self._writer.lock_path
         self.lock_settings = lock_settings
         self._place = (store.identity, self.path)
-        self._calls_since_s: float | None = None  # when the running `update` function began
+        self._calls_since_s: float | None = None  # began the running function
 
     def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
         """Read the state by one conditional GET, shared by concurrent readers. `max_age_s`: see `Cached.get`.
@@ -190,9 +185,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
-        Concurrent updates share a write: each sees the result of the one before, and fails alone. The revision has the
-        value after the last of them. `fn` may run several times, on another thread: it must have no side effects.
-        `fence` is a lease or its epoch.
+        Concurrent updates share a write, and fail alone; the revision has the value after the last of them. `fn` may
+        run several times, on another thread. `fence` is a lease or its epoch.
 
         Raises:
             Fenced: `fence` is older than the newest.
@@ -223,9 +217,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._do(Update(next_value, epoch_of(fence), check_storable(reason, "reason")))
 
     def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Replace the value; with `expected`, only if its serial is that one (0: no state exists).
-
-        Raises StateConflict if it has another serial, and what `update` raises.
+        """Replace the value; with `expected`, only if its serial is that one (0: no state exists), else StateConflict.
 
         >>> state.put({"day": "wed"}, expected=state.read().serial).value
         {'day': 'wed'}
@@ -239,8 +231,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
 
-        It takes two writes, and those of the lock, which it waits `timeout` seconds for. `edit.lease.check()` raises
-        once the lock is lost.
+        It takes two writes, and those of the lock, which it waits `timeout` seconds for.
 
         Raises:
             NotAcquired: other clients edited it until the timeout.
@@ -293,7 +284,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
-        """Return the differences of two revisions, as the codec encodes them. Raises what `at` raises.
+        """Return the differences of two revisions, as the codec encodes them.
 
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]
@@ -301,14 +292,12 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return list(difference(*(self._at(serial).value for serial in (before, after))))
 
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Write the value of an earlier revision as the next one; no serial is ever used twice.
-
-        Raises what `at` and `update` raise.
+        """Write the value of an earlier revision as the next one. Raises what `at` and `update` raise.
 
         >>> state.rollback(1).value
         {'day': 'mon'}
         """
-        then = self._at(serial).value  # as stored, because the state may have been empty
+        then = self._at(serial).value  # the state may have been empty
         return self._do(
             Update(lambda _: then, epoch_of(fence), check_storable(reason or f"rollback to {serial}", "reason"))
         )
@@ -332,8 +321,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
-        It also writes a revision, "unlocked", if the state exists and no newer edit has begun. If `shown` is absent or
-        released, it does nothing.
+        It also writes a revision, "unlocked". If `shown` is absent or released, it does nothing.
 
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.
@@ -354,11 +342,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
         """Find the outcome of a write that raised `error`, here or elsewhere; may send that write again.
 
-        None: it was not done, and never will be.
-
-        Raises:
-            OutcomeUnknown: it is still unknown.
-            InvalidInput: the error is not of a write of this state.
+        None: it was not done, and never will be. OutcomeUnknown: it is still unknown.
 
         >>> try:
         ...     revision = state.update(lambda old: old)
@@ -393,7 +377,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
                     )
             return self._revision(answer.result())
         finally:
-            answer.cancel()  # unless done
+            answer.cancel()
 
     def _beginning(self, epoch: int, reason: str) -> BeginEdit:
         value = None if self._default is None else self.codec.encode(self._default())
@@ -417,7 +401,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     """A state file, for tasks; takes the arguments of `State`.
 
-    A call has a thread while it runs. A cancelled update is dropped, unless a write has taken it.
+    A cancelled update is dropped, unless a write has taken it.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})

@@ -47,8 +47,8 @@ from lockprovider.storage_lock.lease import Lease
 
 LARGEST_BODY = 128 << 20
 _LARGEST_INFO = 1 << 16
-_DEEPEST_STATE = 256  # stored as text, and read by Go
-_STATUS: dict[type[Exception], HTTPStatus] = {  # of an error: the first that fits
+_DEEPEST_STATE = 256  # read by Go
+_STATUS: dict[type[Exception], HTTPStatus] = {  # the first that fits
     OutcomeUnknown: HTTPStatus.GATEWAY_TIMEOUT,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     Overloaded: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -75,11 +75,11 @@ class Reply:
 
 @dataclass(slots=True)
 class TerraformBackend:
-    """Answers requests of the `http` backend, and holds the lock of edits from LOCK to UNLOCK. Thread-safe."""
+    """Answers requests of the `http` backend; holds the lock of edits from LOCK to UNLOCK. Thread-safe."""
 
     state: State[bytes]
     _held: _Held | None = None
-    _released: str = ""  # ID of the lock that was released last
+    _released: str = ""  # ID of the last lock
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
@@ -119,7 +119,6 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store a state for the run whose lock is held here, or without lock."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -143,7 +142,7 @@ class TerraformBackend:
         if not info.get("ID") or not isinstance(info["ID"], str):
             raise InvalidInput(f"the LockInfo has the ID {info.get('ID')!r}: send text, by which its writes are known")
         if self._held is not None:
-            same = self._held.info.get("ID") == info.get("ID")  # a repeated request whose answer was lost
+            same = self._held.info.get("ID") == info.get("ID")  # repeated after a lost answer
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
         lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001
         try:
@@ -156,7 +155,7 @@ class TerraformBackend:
     def _unlock(self, identity: str | None) -> Reply:
         """Release the lock held here; without lock and `identity` (force-unlock), break the state's lock."""
         held = self._held
-        if held is None and not identity:  # as from force-unlock
+        if held is None and not identity:
             self.state.unlock(self.state.who())
         elif held is None and identity == self._released:
             pass
@@ -168,7 +167,6 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _locked_by_another(self, why: str) -> Reply:
-        """Read the lock's holder, and return a refusal with a LockInfo."""
         who = self.state.who()
         try:
             info = _info(who.reason.encode())
@@ -235,13 +233,11 @@ class _Held:
         self._edit: Edit[bytes] | None = self._begun()
 
     def stored(self) -> bytes | None:
-        """Return the stored state, read again after a lost answer."""
         if self._edit is None:
             self._edit = self._begun()
         return self._edit.begun.value
 
     def write(self, body: bytes) -> None:
-        """Store the state, and go on with the edit."""
         edit, self._edit = self._edit or self._begun(), None
         edit.value = body
         reason = str(self.info.get("Operation") or "")
@@ -301,13 +297,12 @@ class TfLockFile:
 class TfLock(AtUrl):
     """Terraform's and OpenTofu's own S3 lock file of a state (`use_lockfile = true`): `<path>.tflock`. Thread-safe.
 
-    Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. After a lost
-    answer it recognizes its own lock. `unlock` removes exactly the file that was shown; their client may remove a newer
-    one.
+    Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. `unlock` removes
+    exactly the file that was shown.
 
     Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. A run whose lock
-    was removed goes on to write, unconditionally, unless it uses `lockprovider state run`. The store must keep the
-    condition of a delete: MinIO and Ceph do not, so they refuse the lock.
+    was removed goes on to write, unless it uses `lockprovider state run`. A store that does not keep the condition of a
+    delete (MinIO, Ceph) is refused.
 
     `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
     internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
@@ -337,8 +332,7 @@ class TfLock(AtUrl):
         Raises:
             StateLocked: another client had it until then; `reason` is its operation.
             OutcomeUnknown: the file may still appear: look with `shown`, and unlock it.
-            NotSupported: this store deletes any version, so the lock could not be released safely.
-            StoreError: it was not taken.
+            NotSupported: this store deletes any version.
 
         >>> lock.acquire()
         Traceback (most recent call last):
@@ -348,7 +342,7 @@ class TfLock(AtUrl):
         check_storable(operation, "operation")
         check_storable(info, "info")
         self._store_check.require()
-        self._store_check.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
+        self._store_check.store.require_conditional_delete(timeout=self._timeout_s)
         deadline_s, tries = self.world.monotonic_s() + check_seconds(timeout), 0
         identity = self.world.new_id()
         data = self._encoded(identity, operation, info)
@@ -394,7 +388,7 @@ class TfLock(AtUrl):
                 return True
             current = self.shown()
             if current is None:
-                return isinstance(outcome, Unknown)  # it existed, and any client may have removed it
+                return isinstance(outcome, Unknown)  # any client may have removed it
             if current.version != shown.version:
                 raise StateConflict(
                     f"{self.path!r} has changed since it was shown: {_words(current)} holds it; look again"
@@ -421,7 +415,6 @@ class TfLock(AtUrl):
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
-    """Decode a lock file; missing fields become empty text."""
     try:
         fields = parse_object(data, most=_LARGEST)
     except ValueError:

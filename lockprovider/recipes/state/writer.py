@@ -29,7 +29,7 @@ from lockprovider.recipes.state.document import Document, decode
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.lock import Lock
 
-# orders.json                             the current revision (`document.py`)
+# orders.json                             the current revision
 # orders.json.d/history/<lineage>/<n>     earlier revisions
 # orders.json.d/lock                      the lock of held edits
 
@@ -84,7 +84,7 @@ class StateWriter:
                 self.world.sleep(delay_s(failures, self.world.random()))
             try:
                 turn = self._step(turn, base, data)
-                failed = turn.next is WriteStep.REPLACE and turn.doubt  # may still be written: send it again
+                failed = turn.next is WriteStep.REPLACE and turn.doubt  # may still be written
             except (StoreError, CoordinationError) as error:
                 if not turn.doubt:
                     raise
@@ -109,19 +109,17 @@ class StateWriter:
         return self.finish(write, base, self.world.monotonic_s() + self._timeout_s)
 
     def _trim(self, current: Document) -> None:
-        """Delete revisions before the newest `keep`."""
         first = self._history(current.lineage, current.serial - self._keep)
         with contextlib.suppress(CasError):
             earlier = self.store.list(f"{first.rpartition('/')[0]}/", stop_at=first)
             self.store.delete_all([entry.path for entry in earlier])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
-        """Send the request of the write's next step."""
         match turn.next:
             case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
                 path = self._history(turn.base.lineage, turn.base.serial)
-                # create_once: this path only ever has these bytes, also if a trim removed them before
+                # create_once: this path only ever has these bytes
                 outcome = self.store.put_if_absent(path, base.data, create_once=True, timeout=self._timeout_s)
                 if isinstance(outcome, Unknown):
                     raise Unavailable(
@@ -186,7 +184,7 @@ class StateWriter:
                 if failures > 1:
                     world.sleep(delay_s(failures - 1, world.random()))
             elif max_age_s:
-                max_age_s = 0.0  # the cached state needs no write, so check the current one
+                max_age_s = 0.0  # check the current state
             else:
                 return _answers(base, applied, holder)
 
@@ -216,7 +214,6 @@ class StateWriter:
 def _answers(
     document: Document | None, applied: Changed, holder: NotAcquired | None
 ) -> list[Document | Exception | None]:
-    """Return each change's document or error, naming the lock's holder."""
     answers = [document if error is None else error for error in applied.errors]
     for index in applied.locked if holder is not None else ():
         error = answers[index]

@@ -1,7 +1,6 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
-1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round. A writer
-   stalled for a day finds a newer version there, and is refused.
+1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round.
 2. After a refusal the writer reads the place, as a proxy may have sent the write twice. Slot s with this batch:
    written. Slot s with another batch: never written. An earlier slot: the same bytes are sent again.
 3. A later slot: the place was used again, and the batch may have been written. The table of producers in the last slot
@@ -12,7 +11,7 @@ A client takes a producer's name with its first record, which fences the client 
 may be repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
 
 A leader raises the log's epoch, and nothing of an older epoch follows. Other clients have the epoch of their first
-write, and append while no leader does.
+write.
 """
 
 from __future__ import annotations
@@ -137,8 +136,7 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
-    """Enter an append into `table` as its producer's last, maybe dropping idle unnamed ones."""
-    previous = table.pop(append.producer, None)  # move it to the end: the longest idle are first
+    previous = table.pop(append.producer, None)  # the longest idle are first
     if previous is None:
         _make_room(table, append.producer)
     position = Position(head.slot, head.first + before)
@@ -150,7 +148,6 @@ def _append(head: Head, table: dict[str, Producer], append: Append, before: int)
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """Return the result of an append that is in the log."""
     has = table.get(append.producer)
     if has is None:
         if sent and append.producer.startswith(UNNAMED) and len(_unnamed(table)) >= UNNAMED_MOST:
@@ -182,7 +179,6 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Drop the longest idle unnamed producers, or raise Overloaded."""
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
@@ -293,7 +289,7 @@ class Appending:
         """Return the batch after a read of the draft's place."""
         assert self.drafted is not None  # noqa: S101
         if stored is None or stored.slot < self.slot:
-            return replace(self, need=AppendStep.SEND)  # not written yet: the condition still holds
+            return replace(self, need=AppendStep.SEND)  # the condition still holds
         if stored.slot == self.slot and stored.batch == self.batch:
             return self.won()
         sent, took = self.sent, self.took

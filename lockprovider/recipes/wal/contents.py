@@ -114,7 +114,7 @@ class LogInfo:
         epoch, led: newest epoch that has led, and whether it still leads.
         producers: last number of each named producer.
         readers: position of each named reader.
-        sealed: it takes no more records; `successor` is the log that goes on, if named.
+        sealed: it takes no more records; `successor` goes on, if named.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -138,9 +138,9 @@ class LogInfo:
 # {"format": 1, "id": uuid, "slots": R, "retain": "readers", "floor": slot, "hint": slot, "readers": {name: slot},
 # "rev": n}
 #
-# `floor` is the first kept slot, and only rises. `hint` is a written slot, -1 for none: the search for the end starts
-# there. `readers` has the slot where each began; positions are in their own objects. `rev` rises with each write, so
-# that no bytes repeat. Unknown fields are kept.
+# `floor` is the first kept slot, and only rises. `hint` is a written slot (-1: none), where the search for the end
+# starts. `readers` has the slot where each began. `rev` rises with each write, so no bytes repeat. Unknown fields are
+# kept.
 _MANIFEST_FORMAT = 1
 READER = re.compile(r"[\w-][\w.-]{0,199}")
 SLOTS = 65536
@@ -203,18 +203,17 @@ def _reader(name: str) -> str:
     return name
 
 
-# A slot is a line of JSON, then the records, each after its length (4 bytes, big-endian), then a CRC-32 of all that (4
-# bytes):
+# A slot is a line of JSON, then the records, each after its length, then a CRC-32 of all that (4 bytes, big-endian):
 #
 # {"format": 1, "log": uuid, "slot": s, "first": offset, "count": n, "epoch": e, "led": false, "batch": uuid, "at": ms,
 # "producers": {name: [epoch, seq, slot, offset, client, base]}}
 #
-# `first` is the offset of its first record; offsets have no holes. Every slot has the whole table of producers, so the
-# last slot alone shows what the log has of each. `batch` is the write's id: it settles a lost answer, and makes the
-# bytes of each write differ. An optional "broker" names the processes that write for others: {host: [address, key]}.
+# Every slot has the whole table of producers, so the last slot alone shows what the log has of each. `batch` is the
+# write's id: it settles a lost answer, and makes the bytes of each write differ. An optional "broker" names the
+# processes that write for others: {host: [address, key]}.
 #
 # "sealed", in the last slot of a sealed log, names the log that goes on, or is empty. Such a slot has no records and
-# format 2, which versions without seals refuse. An unknown format is refused, and never overwritten.
+# format 2, which versions without seals refuse. An unknown format is never overwritten.
 _FORMAT, _SEALED_FORMAT = 1, 2
 _LENGTH = 4
 

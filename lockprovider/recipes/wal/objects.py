@@ -33,8 +33,8 @@ from lockprovider.recipes.wal.contents import (
     decode_slot,
 )
 
-_KEPT = 65536  # cached versions of places
-_HINT_EVERY = 64  # slots between two updates of the hint
+_KEPT = 65536  # versions
+_HINT_EVERY = 64  # slots
 
 
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
@@ -195,11 +195,11 @@ class LogObjects:
         if manifest.slots is not None:
             self._versions[manifest.place(slot)] = (slot, version)
             if len(self._versions) > _KEPT:
-                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread removed it first
+                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread's
                     del self._versions[next(iter(self._versions))]
 
     def _hint(self, slot: int) -> None:
-        with contextlib.suppress(CasError, CoordinationError):  # a hint only saves steps
+        with contextlib.suppress(CasError, CoordinationError):
             self.change(lambda manifest: replace(manifest, hint=max(manifest.hint, slot)))
 
     def reader_path(self, name: str) -> str:
@@ -214,12 +214,12 @@ def next_position(head: Head) -> Position:
     return Position(head.slot + (head.sealed is None), head.end)
 
 
-# The object of a reader is {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}. `epoch` rises with
-# each client that opens the reader, and fences the one before. `rev` makes the bytes of each write differ.
+# A reader: {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}. `epoch` rises with each client
+# that opens it, and fences the one before. `rev` makes the bytes of each write differ.
 _FORMAT = 1
 _LARGEST = 1 << 16  # bytes
 _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
-_SPARE = 8  # with retain="slots" a full ring frees 1/8 at once
+_SPARE = 8  # a full ring frees 1/8 at once
 _AT_ONCE = 8
 _FIRST_POLL_S = 0.05
 
@@ -314,7 +314,7 @@ class LogReader(ProcessBound):
         changed = objects.change(
             lambda manifest: replace(manifest, readers={name: max(begins.slot, manifest.floor), **manifest.readers})
         )
-        if begins.slot < changed.floor:  # raised before the log knew this reader
+        if begins.slot < changed.floor:  # before the log knew this reader
             begins = start()
         self._write(lambda _: begins, opens=True)
 

@@ -36,13 +36,10 @@ Start = Position | int | Literal["oldest", "end"]
 class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     """A log; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    Promised: records have one order, without holes. A record whose append returned is in the log exactly once, at the
-    returned position, until the floor passes it. With (producer, seq) this holds also after lost, late or doubled
-    answers, and restarts. After `lead()` no record of an earlier epoch follows, after `seal()` none at all. A reader
-    misses nothing, or gets `Trimmed`.
-
-    Not promised: an order among callers that append at once. Without a producer's number, a record appended again after
-    an unknown outcome may be in the log twice.
+    Promised: records have one order, without holes. A record whose append returned is in the log exactly once; with
+    (producer, seq) also after lost answers and restarts. After `lead()` no record of an earlier epoch follows, after
+    `seal()` none at all. A reader misses nothing, or gets `Trimmed`. Not promised: an order among callers that append
+    at once.
 
     Args:
         timeout: seconds for each operation with all its tries.
@@ -98,7 +95,6 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
         Raises:
             CoordinationError: the log exists with other settings.
-            InvalidInput: the URL or a setting does not fit.
             StoreError, OutcomeUnknown: it may exist; do it again.
 
         >>> lockprovider.wal.create("memory://docs/audit", slots=None).info().slots is None
@@ -119,7 +115,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return log
 
     def append(self, data: Bytes) -> Appended:
-        """Append a record: bytes, at most 1 MiB. Raises what `Appender.append` raises.
+        """Append a record: bytes, at most 1 MiB.
 
         >>> log.append(b"third").position.offset
         2
@@ -136,9 +132,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append_later(data)
 
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
-        """Append records in their order, many to a write; other callers' records may come between.
-
-        Raises what `append` raises; some may be in the log.
+        """Append records in their order, many to a write; after an error some may be in the log.
 
         >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
         [2, 3]
@@ -146,7 +140,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append_many(records)
 
     def appender(self, producer: str) -> Appender:
-        """Return an `Appender`, without a request: each number of the producer is appended once, also after a restart.
+        """Return an `Appender`, without a request: each number of the producer is appended once.
 
         The first record takes the name, and fences the client that had it.
 
@@ -159,9 +153,8 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
 
-        `fence` is a lease, a term or an epoch, and becomes the log's epoch; without it, the next epoch does. With
-        `producer` you number the records, as in `appender`. After a leader's death no other client appends until the
-        next `lead()`.
+        `fence` (a lease, a term or an epoch) becomes the log's epoch; without it, the next epoch does. With `producer`
+        you number the records. After a leader's death no other client appends until the next `lead()`.
 
         Raises:
             Fenced: a newer epoch has led.
@@ -181,8 +174,8 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
         """End the log for good, and return its end: it takes no more records. May be repeated.
 
-        Clients that append or read later get `successor`, e.g. the URL of the log that goes on. While a leader appends,
-        `fence` (as in `lead`) must be its epoch or a newer one.
+        Clients that append or read later get `successor`. While a leader appends, `fence` must be its epoch or a newer
+        one.
 
         Raises:
             Sealed: it was sealed before, with another successor.
@@ -205,7 +198,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         The end of a sealed log is a batch without records.
 
         Raises:
-            Trimmed: the position is no longer kept, or was overwritten before it was read.
+            Trimmed: the position is no longer kept.
             InvalidInput: `start` is past the end of the log.
 
         >>> [record for batch in log.read() for record in batch.records]
@@ -218,7 +211,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     ) -> Iterator[LogBatch]:
         """Read as `read` does, then wait for new records; ends at the seal, or after `timeout` s without any.
 
-        It polls after 50 ms, then at growing intervals of at most `idle_s`, by conditional GETs.
+        It polls at growing intervals of at most `idle_s`, by conditional GETs.
 
         >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
         2
@@ -257,11 +250,8 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def trim(self, before: Position | None = None) -> int:
         """Raise the floor to `before`, and return the first kept slot; records below may be overwritten.
 
-        Without `before` the floor rises to the slowest named reader. With `retain="readers"` it never passes that
-        reader. It never falls.
-
-        Raises:
-            InvalidInput: `before` is not a position, or is left out for a log without readers.
+        Without `before` the floor rises to the slowest named reader, which with `retain="readers"` it never passes.
+        Raises InvalidInput without `before` and readers.
 
         >>> log.trim(before=log.end()) == log.end().slot
         True
@@ -287,11 +277,11 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def position(self, start: Start) -> Position:
         """Return the position of a slot's first record, of the `oldest` kept one, or of the `end`.
 
-        A `Position` is returned as it is, without a request.
+        A `Position` is returned as it is.
 
         Raises:
             Trimmed: the slot is no longer kept.
-            InvalidInput: `start` is none of these, or the slot is past the end.
+            InvalidInput: `start` is none of these, or past the end.
 
         >>> str(log.position("oldest")), log.position("end").offset
         ('0:0', 2)
@@ -395,8 +385,7 @@ class AsyncLogReader(ForTasks[LogReader]):
 class AsyncWal(RecipeForTasks[Wal]):
     """A log, for tasks; takes the arguments of `Wal`.
 
-    An append waits for its write without a thread. A cancelled append is dropped, unless a write has taken it or it has
-    a producer's number.
+    A cancelled append is dropped, unless a write has taken it or it has a producer's number.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append_many([b"first", b"second"])

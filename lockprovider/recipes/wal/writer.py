@@ -37,7 +37,7 @@ class LogWriter:
         self._world = objects.world
         self._end: Head | None = None
         self._since: int | None = None
-        self._took: dict[str, int] = {}  # by client: the epoch of the name that it may have
+        self._took: dict[str, int] = {}  # epoch of the name, by client
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
@@ -59,7 +59,6 @@ class LogWriter:
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
-        """Write one slot's batch, or ask a broker, again until its outcome or the timeout."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
@@ -70,7 +69,6 @@ class LogWriter:
             before = turn.need
             try:
                 turn = self._step(turn, handover)
-                # not written yet, or another was faster
                 failed = before is AppendStep.LOOK and turn.need is not AppendStep.DONE
             except (CasError, CoordinationError) as error:
                 failed = isinstance(error, Unavailable) and (turn.doubt or any(turn.sent))
@@ -87,8 +85,6 @@ class LogWriter:
         return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """Ask the broker in `last`; without one, draft the batch after `last`."""
-
         def adds_a_name(operation: LogOperation) -> bool:
             return not isinstance(operation, Append) or operation.producer not in last.producers
 
@@ -117,7 +113,6 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Make room and write the draft, maybe reading its place first."""
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         make_room(self._objects, slot)
@@ -136,7 +131,6 @@ class LogWriter:
         return turn.not_won()
 
     def _now(self, operation: LogGiven) -> LogGiven:
-        """Add the name's and the writer's epoch to an own append."""
         if not isinstance(operation, Append):
             return operation
         return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
@@ -159,7 +153,6 @@ def _numbered(operation: LogGiven) -> ProducerNumber | None:
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
-    """Split operations into batches that fit in one slot; a seal is alone."""
     batch: list[LogGiven] = []
     size = 0
     for each in operations:
@@ -214,7 +207,7 @@ class Appender(ProcessBound):
         self._highest = 0
         self._acknowledged: OrderedDict[int, None] = OrderedDict()
         self._waiting: dict[Later[Appended], None] = {}
-        self._guard = threading.Lock()  # held until a number is in the batcher, so that numbers arrive in order
+        self._guard = threading.Lock()  # so that numbers arrive in order
 
     @property
     def last_seq(self) -> int:
@@ -226,8 +219,7 @@ class Appender(ProcessBound):
         """Append a record: bytes, at most 1 MiB. The numbers of a producer rise, and may have gaps.
 
         Raises:
-            SequenceGap: a higher number is in the log, and this one is not; or an earlier one failed, and must come
-                first.
+            SequenceGap: a higher number is in the log, and this one is not; or an earlier one failed.
             Fenced: another client has taken the name, or leads.
             Sealed, LogFull, TooLarge, Overloaded: it was not taken.
             OutcomeUnknown: with a producer's number, append it again.
@@ -240,9 +232,6 @@ class Appender(ProcessBound):
 
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
         """Append without waiting for the write; return a future, which a named producer cannot cancel.
-
-        Raises:
-            TooLarge, Overloaded, NotBytes, InvalidInput: it was not taken.
 
         >>> waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
         >>> [one.result().again for one in waiting]
@@ -270,8 +259,7 @@ class Appender(ProcessBound):
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
         """Append records in their order, many to a write; a named producer's are numbered from `first`.
 
-        After a crash or an error, some may be in the log: repeat it with the same `first` and records. Raises what
-        `append` raises for the first failed record.
+        After an error, some may be in the log: repeat it with the same `first` and records.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]
@@ -286,7 +274,7 @@ class Appender(ProcessBound):
                 if len(waiting) >= _CHUNK:
                     results += self._batcher.wait_all(waiting)
                     waiting = []
-        except Exception:  # an invalid record, or no room
+        except Exception:
             self._batcher.await_end(waiting)
             raise
         return results + self._batcher.wait_all(waiting)

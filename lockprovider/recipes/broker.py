@@ -284,7 +284,7 @@ class WireCodec(Protocol[T]):
     def decode(self, encoded: list[Any]) -> T:
         """Decode an operation."""
 
-    def encode_result(self, operation: T, result: Any) -> Any:
+    def encode_result(self, result: Any) -> Any:
         """Encode an operation's result."""
 
     def decode_result(self, operation: T, encoded: Any) -> Any:
@@ -466,8 +466,7 @@ class Broker(Generic[T]):
             results = [NotHere(str(error), sent=True)] * len(bundle.operations)
         finally:
             answer.cancel()
-        pairs = zip(bundle.operations, results, strict=True)
-        return [broker_rules.encode_result(result, partial(self._codec.encode_result, of)) for of, result in pairs]
+        return [broker_rules.encode_result(result, self._codec.encode_result) for result in results]
 
 
 class Handover(Generic[T]):

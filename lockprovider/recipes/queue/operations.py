@@ -486,9 +486,8 @@ class QueueCodec:
                 raise ValueError(f"{encoded!r} is no operation")
 
     @staticmethod
-    def encode_result(operation: QueueOperation, result: Any) -> Any:
+    def encode_result(result: Any) -> Any:
         """Encode an operation's result."""
-        del operation
         match result:
             case PutBefore(n):
                 return ["was", n]

@@ -353,9 +353,8 @@ class LogCodec:
                 raise ValueError(f"{encoded!r} is no operation")
 
     @staticmethod
-    def encode_result(operation: LogOperation, result: Any) -> Any:
+    def encode_result(result: Any) -> Any:
         """Encode an operation's result."""
-        del operation
         position = result.position
         return [None, None, result.again] if position is None else [position.slot, position.offset, result.again]
 

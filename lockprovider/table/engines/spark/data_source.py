@@ -14,7 +14,7 @@ Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -152,41 +152,27 @@ def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> Write
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-class Part(InputPartition):
-    """Work of one task of a reader."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, and yield them."""
-        raise NotImplementedError
-
-
 class ReadsParts:
-    """Mixin of a reader whose tasks read parts."""
+    """Mixin of a reader whose partitions have as value a function that reads their rows."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one part."""
-        # Spark makes a partition without a value if there are none.
-        return partition.batches() if isinstance(partition, Part) else iter(())
+        """Read the rows of one partition."""
+        read: Callable[[], Iterator[pa.RecordBatch]] | None = partition.value
+        return iter(()) if read is None else read()  # Spark makes a partition without a value if there are none
 
 
-@dataclass
-class Piece(Part):
-    """The rows of a file, or the changes of a partition, with the types of `schema`, which Spark expects."""
-
-    rows: Callable[[], pa.Table]
-    schema: StructType
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, and yield them."""
-        with without_traceback():
-            target = to_arrow_schema(self.schema, timezone="UTC")
-            yield from read_as(self.rows(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+def _rows_as(schema: StructType, read: Callable[..., pa.Table], *arguments: object) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that `read` returns, with the types of `schema`, which Spark expects."""
+    with without_traceback():
+        target = to_arrow_schema(schema, timezone="UTC")
+        yield from read_as(read(*arguments), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def pieces(table: TableContext, scan: ScanPlan, schema: StructType) -> list[Piece]:
+def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list[InputPartition]:
     """Split a scan into tasks, one per file slice; reads nothing."""
     template = replace(scan, slices=())  # each task has only its own slice
-    return [Piece(partial(read_slice, table.place, template, file_slice), schema) for file_slice in scan.slices]
+    read = partial(_rows_as, schema, read_slice, table.place, template)
+    return [InputPartition(partial(read, file_slice)) for file_slice in scan.slices]
 
 
 def snapshot_scan(
@@ -203,10 +189,10 @@ def snapshot_scan(
 
 def changed(
     table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
-) -> list[Piece]:
+) -> list[InputPartition]:
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
-    Returns no pieces without such commits. Without `changes`, an empty `begin` reads the snapshot of the last one.
+    Returns none without such commits. Without `changes`, an empty `begin` reads the snapshot of the last one.
     `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
     """
     columns = schema.names
@@ -214,7 +200,7 @@ def changed(
         names = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
         feed = changes_since(table, after, end or None, columns=names, partitions=options.partitions)
-        return [Piece(partial(part.read, table.place), schema) for part in feed.parts]
+        return [InputPartition(partial(_rows_as, schema, part.read, table.place)) for part in feed.parts]
     timeline = table.timeline()
     check_since(table, timeline, begin, Order.COMPLETION, is_checkpoint=streams)
     commits = [i for i in timeline.writes if begin < (i.completion or "") <= end]
@@ -222,12 +208,12 @@ def changed(
         return []
     if not begin:
         scan = snapshot_scan(table, options, columns, commits[-1].completion)
-        return pieces(table, scan, schema)  # archived commits, too
+        return slice_parts(table, scan, schema)  # archived commits, too
     written = {instant.begin for instant in commits}
     of_commits = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
     scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits)
     slices = tuple(file_slice for file_slice in scan.slices if not written.isdisjoint(file_slice.begins))
-    return pieces(table, replace(scan, slices=slices), schema)
+    return slice_parts(table, replace(scan, slices=slices), schema)
 
 
 def latest_completion(timeline: Timeline) -> str:
@@ -248,11 +234,11 @@ class BatchReader(ReadsParts, DataSourceReader):
         self._schema = schema
 
     @without_traceback()
-    def partitions(self) -> list[Piece]:
+    def partitions(self) -> list[InputPartition]:
         """Plan one task per file; net changes have one per table partition."""
         options, table, schema = self._options, self._options.open(), self._schema
         if options.begin is None and options.end is None and not options.changes:
-            return pieces(table, snapshot_scan(table, options, schema.names, self._pinned), schema)
+            return slice_parts(table, snapshot_scan(table, options, schema.names, self._pinned), schema)
         timeline = table.timeline()
         begin = _START if not options.begin else _time(table, timeline, options.begin)
         end = latest_completion(timeline) if options.end is None else _time(table, timeline, options.end)
@@ -301,7 +287,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         return {_OFFSET: done[-1].completion or _START} if done else start
 
     @without_traceback()
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Plan one task per file, the same for equal offsets while the files exist."""
         self._check_columns()
         return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], streams=True)

@@ -21,18 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark.data_source import Part, ReadsParts
+from lockprovider.table.engines.spark.data_source import ReadsParts
 from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.options import Parser, count_option, json_option, parsed, text_option
 from lockprovider.wal import LogReader, MalformedObject, Position, Wal
@@ -107,38 +107,30 @@ class LogOptions:
                 return Position.parse(text)
 
 
-@dataclass
-class LogPart(Part):
-    """The records from `start` to `end`."""
-
-    options: LogOptions
-    start: Position
-    end: Position
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records, slot by slot; may raise Trimmed or MalformedObject."""
-        with without_traceback():
-            reached = self.start.offset
-            for batch in self.options.open().read(self.start):
-                if batch.start.slot >= self.end.slot:
-                    break
-                count, start, at_us = len(batch.records), batch.start, batch.at_ms * 1000
-                offsets = range(start.offset, start.offset + count)
-                columns = [[start.slot] * count, offsets, batch.records, [batch.epoch] * count, [at_us] * count]
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=True)]
-                yield pa.record_batch(arrays, schema=COLUMNS)
-                reached = batch.end.offset
-            if reached != self.end.offset:
-                gap = f"the records {reached} to {self.end.offset} of {self.options.url!r} are missing"
-                raise MalformedObject(f"{gap}: another program removes objects of this log")
+def _read_part(options: LogOptions, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+    """Yield the records from `start` to `end`, slot by slot; may raise Trimmed or MalformedObject."""
+    with without_traceback():
+        reached = start.offset
+        for batch in options.open().read(start):
+            if batch.start.slot >= end.slot:
+                break
+            count, first, at_us = len(batch.records), batch.start, batch.at_ms * 1000
+            offsets = range(first.offset, first.offset + count)
+            columns = [[first.slot] * count, offsets, batch.records, [batch.epoch] * count, [at_us] * count]
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=True)]
+            yield pa.record_batch(arrays, schema=COLUMNS)
+            reached = batch.end.offset
+        if reached != end.offset:
+            gap = f"the records {reached} to {end.offset} of {options.url!r} are missing"
+            raise MalformedObject(f"{gap}: another program removes objects of this log")
 
 
-def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[LogPart]:
+def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[InputPartition]:
     """Split the records between two positions into tasks of at most `_SLOTS_PER_TASK` slots; empty without records."""
     if end.offset == start.offset:
         return []
     cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
-    return [LogPart(options, first, last) for first, last in pairwise([start, *cuts, end])]
+    return [InputPartition(partial(_read_part, options, first, last)) for first, last in pairwise([start, *cuts, end])]
 
 
 class LogSource(DataSource):
@@ -176,7 +168,7 @@ class LogBatchReader(ReadsParts, DataSourceReader):
         self._options = options
 
     @without_traceback()
-    def partitions(self) -> list[LogPart]:
+    def partitions(self) -> list[InputPartition]:
         """Request the log's end, and plan tasks of at most `_SLOTS_PER_TASK` slots up to it."""
         log = self._options.open()
         return log_parts(self._options, log, self._options.begins(log), log.end())
@@ -220,7 +212,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
         return _offset(max(begins, end))
 
     @without_traceback()
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LogPart]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Plan tasks of some slots each, the same for equal offsets while the log keeps the records."""
         return log_parts(self._options, self._log, _position(start), _position(end))
 

@@ -89,7 +89,7 @@ def test_offsets_are_positions_and_limited_by_slots(tmp_path: Path) -> None:
     end = stream.latestOffset(start, ReadAllAvailable())
     assert end == {"slot": 150, "offset": 150}
     parts = stream.partitions(start, end)
-    assert [part.end.slot for part in parts] == [64, 128, 150]
+    assert [part.value.args[-1].slot for part in parts] == [64, 128, 150]
     assert [row.num_rows for part in parts for row in stream.read(part)] == [1] * 150
     stream.commit(end)
     stream.commit(start)

@@ -35,7 +35,7 @@ from lockprovider.table.read.scan import (
     selected,
     to_table,
 )
-from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, snapshot_of_version, unless_stale
+from lockprovider.table.state.as_of import reach_of, refuse_archived, refuse_gone, snapshot_of_version, unless_stale
 from lockprovider.table.state.events import with_progress
 from lockprovider.table.state.parallel import Stale, repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
@@ -310,7 +310,7 @@ def changes_since(
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()
         start, end = (
-            "" if version is None or is_empty(version) else checkpoint_of(timeline, version, order, reached(table))
+            "" if version is None or is_empty(version) else checkpoint_of(timeline, version, order, reach_of(table))
             for version in (after, until)
         )
         check_since(table, timeline, start, order, is_checkpoint=is_instant(after))

@@ -23,14 +23,14 @@ from lockprovider.table.timeline.versions import Order, Reached, TableVersion, m
 from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rewound
 
 
-def reached(table: TableContext) -> Reached:
+def reach_of(table: TableContext) -> Reached:
     """Return a function that reads the last archived completion time."""
     return lambda: reach(table.knowledge).completion
 
 
 def snapshot_of_version(table: TableContext, timeline: Timeline, version: TableVersion) -> Snapshot:
     """Return the snapshot of a version; may raise `InvalidInput` or `HistoryGone`."""
-    return snapshot_at(table, timeline, moment_of_version(timeline, version, reached(table)))
+    return snapshot_at(table, timeline, moment_of_version(timeline, version, reach_of(table)))
 
 
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:

@@ -38,7 +38,7 @@ from lockprovider.table.read.consistent import changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
-from lockprovider.table.state.as_of import reached
+from lockprovider.table.state.as_of import reach_of
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import OPERATION, Order, checkpoint_of
@@ -222,7 +222,7 @@ def latest_completion(timeline: Timeline) -> str:
 
 
 def _time(table: TableContext, timeline: Timeline, version: str) -> str:
-    return checkpoint_of(timeline, version, Order.COMPLETION, reached(table))
+    return checkpoint_of(timeline, version, Order.COMPLETION, reach_of(table))
 
 
 class BatchReader(ReadsParts, DataSourceReader):
@@ -321,7 +321,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         An archived version's own time is returned, which reads reject later.
         """
         table = self._table
-        timeline, archived = table.timeline(), reached(table)()
+        timeline, archived = table.timeline(), reach_of(table)()
         time = _time(table, timeline, version)
         if time < archived:
             return time  # This time is rejected later: what happened since is unknown.

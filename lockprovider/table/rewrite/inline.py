@@ -32,7 +32,8 @@ def run_due(table: TableContext) -> None:
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
         with _reporting_errors(table, "archival"):
-            archive.archive_if_due(table)
+            if len(table.knowledge.latest.writes) > table.settings.archival.most:
+                archive.archive(table)
     with _reporting_errors(table, "compaction of the metadata table"):
         metadata_table.compact_if_due(table)
     if compaction is not None:

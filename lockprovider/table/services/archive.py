@@ -79,13 +79,6 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
             return ArchiveResult(tuple(names), done.held)
 
 
-def archive_if_due(table: TableContext) -> None:
-    """Archive if the timeline that this process read last is longer than the settings allow."""
-    keep = table.settings.archival
-    if len(table.knowledge.latest.writes) > keep.most:
-        archive(table, keep)
-
-
 # The specification has the steps (write, decide, point, remove), and what continues them for a dead archiver.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """Finish a dead archiver's work, archive up to `_ROUND` writes, merge archive files.

@@ -58,7 +58,9 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
             return
         if only_if_dead and not plans.dead_among(table, {begin}):
             return
-        if (own or only_if_dead) and _has_live_rollback(table, timeline, begin):
+        # Unless forced, a live rollback goes on: a JVM process fails if overtaken.
+        planned = pending_rollback_of(table, timeline, begin) if own or only_if_dead else None
+        if planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK):
             if own:
                 plans.remove_files(table, begin, files_of(table, begin))  # Their plan lacks files written after it.
             return
@@ -84,12 +86,6 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
     plans.remove_pending(table, timeline, begin)
     table.report("rolled_back", begin)
     return True
-
-
-def _has_live_rollback(table: TableContext, timeline: Timeline, victim: str) -> bool:
-    """Return whether a live process is rolling `victim` back: a JVM process fails if overtaken."""
-    planned = pending_rollback_of(table, timeline, victim)
-    return planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK)
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:

@@ -68,8 +68,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     ],
     "lockprovider.recipes": [
         ("errors",),
-        ("base", "values"),
-        ("batching", "broker_rules"),
+        ("base", "broker_rules", "values"),
         ("broker",),
         ("election", "queue", "state", "wal"),
     ],

@@ -1,16 +1,31 @@
-"""Base classes of the recipes: URLs, forks, and the check of the store."""
+"""Base classes of the recipes: their URLs, forked children, and writes that many callers share.
+
+A `Batcher` writes the operations of many callers, one batch at a time, on its own thread. Callers hold no lock that an
+interrupt could leave locked.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import inspect
 import os
 import socket
+import threading
 import weakref
-from typing import Any, ClassVar, NoReturn, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from fsspec_cas import InvalidInput, Machine, Store, Unknown, Won, World, check_path, check_url, require_safe_for_locks
-from fsspec_cas.bridge.threads import EnteredByTasks
+from fsspec_cas.arguments import check_seconds
+from fsspec_cas.bridge.threads import EnteredByTasks, Later
+from fsspec_cas.machine import SLICE_S, Signal, Worker, pause
 from lockprovider.errors import NotPicklable
+from lockprovider.recipes.errors import CoordinationError, Overloaded
 
 Opened = TypeVar("Opened", bound="AtUrl")
 OpenedForTasks = TypeVar("OpenedForTasks", bound="RecipeForTasks[Any]")
@@ -22,7 +37,7 @@ class ProcessBound:
 
     def _init_state(self) -> None:
         self._reset()
-        _ALL.add(self)
+        _RESET_IN_CHILD.add(self)
 
     def _reset(self) -> None:
         """Become a client that has written nothing."""
@@ -33,16 +48,16 @@ class ProcessBound:
         )
 
 
-_ALL: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
+_RESET_IN_CHILD: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
 
 
-def _in_child() -> None:
-    for instance in [*_ALL]:
+def _reset_in_child() -> None:
+    for instance in [*_RESET_IN_CHILD]:
         instance._reset()  # noqa: SLF001 - the class is in this file
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
 class AtUrl:
@@ -148,3 +163,259 @@ def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:
 def process_name() -> str:
     """Return this process's host and pid, for people."""
     return f"{socket.gethostname()}, pid {os.getpid()}"
+
+
+Op = TypeVar("Op")
+T = TypeVar("T")
+Waiting = tuple[Op, "Later[T]"]
+
+_MOST_WAITING = 10_000
+DRAIN_S = 5.0  # at the interpreter's end
+_GCS_PACE_S = 1.0  # one write a second of one object
+_CLOCK = Machine()  # threads always wait in real time
+_STARTS_S = 0.001
+# A write waits for as many operations as the last one carried, at most this fraction of its time: answered callers come
+# again, and would split into two groups that take turns.
+PATIENCE = 0.15
+LEARNED_S = 60.0  # after throttling
+THROTTLED_PACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog(Generic[T]):
+    """Waiting operations, and facts about the last write."""
+
+    waiting: tuple[T, ...] = ()
+    under_way: tuple[T, ...] = ()
+    last_count: int = 0
+    answered_s: float = float("-inf")
+    took_s: float = 0.0
+
+    def with_arrived(self, *operations: T) -> Backlog[T]:
+        """Return the backlog with more operations."""
+        return replace(self, waiting=(*self.waiting, *operations))
+
+    def pace_left_s(self, now_s: float, pace_s: float) -> float:
+        """Return the seconds until the next write."""
+        return max(0.0, self.answered_s + pace_s - now_s)
+
+    def gather_s(self, now_s: float) -> float:
+        """Return the seconds to wait for more operations."""
+        if len(self.waiting) >= self.last_count:
+            return 0.0
+        return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
+
+    def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
+        """Return the backlog and a batch."""
+        if self.under_way:
+            return self, ()
+        return replace(self, waiting=(), under_way=self.waiting), self.waiting
+
+    def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
+        """Return the backlog after the write under way."""
+        return replace(self, under_way=(), last_count=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
+
+
+def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
+    """Return the seconds from an answer to the next write."""
+    learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
+    return max(base_s, THROTTLED_PACE_S) if learned else base_s
+
+
+class Batcher(ProcessBound, Generic[Op, T]):
+    """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
+
+    Each operation is in at most one write, in the order of arrival. `pace_s` is the time from an answer to the next
+    write. The interpreter's end waits for writes, 5 s at most.
+    """
+
+    def __init__(
+        self, write: Callable[[Sequence[Op]], Sequence[T | Exception]], *, world: World, pace_s: float = 0.0
+    ) -> None:
+        self._write = write
+        self._world = world
+        self._pace_s = pace_s
+        self._throttled_s: float | None = None
+        self._closed = False
+        self._init_state()
+        _BATCHERS.add(self)
+
+    def _reset(self) -> None:
+        self._arrived: deque[Waiting[Op, T]] = deque()
+        self._backlog: Backlog[Waiting[Op, T]] = Backlog()  # the writing thread's
+        self._gathered = Signal()
+        self._writing = threading.Lock()  # held by the writing thread
+        self._writer: threading.Thread | None = None
+
+    def throttled(self) -> None:
+        """Pace writes to one a second for a minute."""
+        self._throttled_s = self._world.monotonic_s()
+
+    @property
+    def waiting(self) -> int:
+        """Number of operations not yet in a write."""
+        return len(self._backlog.waiting) + len(self._arrived)
+
+    def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
+        """Add an operation to the next write, start the writing thread unless it runs, and return the future.
+
+        Raises CoordinationError once closed, or Overloaded if 10,000 wait.
+        """
+        answer = answer or Later()
+        if uncancellable:
+            answer.set_running_or_notify_cancel()
+        if self._closed:
+            raise CoordinationError("this handle was closed: open another one")
+        if self.waiting >= _MOST_WAITING:
+            raise Overloaded(f"{_MOST_WAITING} operations are already waiting: retry later, or send fewer at once")
+        self._arrived.append((operation, answer))
+        if self.waiting >= self._backlog.last_count and not self._gathered.is_set():
+            self._gathered.set()
+        self._have_written()
+        return answer
+
+    def do(self, operation: Op, answer: Later[T] | None = None) -> T:
+        """Submit an operation, and wait for its result; an interrupt cancels it, unless a write took it."""
+        answer = answer or Later()
+        try:
+            self.submit(operation, answer=answer)
+            return self.wait(answer)
+        finally:
+            answer.cancel()
+
+    def wait(self, answer: Later[T]) -> T:
+        """Wait for an operation's result; see `wait_all`."""
+        return self.wait_all([answer])[0]
+
+    def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
+        """Wait for all operations; return their results, or raise the first error.
+
+        An interrupt cancels those that no write has taken.
+        """
+        try:
+            self.await_end(answers)
+            return [answer.result() for answer in answers]
+        finally:
+            for answer in answers:
+                answer.cancel()
+
+    def await_end(self, answers: Iterable[Later[T]]) -> None:
+        """Wait for all operations; an interrupt cancels none."""
+        for answer in answers:
+            while not self.wait_slice(answer):
+                pass
+
+    def wait_slice(self, answer: Later[T]) -> bool:
+        """Wait up to a second, and return whether the operation has ended."""
+        with contextlib.suppress(NotYet, CancelledError):
+            answer.exception(SLICE_S)
+            return True
+        if not answer.done():
+            self._have_written()
+        return answer.done()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Refuse further operations, and wait for the waiting ones, unless on the writing thread."""
+        self._closed = True
+        until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
+        while (self.waiting or self._writing.locked()) and self._writer is not threading.current_thread():
+            self._have_written()
+            left_s = min(SLICE_S, until_s - _CLOCK.monotonic_s())
+            if left_s <= 0:
+                return
+            if (writer := self._writer) is None:
+                pause(_STARTS_S)
+            else:
+                writer.join(left_s)
+
+    def _have_written(self) -> None:
+        """Start the writing thread unless it runs; an ending interpreter starts none, so this thread writes."""
+        if self._writing.locked():
+            return
+        try:
+            Worker(self._run, "batcher").start()
+        except RuntimeError:  # an ending interpreter starts no threads
+            self._run()
+
+    def _run(self) -> None:
+        while self.waiting and self._writing.acquire(blocking=False):
+            try:
+                self._writer = threading.current_thread()
+                while batch := self._next():
+                    self._send(batch)
+            finally:
+                self._writer = None
+                self._writing.release()
+
+    def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
+        """Write a batch's uncancelled operations, and set each future's result or error."""
+        began_s = self._world.monotonic_s()
+        taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
+        try:
+            results = self._write([operation for operation, _ in taken]) if taken else []
+            answers = zip(taken, results, strict=True)
+            outcomes = [(answer, result) for (_, answer), result in answers]
+        except BaseException as error:  # noqa: BLE001 - each waiting caller raises it
+            outcomes = [(answer, error) for _, answer in taken]  # type: ignore[misc]
+        self._backlog = self._backlog.end_write(began_s, self._world.monotonic_s())
+        for answer, result in outcomes:
+            if isinstance(result, BaseException):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+    def _next(self) -> tuple[Waiting[Op, T], ...]:
+        self._take_arrived()
+        if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
+            self._gathered.clear()
+            if self.waiting < self._backlog.last_count:
+                self._gathered.wait(gather_s)
+            self._take_arrived()
+        if not self._backlog.waiting:
+            return ()
+        now_s = self._world.monotonic_s()
+        if pause_s := self._backlog.pace_left_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
+            self._world.sleep(pause_s)
+        self._take_arrived()
+        self._backlog, batch = self._backlog.start_write()
+        return batch
+
+    def _take_arrived(self) -> None:
+        arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+        self._backlog = self._backlog.with_arrived(*arrived)
+
+
+class BatchedRecipe(Recipe, Generic[Op, T]):
+    """Base of the recipes whose callers share writes."""
+
+    _writer: Any
+
+    def __init__(self, store: Store, path: str, world: World | None, pace_s: float | None) -> None:
+        super().__init__(store, path, world)
+        default_s = _GCS_PACE_S if store.kind == "gcs" else 0.0
+        self._batcher: Batcher[Op, T] = Batcher(
+            lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - the writer is made later
+            world=self.world,
+            pace_s=default_s if pace_s is None else check_seconds(pace_s, "pace_s"),
+        )
+        self._store = store.on_throttled(self._batcher.throttled)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.
+
+        >>> lockprovider.wal.create("memory://docs/orders").close(timeout=10)
+        """
+        self._batcher.close(None if timeout is None else check_seconds(timeout))
+
+
+_BATCHERS: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    until_s = _CLOCK.monotonic_s() + DRAIN_S
+    for batcher in list(_BATCHERS):
+        with contextlib.suppress(RuntimeError):
+            batcher.close(max(0.0, until_s - _CLOCK.monotonic_s()))
+
+
+atexit.register(_at_exit)

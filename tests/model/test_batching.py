@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lockprovider.recipes.batching import PATIENCE, THROTTLED_PACE_S, Backlog, pace_at
+from lockprovider.recipes.base import PATIENCE, THROTTLED_PACE_S, Backlog, pace_at
 from model.search import BrokenPromise, explore
 
 BAD = 4  # an operation that can only fail, for itself

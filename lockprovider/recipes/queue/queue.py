@@ -15,8 +15,7 @@ from fsspec_cas import InvalidInput, Store, World
 from fsspec_cas.arguments import check_function, check_items, check_seconds, check_whole
 from fsspec_cas.bridge.threads import EnteredByTasks, Later, converted, on_thread, threaded
 from fsspec_cas.machine import Signal, Worker
-from lockprovider.recipes.base import RecipeForTasks, process_name
-from lockprovider.recipes.batching import BatchedRecipe
+from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks, process_name
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError

@@ -11,8 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from fsspec_cas import InvalidInput, Lost, OutcomeUnknown, Store, World
 from fsspec_cas.arguments import check_seconds, check_whole
 from fsspec_cas.bridge.threads import on_thread, threaded
-from lockprovider.recipes.base import RecipeForTasks
-from lockprovider.recipes.batching import BatchedRecipe
+from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference

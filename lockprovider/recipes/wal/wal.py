@@ -9,8 +9,7 @@ from typing import Any, Literal
 from fsspec_cas import Bytes, InvalidInput, Store, World
 from fsspec_cas.arguments import check_seconds, check_whole
 from fsspec_cas.bridge.threads import EnteredByTasks, ForTasks, Later, awaited, converted, iterated, on_thread, threaded
-from lockprovider.recipes.base import RecipeForTasks
-from lockprovider.recipes.batching import BatchedRecipe
+from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks
 from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.broker_rules import Bundle
 from lockprovider.recipes.errors import CoordinationError

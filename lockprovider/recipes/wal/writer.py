@@ -14,8 +14,7 @@ from fsspec_cas import Bytes, CasError, InvalidInput, OutcomeUnknown, Unavailabl
 from fsspec_cas.arguments import check_items, check_whole
 from fsspec_cas.bridge.threads import Later
 from fsspec_cas.sender import delay_s
-from lockprovider.recipes.base import ProcessBound, repr_at
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.base import Batcher, ProcessBound, repr_at
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge

@@ -15,8 +15,8 @@ from patience import PATIENCE_S, until
 
 from fsspec_cas import Machine
 from fsspec_cas.testing import ManualClock
-from lockprovider.recipes import batching
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes import base
+from lockprovider.recipes.base import Batcher
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -99,7 +99,7 @@ def test_write_with_too_few_answers_is_an_error_for_all() -> None:
 
 def test_batcher_is_bounded_and_close_flushes_and_refuses_more(monkeypatch) -> None:
     held = Held()
-    monkeypatch.setattr(batching, "_MOST_WAITING", 2)
+    monkeypatch.setattr(base, "_MOST_WAITING", 2)
     batcher = Batcher(held.write, world=Machine())
     batcher.submit(1)
     until(held.reached.is_set)
@@ -124,8 +124,8 @@ def test_close_returns_within_its_timeout_when_the_last_write_hangs_on(monkeypat
     def passes(_: object, timeout: float = 3.0) -> None:
         now_s[0] += timeout
 
-    monkeypatch.setattr(batching, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
-    monkeypatch.setattr("lockprovider.recipes.batching.Later.exception", lambda self, _=None: passes(self))
+    monkeypatch.setattr(base, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
+    monkeypatch.setattr("lockprovider.recipes.base.Later.exception", lambda self, _=None: passes(self))
     monkeypatch.setattr(threading.Thread, "join", passes)
     batcher.close(5.0)
     monkeypatch.undo()
@@ -141,10 +141,10 @@ def test_all_batchers_share_one_timeout_at_interpreter_exit(monkeypatch) -> None
         limits.append(timeout_s)
         now_s[0] += 2.0
 
-    monkeypatch.setattr(batching, "_ALL", batchers)
+    monkeypatch.setattr(base, "_BATCHERS", batchers)
     monkeypatch.setattr(Batcher, "close", close)
-    monkeypatch.setattr(batching, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
-    batching._at_exit()
+    monkeypatch.setattr(base, "_CLOCK", SimpleNamespace(monotonic_s=lambda: now_s[0]), raising=False)
+    base._at_exit()
     assert limits == [5.0, 3.0, 1.0]
 
 
@@ -191,7 +191,7 @@ def test_operations_waiting_at_interpreter_exit_are_written() -> None:
     code = """
 import sys, threading
 from fsspec_cas import Machine
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.base import Batcher
 def write(batch):
     threading.Event().wait(0.2)
     print(*batch, flush=True)
@@ -210,7 +210,7 @@ def test_ctrl_c_cancels_its_own_operation_and_no_other() -> None:
 import sys, threading
 from patience import until
 from fsspec_cas import Machine
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.base import Batcher
 go = threading.Event()
 def tell():
     until(lambda: batcher.waiting)

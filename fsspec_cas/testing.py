@@ -1,12 +1,6 @@
 """Test tools: a manual clock, a backend that loses, delays and repeats requests by a plan, and a gateway.
 
-    clock = ManualClock()
-    backend = Faulty(MemoryBackend(fs), {"put": [LoseAnswer()]}, world=clock)
-    store = Store(backend, "/tests", world=clock)
-    assert isinstance(store.put_if_absent("a", b"1"), Won)  # the answer was lost, the head found the write
-    assert backend.fired == [("put", LoseAnswer())]
-
-Assert on `fired`: a fault that did not fire has tested nothing.
+Assert on `Faulty.fired`: a fault that did not fire has tested nothing.
 """
 
 from __future__ import annotations
@@ -101,8 +95,7 @@ class ManualClock:
 class Pass:
     """No fault: the request passes.
 
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [Pass(), LoseAnswer()]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [Pass(), LoseAnswer()]})
     >>> first = Store(faulty, "/docs").put_if_absent("a", b"1").unwrap()
     >>> faulty.fired
     []
@@ -113,8 +106,7 @@ class Pass:
 class LoseRequest:
     """The request never arrives, and the caller gets no answer.
 
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [LoseRequest()]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [LoseRequest()]})
     >>> Store(faulty, "/docs").put_if_absent("a", b"1").resent
     True
     """
@@ -124,8 +116,7 @@ class LoseRequest:
 class LoseAnswer:
     """The request is performed, and its answer is lost.
 
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [LoseAnswer()]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [LoseAnswer()]})
     >>> isinstance(Store(faulty, "/docs").put_if_absent("a", b"1"), Won), faulty.calls
     (True, ['put', 'head'])
     """
@@ -135,8 +126,7 @@ class LoseAnswer:
 class Refuse:
     """The store rejects the request, certainly unapplied: 429, 409 "conflict", no connection.
 
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [Refuse()]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [Refuse()]})
     >>> isinstance(Store(faulty, "/docs", world=ManualClock()).put_if_absent("a", b"1"), Won), faulty.calls
     (True, ['put', 'head', 'put'])
     """
@@ -162,8 +152,7 @@ class Delay:
 class DeliverTwice:
     """A proxy sends the request twice and returns the second answer.
 
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [DeliverTwice()]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [DeliverTwice()]})
     >>> isinstance(Store(faulty, "/docs").put_if_absent("a", b"1"), Won)  # the second answer was a refusal
     True
     """
@@ -173,8 +162,7 @@ class DeliverTwice:
 class DeliverLate:
     """The caller gets no answer; the request arrives before the call that comes `calls` later.
 
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [DeliverLate(calls=2)]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [DeliverLate(calls=2)]})
     >>> isinstance(Store(faulty, "/docs", world=ManualClock()).put_if_absent("a", b"1"), Won)
     True
     """
@@ -186,10 +174,7 @@ class DeliverLate:
 class Interrupt:
     """A Ctrl-C or the task's cancellation, after the request was performed (or before, if not `done`).
 
-    `with_error` is the exception raised.
-
-    >>> backend = Store.from_url("memory://docs/store").backend
-    >>> faulty = Faulty(backend, {"put": [Interrupt()]})
+    >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [Interrupt()]})
     >>> try:
     ...     Store(faulty, "/docs").put_if_absent("a", b"1")
     ... except KeyboardInterrupt as stop:
@@ -269,10 +254,7 @@ class Faulty(Relay):
             await late_request.ask()
 
     async def relay(self, name: str, ask: Ask) -> Any:
-        """Deliver the late requests that are due, record the call, and send it with its planned fault.
-
-        An abort is only passed on.
-        """
+        """Deliver the late requests that are due, record the call, and send it with its planned fault."""
         if name == "abort":
             return await ask()
         operation: Operation = name  # type: ignore[assignment] # no other names exist
@@ -289,7 +271,7 @@ class Faulty(Relay):
         return await self._suffer(fault, ask)
 
     async def _suffer(self, fault: Fault, ask: Ask) -> Any:
-        """Send the request with this fault; return its answer, or the fault's."""
+        """Send the request with this fault."""
         match fault:
             case Refuse(retry_after_s):
                 return NotApplied("refused by plan", retry_after_s)
@@ -461,10 +443,9 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule with all headers but `Expect` and `Transfer-Encoding`, so that signatures stay
-    valid, and closes each connection after one answer, as a kept one would hide cases. `choose` returns a rule for a
-    request that none of `rules` takes; `requests` records method and target of each, except the portal's. `with` serves
-    them on a thread.
+    It forwards requests without a rule, with all headers but `Expect` and `Transfer-Encoding`, and closes each
+    connection after one answer. `choose` returns a rule for a request that none of `rules` takes; `requests` records
+    method and target of each, except the portal's. `with` serves them on a thread.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
@@ -496,7 +477,6 @@ class Gateway:
         self._thread.join()
 
     def _answer(self, request: _Peer) -> bytes:
-        """Return the raw answer to a request, by a rule or by the server."""
         method, target = request.command, request.path
         if target.startswith(_PORTAL):
             return _PORTAL_ANSWER
@@ -562,7 +542,6 @@ class _Peer(BaseHTTPRequestHandler):
                     pass
 
     def body(self) -> bytes:
-        """Read the request's body, out of its chunks."""
         if "chunked" not in self.headers.get("transfer-encoding", "").lower():
             return self.rfile.read(int(self.headers.get("content-length", 0)))
         read = bytearray()

@@ -77,7 +77,6 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Check the options, then create the filesystem; return it and the path."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
@@ -151,7 +150,7 @@ def service_key(backend: Backend) -> object:
 
 
 def is_remote(backend: Backend) -> bool:
-    """Return whether the backend's requests wait for a network."""
+    """Return whether requests wait for a network."""
     return bool(getattr(backend, "remote", not backend.blocking))
 
 
@@ -176,7 +175,7 @@ class _OffThread(Relay):
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for options that this filesystem lacks, or an endpoint without a scheme.
 
-    The message shows no values, which may be secret.
+    Values, which may be secret, are not shown.
     """
     names = _option_names(kind)
     for name in options:

@@ -55,7 +55,7 @@ class Backend(Protocol):
         """Limits of an upload's parts."""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the whole object, identity and attributes, if the write's condition holds."""
+        """Write the whole object, identity and attributes, under the write's condition."""
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Read the object's version, size, time and identity."""
@@ -75,13 +75,13 @@ class Backend(Protocol):
         """Begin an upload in parts, invisible before its completion."""
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Send the next part, without conditions; a re-sent part replaces the first copy."""
+        """Send the next part; a re-sent part replaces the first copy."""
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Create the object from the parts and `tail`, if the path is empty."""
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the upload's parts; do nothing after its completion or abort."""
+        """Drop the upload's parts, if it is not completed."""
 
     def adapt(self, refused: str = "") -> bool:
         """Switch from the dialect `refused` to the other, unless another caller did; return False if there is none."""

@@ -69,7 +69,7 @@ class HttpBackend(Backend):
         self.proven = False
 
     def isolated_connections(self) -> Any:
-        """Return a new backend on the same filesystem, with connections of its own."""
+        """Return a new backend with connections of its own."""
         kind: Any = type(self)
         return kind(self._given)
 
@@ -137,7 +137,7 @@ class HttpBackend(Backend):
         return self._answer(request, heard)
 
     def _interpret(self, request: StoreRequest, reply: HttpReply) -> ReplyMeaning:
-        """Interpret a reply; record that the endpoint is proven, and whether it gives request ids."""
+        """Interpret a reply; record whether the endpoint is proven and gives request ids."""
         heard = self._dialect.interpret(request, reply, gives_request_ids=self.gives_request_ids)
         if isinstance(heard, StoreStatement):
             self.proven = True
@@ -167,7 +167,7 @@ class HttpBackend(Backend):
         return meaning(request, statement, self._dialect.vendor, now)
 
     async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, delete or read by another read; return the answer that this proves, else `NoAnswer`."""
+        """Confirm a head, delete or read by another read; return the answer that this proves."""
         other = StoreRequest(Verb.GET if confirm.by == "get" else Verb.HEAD, request.path)
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -199,7 +199,7 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 def patience_s(timeout_s: float, request: StoreRequest) -> float:
     """Return how long a connection may be silent: a third of `timeout_s`, which leaves time for another one.
 
-    For a large body or a completion it is the whole timeout.
+    A large body or a completion gets all of it.
     """
     if len(request.data) > _SMALL_BYTES or request.verb is Verb.FINISH:
         return timeout_s

@@ -1,7 +1,6 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-This catches servers that check a condition first and write later. Only the S3 clients hold bytes back. Bodies are
-unsigned, as a server could verify a whole body first.
+Only the S3 clients hold bytes back, of unsigned bodies. "Proof before a lock" in SPECIFICATION.md says why.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LONGEST_S = 1.0
 
 
 class _Barrier:
-    """Barrier at which racing requests wait, on loops and on threads, for at most `_LONGEST_S`."""
+    """Barrier at which racing requests wait for at most `_LONGEST_S`."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -74,7 +73,7 @@ def signs_bodies() -> bool:
 
 
 def hold_last_byte(body: Any) -> Any:
-    """Return the body for a loop's transport; in a race, as an iterator that holds back the last byte."""
+    """Return the body; in a race, as an async iterator that holds back the last byte."""
     barrier = _barrier.get()
     if barrier is None or not isinstance(body, (bytes, BytesIO)):
         return body
@@ -82,7 +81,7 @@ def hold_last_byte(body: Any) -> Any:
 
 
 def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body as `hold_last_byte`, for a thread's transport."""
+    """Return the body; in a race, as an iterator that holds back the last byte."""
     barrier = _barrier.get()
     return body if barrier is None or not body else _in_two_here(body, barrier)
 

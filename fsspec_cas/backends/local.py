@@ -42,16 +42,8 @@ _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
 class LocalBackend(Backend):
     """Conditional writes to local files; folders are created unless the filesystem `fs` has `auto_mkdir=False`.
 
-    A create links a synced temporary file to its name. A replacement compares the version under a `flock` on the
-    folder, then renames. Readers never see a mixture, even after a crash, which may leave a temporary file.
-
-    The version is inode, size and modification time in ns. Each write sets a later time, so a version never recurs.
-    Other programs' writes change the version but ignore the lock.
-
-    A replaced file keeps its mode and, where permitted, owner, group and extended attributes. A write through a
-    symbolic link writes its target. A file with hard links is not written at a version.
-
-    Not promised: NFS and other network file systems; Windows.
+    A create links a synced temporary file to its name. A replacement compares the version (inode, size, time in ns)
+    under a `flock` on the folder, then renames. "Local files" in SPECIFICATION.md lists the promises.
     """
 
     name = "local"
@@ -115,7 +107,7 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in entries if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create a temporary file for the parts, which a killed writer leaves, and missing folders."""
+        """Create missing folders and a temporary file for the parts, which a killed writer leaves."""
         with _as_store_error(write.path):
             target = resolved(write.path)
             _need_folder(target.parent, makes=self._makes_folders)
@@ -343,7 +335,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
-    """Yield an entry for each file below a folder that may be missing, except temporary ones."""
+    """Yield an entry for each file below a folder, except temporary ones."""
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -375,7 +367,7 @@ TEMPORARY_PREFIX = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Return the real path of a final symbolic link, else the path, so that a file has one lock."""
+    """Return the target of a final symbolic link, so that a file has one lock."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 

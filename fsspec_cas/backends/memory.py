@@ -129,7 +129,7 @@ class MemoryBackend(Backend):
         return replace(state, content_type=attributes.content_type, metadata=attributes.metadata)
 
     def _version(self, path: str) -> Version | None:
-        """Return the object's version; a file changed since gets and keeps a new one. Call it under the guard."""
+        """Return the object's version, a new one if the file has changed; call it under the guard."""
         file = self._file(path)
         if file is None:
             return None

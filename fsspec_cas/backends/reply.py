@@ -1,7 +1,6 @@
 """A store request, its HTTP reply, what a vendor's dialect proves from the reply, and the caller's answer. No I/O.
 
-A status alone proves nothing: gateways, portals and caches answer too. Only a dialect reads an `HttpReply`, and only
-with proof that the store wrote it.
+A status alone proves nothing: gateways, portals and caches answer too. So only a dialect reads an `HttpReply`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Verb(Enum):
 class StoreRequest:
     """One request to any vendor. `path` is `bucket/key`; for a list, the prefix.
 
-    `condition` is the version to match, or that a read expects to change; `dialect` is its form.
+    `condition`: the version to match, or that a read expects to change; `dialect`: its form.
     """
 
     verb: Verb
@@ -126,7 +125,7 @@ class HttpReply:
 
 
 class StatementKind(Enum):
-    """What a store's proven reply says about a request, for every vendor."""
+    """What a store's proven reply says about a request."""
 
     DONE = "done"
     ABSENT = "no such object"
@@ -143,7 +142,7 @@ class StatementKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Keys that a delete of many objects did not remove, each with the store's error code."""
+    """Keys that a delete of many objects did not remove, with the store's error codes."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -159,8 +158,6 @@ class StoreStatement:
     Attributes:
         code: the store's error code, or the HTTP status.
         why: for messages; begins with the HTTP status.
-        document: the reply's content.
-        version: of the object written.
         not_applied: the request was certainly not applied.
         has_request_id: the reply carried the store's request id.
         shows_request_ids: the reply shows whether this store gives request ids.
@@ -251,13 +248,13 @@ _SINGLE = ("etag", "content-length", "x-goog-generation")
 
 
 def one(headers: Headers, name: str) -> str | None:
-    """Return the first value of the header `name` (lower case), or None without it."""
+    """Return the first value of the header `name` (lower case)."""
     values = headers.get(name)
     return values[0] if values else None
 
 
 def header_flaw(headers: Headers, *, reading: bool) -> str | None:
-    """Return why no store can have sent these headers, or None."""
+    """Return why no store can have sent these headers."""
     for name in _SINGLE:
         values = headers.get(name)
         if values is not None and len(values) > 1 and len(set(values)) > 1:
@@ -303,7 +300,7 @@ def http_date_ms(text: str | None) -> int | None:
 
 
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time as epoch ms, or raise ValueError. Python 3.10 reads only 3- or 6-digit fractions."""
+    """Return an RFC 3339 time as epoch ms. Python 3.10 reads only 3- or 6-digit fractions."""
     try:
         return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:

@@ -31,7 +31,7 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 class Trip:
     """State of one request: `left` once the transport sends it, then its `reply`.
 
-    If it fails before it has `left`, it was not applied. `patience_s` is how long the reply may be silent.
+    If it fails before it has `left`, it was not applied. `patience_s`: how long the reply may be silent.
     """
 
     __slots__ = ("left", "patience_s", "reply")
@@ -52,14 +52,14 @@ class Trip:
 
     @classmethod
     def leave(cls) -> Trip:
-        """Mark this task's trip as sent and without a reply, and return it; a new one if none began."""
+        """Mark this task's trip, or a new one, as sent and without a reply, and return it."""
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
 
 
 class AioBackend(HttpBackend):
-    """Backend that sends through a client, one per event loop and process; its garbage collection closes them.
+    """Backend with a client per event loop and process; its garbage collection closes them.
 
     Attributes:
         failures: the client's exceptions for a failed request.
@@ -88,7 +88,7 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     async def _client(self) -> Any:
-        """Return the running loop's client; if needed open it, once, and drop those of closed loops unclosed."""
+        """Return the running loop's client; if needed open it, once, and drop those of closed loops."""
         here = _here()
         if here not in self._clients:
             for key in [key for key, (_, loop, _) in self._clients.items() if loop.is_closed()]:
@@ -101,7 +101,7 @@ class AioBackend(HttpBackend):
         return self._clients[here][0]
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request; the transport marks the trip, stores the reply in it, and may raise `Answered`."""
+        """Send the request; the transport marks the trip, stores the reply, and may raise `Answered`."""
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
@@ -148,7 +148,6 @@ class Refusing:
         self._session = session
 
     def request(self, method: str, **kwargs: Any) -> Any:
-        """Send a request without redirects."""
         return self._session.request(method, **{**kwargs, "allow_redirects": False})
 
 

@@ -87,7 +87,7 @@ class ConditionalCalls:
         return self.store.read(self._full_path(path), timeout=timeout)
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """Read bytes and version, or return None while the object is at `version`; raise ObjectNotFound if none is."""
+        """Read bytes and version, or return None while the object is at `version`; raises as `read_with_version`."""
         return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
@@ -116,7 +116,7 @@ class ConditionalCalls:
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy holds the whole object in memory, and keeps content type and metadata, no other attributes.
+        Such a copy holds the object in memory, and keeps content type and metadata, no other attributes.
 
         Raises:
             AlreadyExists: `path2` is not empty; nothing was written.
@@ -153,7 +153,7 @@ class ConditionalCalls:
 
     async def _expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("if_absent", None)
-        return await self.fs._expand_path(plain(path), *args, **kwargs)  # noqa: SLF001
+        return await self.fs._expand_path(plain(path), *args, **kwargs)
 
     async def _put_if_absent(self, path: str, value: bytes, **how: Any) -> Version:
         full = self._full_path(path)
@@ -184,32 +184,32 @@ class ConditionalCalls:
 
     async def _rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
         if if_match is None:
-            return await self.fs._rm(plain(path), *args, **kwargs)  # noqa: SLF001
+            return await self.fs._rm(plain(path), *args, **kwargs)
         return await self._delete_if_match(_one(path, args, kwargs), if_match)
 
     async def _rm_file(self, path: str, *, if_match: Version | str | None = None, **kwargs: Any) -> Any:
         if if_match is None:
-            return await self.fs._rm_file(plain(path), **kwargs)  # noqa: SLF001
+            return await self.fs._rm_file(plain(path), **kwargs)
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file; with `if_absent` on a thread, where the copy ends even after a cancellation."""
+        """Copy a file; with `if_absent` on a thread, to the end even after a cancellation."""
         if not if_absent:
-            return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)  # noqa: SLF001
+            return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
         source, target = self._full_path(path1), self._full_path(path2)
         try:
             await self._async_store.head(source)
         except ObjectNotFound:
-            if not await self.fs._isdir(source):  # noqa: SLF001
+            if not await self.fs._isdir(source):
                 raise
-            return await self.fs._makedirs(target, exist_ok=True)  # noqa: SLF001
+            return await self.fs._makedirs(target, exist_ok=True)
         return await on_thread(lambda: self._copy_object(source, target), runs_to_end=True)
 
     async def _copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
         if not if_absent:
-            return await self.fs._copy(plain(path1), plain(path2), *args, **kwargs)  # noqa: SLF001
-        return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)  # noqa: SLF001
+            return await self.fs._copy(plain(path1), plain(path2), *args, **kwargs)
+        return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
 
     def _copy_object(self, source: str, target: str) -> None:
         """Copy the object, read at one version, to an empty path; raises as `cp_file`."""
@@ -231,7 +231,7 @@ class ConditionalCalls:
 
     def _full_path(self, path: Any) -> Any:
         """Return the path, or the list, as the target names it."""
-        path_or_paths = self.fs._strip_protocol(plain(path))  # noqa: SLF001
+        path_or_paths = self.fs._strip_protocol(plain(path))
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
@@ -254,31 +254,31 @@ class ConditionalCalls:
 
     def _changed(self, full: str) -> None:
         """Drop the target's cached listings of the path and its parent."""
-        for path in (full, self.fs._parent(full)):  # noqa: SLF001
+        for path in (full, self.fs._parent(full)):
             self.fs.invalidate_cache(path)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Return the target's info, with "version" (text) for a file; drops cached listings first, to ask the store."""
+        """Return the target's info, with "version" (text) for a file; drops cached listings first."""
         self._changed(self._full_path(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
 
     async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         self._changed(self._full_path(path))
-        return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
+        return self._with_version(await self.fs._info(plain(path), **kwargs))
 
     def ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
         """List as the target does; with `detail`, each file has its listed "version" (text)."""
         return self._all_with_versions(self.fs.ls(plain(path), *args, **kwargs))
 
     async def _ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        return self._all_with_versions(await self.fs._ls(plain(path), *args, **kwargs))  # noqa: SLF001
+        return self._all_with_versions(await self.fs._ls(plain(path), *args, **kwargs))
 
     def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """Find files as the target does; with `detail`, each file has its listed "version" (text)."""
+        """Find files as the target does, with versions as `ls`."""
         return self._all_with_versions(self.fs.find(plain(path), *args, **kwargs))
 
     async def _find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        return self._all_with_versions(await self.fs._find(plain(path), *args, **kwargs))  # noqa: SLF001
+        return self._all_with_versions(await self.fs._find(plain(path), *args, **kwargs))
 
     def _all_with_versions(self, listing: Any) -> Any:
         if isinstance(listing, dict):
@@ -302,7 +302,6 @@ class ConditionalCalls:
 
 
 def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the path; raise InvalidInput for several paths or other arguments."""
     if not isinstance(path, (str, os.PathLike)) or any(args) or any(kwargs.values()):
         raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
     return str(plain(path))

@@ -1,12 +1,4 @@
-"""The fsspec filesystem `cas`: any supported filesystem, with conditional writes.
-
-    fs = fsspec.filesystem("cas", target_protocol="s3", target_options={...})     # or fs=an_instance
-    fs.pipe_file("bucket/leader.json", b"me", mode="create")                      # AlreadyExists after a lost race
-    version = fs.info("bucket/leader.json")["version"]
-    fs.put_if_match("bucket/leader.json", b"me again", version)                   # VersionMismatch if it changed
-
-All other calls go to the target.
-"""
+"""The fsspec filesystem `cas`: any supported filesystem, with conditional writes. All other calls go to the target."""
 
 from __future__ import annotations
 
@@ -63,7 +55,6 @@ class ExclusiveFile(io.BufferedIOBase):
         self._around = sys.exc_info()[1]  # an exception handled at opening is no reason to discard
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Close the file; after an exception discard it."""
         if kind is not None:
             self.discard()
         else:
@@ -102,10 +93,7 @@ class ExclusiveFile(io.BufferedIOBase):
             self.commit()
 
     def commit(self) -> None:
-        """Create the object and set `version`; transactions call this.
-
-        Raises AlreadyExists if the race was lost, OutcomeUnknown, or StoreError.
-        """
+        """Create the object and set `version`; transactions call this. Raises as `Outcome.unwrap`."""
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
@@ -122,7 +110,6 @@ class ExclusiveText(io.TextIOWrapper):
         self.file = file
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Close the file, which writes the rest; after an exception discard it."""
         if kind is not None:
             self.file.discard()
         else:
@@ -191,7 +178,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         self._async_store = AsyncStore(off_thread(self.cas_backend))
         self.sep, self.root_marker = self.fs.sep, self.fs.root_marker
         self._strip_protocol = self._full_path
-        self._parent = self.fs._parent  # noqa: SLF001
+        self._parent = self.fs._parent
 
     def __getattr__(self, name: str) -> Any:
         if name == "fs" or name.startswith("__"):
@@ -215,7 +202,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
     @property
     def _intrans(self) -> bool:
-        return bool(self.fs._intrans)  # noqa: SLF001
+        return bool(self.fs._intrans)
 
     @_intrans.setter
     def _intrans(self, value: bool) -> None:
@@ -246,7 +233,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         if "x" in mode:
             _is_binary(mode)
             return self._open_exclusive(path, *args, **kwargs)
-        return self.fs._open(plain(path), mode, *args, **kwargs)  # noqa: SLF001
+        return self.fs._open(plain(path), mode, *args, **kwargs)
 
     async def open_async(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         """Open a file as the target does; a mode with "x" raises NotSupported."""
@@ -263,7 +250,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
         if mode == _CREATE:
             return await self._put_if_absent(path, value, **kwargs)
-        return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)  # noqa: SLF001
+        return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
         """Write files as the target does; `mode="create"` is exclusive per file."""
@@ -274,7 +261,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     async def _pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
         if kwargs.get("mode") == _CREATE:
             return await super()._pipe(path, value, **kwargs)
-        return await self.fs._pipe(plain(path), value, **kwargs)  # noqa: SLF001
+        return await self.fs._pipe(plain(path), value, **kwargs)
 
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
@@ -296,7 +283,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     ) -> Any:
         if mode == _CREATE:  # reading a file blocks
             return await on_thread(lambda: self.put_file(lpath, rpath, callback, mode, **kwargs), runs_to_end=True)
-        return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)  # noqa: SLF001
+        return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
 
     def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> Any:
         """Upload files as the target does; `mode="create"` is exclusive per file."""
@@ -307,7 +294,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     async def _put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("mode") == _CREATE:
             return await super()._put(lpath, rpath, *args, **kwargs)
-        return await self.fs._put(lpath, plain(rpath), *args, **kwargs)  # noqa: SLF001
+        return await self.fs._put(lpath, plain(rpath), *args, **kwargs)
 
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
@@ -343,7 +330,6 @@ def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *
 
 
 def _is_binary(mode: str) -> bool:
-    """Return whether an exclusive mode is binary; raise InvalidInput unless it is "x", "xt" or "xb"."""
     if sorted(mode) not in (["x"], ["b", "x"], ["t", "x"]):
         raise InvalidInput(f"mode {mode!r} is none: an exclusive file is written, as 'x', 'xt' or 'xb'")
     return "b" in mode

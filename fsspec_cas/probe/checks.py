@@ -247,7 +247,7 @@ async def _match(bench: Bench) -> CheckResult:
 
 
 async def _match_form(bench: Bench) -> CheckResult:
-    """Find which forms of a version, quoted or unquoted, the store accepts; may switch the backend's dialect."""
+    """Find which forms of a version the store accepts; may switch the backend's dialect."""
     version = (await bench.write_or_raise("form")).version
     first_answer = await bench.send("form", version)
     if not bench.store.backend.adapt():
@@ -283,7 +283,7 @@ async def _match_absent(bench: Bench) -> CheckResult:
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
-    """Read an object during replacements; return "no" if a read's bytes and version do not belong together."""
+    """Read an object during replacements; return "no" if a read's bytes and version do not match."""
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     contents: list[Content] = []
     done = asyncio.Event()
@@ -336,7 +336,6 @@ async def _delete_refused(bench: Bench) -> CheckResult:
 
 
 async def _delete_match(bench: Bench) -> CheckResult:
-    """Delete at the right version; return "known" if the answer was lost."""
     content = await bench.write_or_raise("gone")
     answer = await bench.delete("gone", content.version)
     if not isinstance(answer, (Applied, NoAnswer)):
@@ -369,7 +368,7 @@ async def _identity(bench: Bench) -> CheckResult:
 
 
 async def _equal_bytes(bench: Bench) -> CheckResult:
-    """Write equal bytes twice; return whether the version recurs, "no" if the store documents otherwise."""
+    """Write equal bytes twice; return whether the version recurs."""
     first = await bench.write_or_raise("equal")
     if await bench.write_or_raise("equal", first.version, first.data) != first:
         return "known", "another version"
@@ -430,7 +429,6 @@ async def _upload_race(bench: Bench) -> CheckResult:
 
 
 async def _paging(bench: Bench) -> CheckResult:
-    """Write `_OBJECTS` objects, list all and those from the fifth, and delete them."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))

@@ -56,7 +56,6 @@ class Report:
         return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
 
     def __getitem__(self, name: str) -> Finding:
-        """Return the finding of the check called `name`; raise KeyError if it did not run."""
         return {finding.name: finding for finding in self.findings}[name]
 
 

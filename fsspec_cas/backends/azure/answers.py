@@ -79,7 +79,7 @@ class AzureDialect(Dialect):
         return (_success if succeeded else _refusal)(request, reply, statement)
 
     def challenges(self, reply: HttpReply) -> bool:
-        """Return whether a proven reply names the tenant whose token the store requires."""
+        """Return whether a 401 names the tenant whose token the store requires."""
         return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
 
 
@@ -107,7 +107,7 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what another status proves; below 500 it needs an error code."""
+    """Return what another status proves."""
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
@@ -152,5 +152,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """Return the next block's id, as long as all ids of the blob, and of this write alone."""
+    """Return the next block's id; all ids of one blob must have the same length."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

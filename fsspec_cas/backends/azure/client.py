@@ -87,7 +87,7 @@ class AzureBackend(AioBackend):
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send Put Blob under its condition; after `adapt`, the path's next create goes by a block."""
+        """Send Put Blob under its condition; after `adapt`, create the blob by a block, once."""
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
             self._unfinished.discard(write.path)
             return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
@@ -114,14 +114,14 @@ class AzureBackend(AioBackend):
         return bool(refused)
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Return an upload without a request: its first block begins it."""
+        """Return an upload; its first block begins it."""
         return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Do nothing: staged blocks cannot be removed."""
 
     async def _open(self) -> BlobServiceClient:
-        """Open an SDK client with the user's credential, without retries, that sends each body whole."""
+        """Open an SDK client without retries, which sends each body whole."""
         service = self._given.service_client
         return BlobServiceClient(
             service.url,

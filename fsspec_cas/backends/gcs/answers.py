@@ -1,7 +1,6 @@
-"""Interpretation of replies of Cloud Storage's JSON API.
+"""Interpretation of replies of Cloud Storage's JSON API. "Whose answer it is" in SPECIFICATION.md lists the proofs.
 
-Proofs are `x-guploader-uploadid`; a JSON document with the expected `kind` or the status as `error.code`; or
-`x-goog-generation` with an object's bytes. Another request confirms an emulator's bare status.
+Another request confirms an emulator's bare status.
 """
 
 from __future__ import annotations
@@ -204,7 +203,6 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _json(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object; return {} for other bodies."""
     try:
         value = json.loads(body)
     except ValueError:

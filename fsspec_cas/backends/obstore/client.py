@@ -191,7 +191,7 @@ class _Site:
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Return the request, signed unless `skip_signature` is set; may fetch credentials.
 
-        Raises InvalidInput for HTTP without `allow_http`, AccessDenied without credentials.
+        Raises InvalidInput or AccessDenied.
         """
         if self.endpoint.startswith("http://") and not self._plain:
             summary = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"

@@ -23,7 +23,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Limits in seconds: for the whole request, for connecting, and for a reply's silence."""
+    """Limits in seconds: for the whole request, connecting, and a reply's silence."""
 
     total_s: float
     connect_s: float
@@ -49,7 +49,7 @@ class Connections:
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, times: Times
     ) -> HttpReply:
-        """Send the request once, read the whole reply, and keep or close the connection.
+        """Send the request once, and read the whole reply.
 
         NeverSent: nothing was sent. Other errors: perhaps applied.
         """
@@ -110,7 +110,7 @@ class Connections:
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
-        """Read the body, a large one within the deadline; raise TimeoutError or IncompleteRead if it is cut off."""
+        """Read the body, a large one within the deadline; raise an error if it is cut off."""
         if answer.length is not None and answer.length <= _CHUNK_BYTES:
             return answer.read()
         pieces: list[bytes] = []
@@ -126,7 +126,7 @@ class Connections:
 
 
 def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
-    """Set the socket's timeout to `seconds`; raise TimeoutError unless above 0."""
+    """Set the socket's timeout; raise TimeoutError unless above 0."""
     if seconds <= 0:
         raise TimeoutError("the timeout has passed")
     if connection.sock is not None:
@@ -134,7 +134,6 @@ def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
-    """Return whether the idle connection has received bytes or an end."""
     if connection.sock is None:
         return True
     poll = select.poll()

@@ -1,9 +1,6 @@
-"""Interpretation of an S3 server's replies, for both clients.
+"""Interpretation of an S3 server's replies. "Whose answer it is" in SPECIFICATION.md lists the proofs.
 
-Proofs are the request id in the headers (Amazon documents it for every answer); an XML document with the expected root,
-or `Error` with a `Code`; or content of no other server (our write's identity, the MD5 of the bytes sent). Stores
-without request ids (Garage, s3s-fs, S3Mock, moto, nanio) need the last for a success without a document, or another
-request.
+Stores without request ids are Garage, s3s-fs, S3Mock, moto and nanio.
 """
 
 from __future__ import annotations
@@ -214,13 +211,12 @@ class _S3Reply:
         return self._proven(replace(statement, version=version_of(etag), document=part))
 
     def _confirmed_by(self, verb: Literal["get", "head"] | None, why: str) -> ReplyMeaning:
-        """Return a request to confirm with: `sign` if unknown whether the store gives request ids, else `verb`."""
+        """Return the request to confirm by: `sign` while unknown whether the store gives request ids, else `verb`."""
         if self.gives_request_ids is None:
             return Confirm("sign", why)
         return Unproven(why) if self.gives_request_ids or verb is None else Confirm(verb, why)
 
     def _proven(self, statement: StoreStatement) -> StoreStatement:
-        """Return a proven reply's statement; without a request id, this store gives none."""
         return replace(statement, shows_request_ids=statement.has_request_id or self.gives_request_ids is None)
 
     def _read(self, etag: str, why: str) -> ReplyMeaning:
@@ -271,7 +267,7 @@ def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStat
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page; `Unproven` unless it repeats the prefix and gives IsTruncated."""
+    """Return a listing's page; it must repeat the prefix and give IsTruncated."""
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")
@@ -288,7 +284,7 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
 
 
 def _document(body: bytes) -> ET.Element | None:
-    """Return the root of an XML body, which blanks may precede; None for other bodies."""
+    """Return the root of an XML body; None for other bodies."""
     text = body.lstrip()
     if text[:1] != b"<":
         return None

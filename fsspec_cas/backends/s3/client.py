@@ -33,7 +33,7 @@ _SMALL_BYTES = 64 * 1024  # sent before a server could refuse it
 
 
 def key_of(path: str) -> dict[str, str]:
-    """Return an object's bucket and key as request parameters."""
+    """Return bucket and key as request parameters."""
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
 
@@ -42,7 +42,7 @@ _loader = cache(botocore.loaders.create_loader)  # botocore parses its files slo
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session, sending once; it keeps replies from botocore, which would believe a gateway's page."""
+    """botocore's session; it keeps replies from botocore, which would believe a gateway's page."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         return Refusing(sends_once(await super()._get_session(proxy_url)))
@@ -107,7 +107,7 @@ class S3Backend(S3Api, AioBackend):
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     async def endpoint(self) -> str:
-        """Return the URL of requests; may open the running loop's client, and sends the store nothing."""
+        """Return the URL of requests; may open a client, and sends the store nothing."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Any:

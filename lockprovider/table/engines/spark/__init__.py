@@ -1,8 +1,6 @@
 """PySpark engine: executors read and write the rows, the driver runs the transaction.
 
 Import its modules `data_source`, `log_source` and `stream` on their own.
-
-May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer`, `changes`, `services`.
 """
 
 try:

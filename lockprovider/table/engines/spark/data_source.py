@@ -1,14 +1,8 @@
-"""The Spark data source `hudi_cas`: a table by its URL, in `spark.read`, `df.write`, streams and temporary views.
+"""The Spark data source `hudi_cas` of SPARK.md, for batches, streams and temporary views; needs PySpark 4.2.
 
-    register(spark)                                             # once a session; an installed wheel does it itself
-    spark.read.format("hudi_cas").option("filter", "city = 'ulm'").load("s3://bucket/trips")
-    df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
+A stream's offset is a completion time, so a commit that began early and finished late is not missed.
 
-See SPARK.md. A query's columns and filters do not narrow the read: Spark 4 does not prune the columns of Python
-sources, and its filter pushdown for them gives wrong rows. Needs PySpark 4.2. A read has one Spark task per file. A
-stream's offset is a completion time, so a commit that began early and finished late is not missed.
-
-Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
+Source: Hudi `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
 
 from __future__ import annotations
@@ -59,10 +53,7 @@ def register(spark: SparkSession) -> None:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make the session active in the calling thread, where `df.write.format(...)` searches Python data sources.
-
-    Reads, the main thread and Spark Connect do not need it. Source: Spark's `DataFrameWriter`.
-    """
+    """Make the session active in a thread, where `df.write` searches Python data sources; the main thread has it."""
     session = getattr(spark, "_jsparkSession", None)
     if session is not None:
         jvm: Any = getattr(spark, "_jvm")  # noqa: B009 - neither name is public; Connect has none of them
@@ -70,7 +61,7 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """The data source. Spark makes one for each read or write, and pickles it into the process of the next call."""
+    """The data source. Spark pickles it into the process of the next call."""
 
     _pinned: str | None = None  # completion time that a loaded DataFrame shows
 
@@ -81,7 +72,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Return the columns to read, and pin the table's current version, or `as_of`, for the reader."""
+        """Return the columns to read, and pin the version to show."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -99,7 +90,7 @@ class HudiCas(DataSource):
         return BatchReader(options, self._pinned or options.as_of, schema)
 
     @without_traceback()
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader:
         """Make the reader of a stream."""
         options = SparkOptions.of(self.options)
         check_read(options.hudi, of_stream=True)
@@ -108,7 +99,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
-        """Open or create the table, take an instant unless rows are gathered or ignored; make the batch's writer."""
+        """Open or create the table, and take an instant unless rows are gathered or ignored."""
         options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
         job = _job(options, schema, overwrite=overwrite)
@@ -116,8 +107,8 @@ class HudiCas(DataSource):
         return BatchWriter(job)
 
     @without_traceback()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
-        """Open or create the table, check the write, and make the writer of a stream; takes no instant."""
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001 - Spark's
+        """Open or create the table, and check the write; takes no instant."""
         if overwrite:
             raise InvalidInput(
                 "outputMode('complete') would replace the table with each batch: use outputMode('append')"
@@ -140,7 +131,6 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:
-    """Make the job of a write from options and columns, without a request; may raise InvalidInput or DoesNotFit."""
     hudi_write = HudiWrite.of(options.hudi, overwrite=overwrite)
     if overwrite and options.if_exists != "append":
         raise InvalidInput(
@@ -156,7 +146,7 @@ class ReadsParts:
     """Mixin of a reader whose partitions have as value a function that reads their rows."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one partition."""
+        """Read one partition."""
         read: Callable[[], Iterator[pa.RecordBatch]] | None = partition.value
         return iter(()) if read is None else read()  # Spark makes a partition without a value if there are none
 
@@ -178,7 +168,7 @@ def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> ScanPlan:
-    """Request and plan a snapshot's files (`as_of` None: the latest) that may have rows for the options and `among`."""
+    """List and plan a snapshot's files that may have rows for the options and `among`."""
     snapshot = consistent.snapshot(table, as_of)
     where = among
     if options.filter is not None:
@@ -190,10 +180,10 @@ def snapshot_scan(
 def changed(
     table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
 ) -> list[InputPartition]:
-    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
+    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes.
 
-    Returns none without such commits. Without `changes`, an empty `begin` reads the snapshot of the last one.
-    `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
+    Otherwise an empty `begin` reads the last commit's snapshot. `streams`: `begin` is an offset, so a commit of this
+    table. May raise HistoryGone.
     """
     columns = schema.names
     if options.changes:
@@ -217,7 +207,7 @@ def changed(
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """Return the last write's completion time; empty, before every time, without writes."""
+    """Return the last write's completion time; empty without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
@@ -235,7 +225,7 @@ class BatchReader(ReadsParts, DataSourceReader):
 
     @without_traceback()
     def partitions(self) -> list[InputPartition]:
-        """Plan one task per file; net changes have one per table partition."""
+        """Plan one task per file or, for net changes, per table partition."""
         options, table, schema = self._options, self._options.open(), self._schema
         if options.begin is None and options.end is None and not options.changes:
             return slice_parts(table, snapshot_scan(table, options, schema.names, self._pinned), schema)
@@ -254,8 +244,8 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         self._target: str | None = None
 
     @without_traceback()
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return the offset of a new query; later starts use its checkpoint."""
+    def initialOffset(self) -> dict[str, str]:
+        """Return the offset of a query without a checkpoint."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}
@@ -264,22 +254,19 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
             case time:
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch in commits, as Spark's limit in files."""
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     @without_traceback()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Make later batches stop at the commits that are complete now."""
         self._target = latest_completion(self._table.timeline())
 
     @without_traceback()
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return the completion time at which the next batch ends; `start` without new commits.
-
-        Raises UnsupportedSchema if the table's columns differ from the query's.
-        """
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+        """Return the completion time at which the next batch ends; `start` without new commits."""
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -288,15 +275,12 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
-        """Plan one task per file, the same for equal offsets while the files exist."""
+        """Plan tasks, the same for equal offsets while the files exist."""
         self._check_columns()
         return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
-        """Raise UnsupportedSchema if the table's columns differ from the query's, as rows would lose values.
-
-        Runs before the batch is committed, so that a restart reads it again.
-        """
+        """Raise UnsupportedSchema if the table's columns differ from the query's, before the batch is committed."""
         names = [name for name in self._schema.names if name != OPERATION]
         table_columns = selected(self._table.schema(), names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
@@ -316,31 +300,23 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._options.open()
 
     def _commit_of(self, version: str) -> str:
-        """Return the completion time of a version's last commit, a valid offset.
-
-        An archived version's own time is returned, which reads reject later.
-        """
+        """Return the completion time of a version's last commit; of an archived version its own."""
         table = self._table
         timeline, archived = table.timeline(), reach_of(table)()
         time = _time(table, timeline, version)
         if time < archived:
-            return time  # This time is rejected later: what happened since is unknown.
+            return time  # reads reject it
         return max(
             (instant.completion or "" for instant in timeline.writes if (instant.completion or "") <= time),
             default=archived,
         )
 
     def _completed_after(self, start: str) -> list[Instant]:
-        """Return the commits completed after `start`, up to a first listing's last one and `_target`, if it is set.
-
-        Lists the timeline a second time if the first listing has such commits.
-        """
         table = self._table
         until = latest_completion(table.timeline())
         if until <= start:
             return []
-        # A listing of several pages is not one moment: of two commits, it may lack the earlier one. A second listing
-        # has all commits that had completed when the first one ended.
+        # A listing of several pages may lack the earlier of two commits. A second one has both.
         until = until if self._target is None else min(until, self._target)
         return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
 

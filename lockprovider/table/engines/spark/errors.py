@@ -21,13 +21,13 @@ def _kinds_of(base: type[Exception]) -> Iterator[type[Exception]]:
         yield from _kinds_of(kind)
 
 
-# These errors can be rebuilt from one sentence; a WriteConflict cannot.
+# Errors that can be rebuilt from one sentence.
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
     for kind in (*_kinds_of(CasError), *_kinds_of(LockError), *vars(errors).values(), *vars(wal).values())
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
-# Spark passes on a worker's error as text. The error comes last, often at the end of a traceback.
+# In Spark's text the error comes last, often at the end of a traceback.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
 _LOST = re.compile(rf"\b{re.escape(f'{WriteConflict.__module__}.WriteConflict')}: instant (\d{{17}}) lost to (\S+)")
 # Texts of a worker with another interpreter, or without the driver's packages.
@@ -40,7 +40,7 @@ _OTHER_PYTHON = re.compile(
 _NO_FILE = re.compile(
     r"\[(?:FAILED_READ_FILE\.FILE_NOT_EXIST|PATH_NOT_FOUND)\][^\n]*?([^/\s]+_\d+-\d+-\d+_\d{17}\.parquet)"
 )
-_OF_SPARK = ("pyspark.", "py4j.")  # modules; some errors of the JVM are py4j's
+_OF_SPARK = ("pyspark.", "py4j.")
 _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
@@ -60,10 +60,7 @@ def typed_errors() -> Iterator[None]:
 
 
 def translated(text: str) -> Exception | None:
-    """Restore an error of a table or log from Spark's text; None for other errors.
-
-    A `WriteConflict` lacks its file groups and keys.
-    """
+    """Restore an error of a table or log from Spark's text; a `WriteConflict` lacks file groups and keys."""
     if matches := _RAISED.findall(text):
         kind, sentence = matches[-1]
         return _does_not_fit(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)
@@ -92,7 +89,7 @@ def without_traceback() -> Iterator[None]:
     """
     try:
         yield
-    except DoesNotFit as error:  # all misfits in one line
+    except DoesNotFit as error:
         os.environ[_NO_TRACEBACK] = "1"
         raise _does_not_fit("; ".join(map(str, error.misfits))) from error
     except (CasError, CoordinationError, LockError, TableError):

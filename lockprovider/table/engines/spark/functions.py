@@ -1,22 +1,15 @@
 """Functions of the PySpark engine: executors read and write rows, the driver's Python process runs the transaction.
 
-    upsert(table, rows, retries=5)                              # also append, merge, delete: each one transaction
-    read(spark, table, columns=["id"], filter="fare > 3")
+    upsert(table, rows, retries=5)                              # one transaction
+    table.transact(lambda txn: engine.write(txn, upserts=rows.where("fare > 3")))
 
-Or as parts of one transaction, which reads what it changes:
-
-    def fix(txn):
-        rows = engine.read(spark, txn, partitions=["7"])
-        engine.write(txn, upserts=rows.where("delay is null").withColumn("delay", lit(0)))
-    table.transact(fix, retries=5)
-
-Calls with `retries` raise WriteConflict if all `retries` + 1 tries lost to other writers; `extra` goes into the
-commit's metadata. Table errors of tasks keep their own types. Several threads may call at once, each with its own
+Calls with `retries` raise WriteConflict if all `retries` + 1 tries lost to other writers. Writes raise InvalidRecords
+if a key is null or a column does not fit (`DoesNotFit`). Several threads may call at once, each with its own
 transaction. A file group must fit into an executor's memory. Not promised: that changes which differ each time they are
 computed survive the loss of an executor.
 
-Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`, `HoodieSparkCompactor`, `MultipleSparkJobExecutionStrategy`;
-Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
+Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`; Spark's `ParquetFileFormat`,
+`DataSourceUtils.datetimeRebaseSpec`.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ from operator import methodcaller
 import pyarrow as pa
 from pyarrow import types
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
@@ -67,7 +60,7 @@ _PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its l
 _GLOB = re.compile(r"[][{}*?\\]")
 _HIDDEN = ("_", ".")  # prefixes of names that Spark ignores
 _THIS_CALENDAR = b"3.0.0"  # a text, as Spark compares texts, too
-_OPTIONS = {  # override the session's settings
+_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
@@ -76,10 +69,10 @@ _OPTIONS = {  # override the session's settings
 
 @dataclass(frozen=True)
 class Feed:
-    """The changes of some commits, deletes included; a consumer applies them and stores the checkpoint with them.
+    """The changes of some commits; a consumer applies them and stores the checkpoint with them.
 
     Attributes:
-        rows: the operation (`insert`, `update` or `delete`) as `_operation`, then the columns.
+        rows: `_operation` (`insert`, `update` or `delete`), then the columns.
         checkpoint: the `after` of the next call.
         commits: begin times of the commits that made the changes.
     """
@@ -101,11 +94,7 @@ def changes(
 ) -> Feed:
     """Read the net change of the commits in (after, until]; for arguments and errors see `Table.changes`.
 
-    This call fixes the files: computing the DataFrame again gives the same changes. One task holds the touched files of
-    one partition, before and after.
-
-    Raises:
-        HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
+    This call fixes the files. One task holds the touched files of one partition, before and after.
     """
     changed = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
     rows = jobs.run_per_piece(spark, changed.parts, methodcaller("read", table.place), changed.schema)
@@ -126,9 +115,7 @@ def append(
     """Add rows, without checking for existing keys unless `check_keys` is set: see `insert` and `Table.append`.
 
     Raises:
-        InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or exists in the
-            table), or a column does not fit (`DoesNotFit`).
-        Aborted: the heartbeat expired, or another writer rolled this write back.
+        InvalidRecords: also if a key comes twice in a Spark partition, or, if checked, in `rows` or the table.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
 
@@ -142,12 +129,7 @@ def upsert(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write` and `Table.upsert`.
-
-    Raises:
-        WriteConflict: all `retries` + 1 tries lost to other writers.
-        InvalidRecords: a key is null, or a column does not fit (`DoesNotFit`).
-    """
+    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write` and `Table.upsert`."""
     return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
 
 
@@ -160,10 +142,7 @@ def delete(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
-
-    May raise WriteConflict.
-    """
+    """Delete the rows for which `where` (Spark SQL) is true: see `delete_where`."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
@@ -176,13 +155,7 @@ def insert_overwrite(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`.
-
-    Raises:
-        WriteConflict: as for `upsert`.
-        InvalidInput: `partitions` is a single text.
-        InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
-    """
+    """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
 
@@ -203,20 +176,19 @@ def read(
 ) -> DataFrame:
     """Describe the rows of the latest snapshot, of an earlier one, or of a transaction's own as a DataFrame.
 
-    This call fixes the files: the DataFrame never shows later commits. Only files and row groups that may have matching
-    rows are read.
+    This call fixes the files: the DataFrame never shows later commits.
 
     Args:
         spark: the session.
-        source: a table, or a transaction, which reads its own snapshot.
+        source: a table, or a transaction.
         columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
         partitions: paths of partitions, as folders are named.
         filter: Spark SQL, or a pyarrow filter: an expression, a list of tuples.
         as_of: a version, see `Table.scan`; not for a transaction.
         read_optimized: base files only.
-        native_reads: whether Spark's own reader, with its jars and credentials, reads slices without log files, where
-            it returns the same rows. "auto": if the table is in a local folder, and not through Spark Connect. True: at
-            the table's URL. Another URL: at that URL. Only without a filter, or with SQL text.
+        native_reads: whether Spark's own reader reads slices without log files, with its jars and credentials. "auto":
+            for a table in a local folder, not through Spark Connect. Another URL: the table's address for Spark.
+            Only without a filter, or with SQL text.
 
     Raises:
         InvalidInput: a column or time does not exist, or the filter does not fit.
@@ -240,12 +212,8 @@ def read(
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
 
-    Deletes need the key and partition columns. A key in both is deleted. Rows need all columns of the table, as a
-    missing one would erase stored values. Call it once per transaction. Spark caches the changes while they are
-    written.
-
-    Raises:
-        InvalidRecords: a key is null, a column is missing, or a column does not fit (`DoesNotFit`).
+    Deletes need the key and partition columns, rows all columns of the table. A key in both is deleted. Call it once
+    per transaction. Spark caches the changes meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -257,10 +225,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
-    """Run the jobs that count and write the changes, cached meanwhile; start `txn` and add the files.
-
-    `blindly`: without reading stored rows.
-    """
+    """Run the jobs that count and write changes; start `txn` and add the files. `blindly` reads no stored rows."""
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.count_changes(keyed, steps)
@@ -273,15 +238,12 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys: one Spark job.
 
-    Writes one file for each Spark partition and table partition in it: repartition first if these are many. A missing
-    column becomes null. NOT checked without `check_keys`: that keys are new, and that no two Spark partitions share a
-    key (`rows.repartition(*keys)` ensures this). Readers then see both rows.
+    Writes one file for each Spark partition and table partition in it. A missing column becomes null. NOT checked
+    without `check_keys`: that keys are new, and that no two Spark partitions share a key (`rows.repartition(*keys)`
+    ensures this). Readers then see both rows.
 
-    With a bucket index, two Spark jobs write by bucket: a row with an existing key replaces the stored one; of rows
+    With a bucket index, two Spark jobs write by bucket: a row with an existing key replaces the stored one, and of rows
     with the same key one is kept.
-
-    Raises:
-        InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit (`DoesNotFit`).
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -294,7 +256,7 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
-    """Check a frame's columns without a job, and plan its insert; with a bucket index, the plan's rows are changes."""
+    """Plan an insert without a job; with a bucket index, the plan's rows are changes."""
 
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
@@ -308,23 +270,22 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
     """Replace the file groups that `partitions` have in the snapshot by `rows` in `txn`, which the caller commits.
 
-    Partitions are paths, as folders are named; None means the partitions of `rows`, which takes one more Spark job.
-    Must be the first write of a transaction. Keys are not looked up, as with `insert`.
+    None means the partitions of `rows`, which takes one more Spark job. Keys are not looked up.
 
     Raises:
-        InvalidRecords: a row is for another partition, or the transaction has other writes.
+        InvalidRecords: also for a row of another partition, or if the transaction has other writes.
     """
     _overwrite(inside(txn), rows, given_partitions(partitions), "INSERT_OVERWRITE")
 
 
 def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Replace all file groups of the snapshot by new ones with `rows`; see `overwrite`."""
+    """Replace all file groups of the snapshot by new ones with `rows`."""
     txn = inside(txn)
     _overwrite(txn, rows, sorted(txn.snapshot.partitions), "INSERT_OVERWRITE_TABLE")
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
-    """Start `txn`, end the file groups of partitions `ended` (None: the rows'), write the rows, and add the files."""
+    """Start `txn`, end the file groups of partitions `ended` (None: the rows'), and add new files."""
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
     if ended is not None and not has_buckets:
@@ -354,10 +315,9 @@ def delete_where(
 ) -> None:
     """Delete the rows for which `where` is true (not null) in `txn`, which the caller commits: one Spark job.
 
-    `alias` is the name of the table in the condition. pyspark raises its own errors for a condition that is not SQL.
+    `alias` is the name of the table in the condition.
 
     Raises:
-        InvalidInput: `where` is no text, or `partitions` is one.
         InvalidRecords: `txn` has written already.
     """
     txn = inside(txn)
@@ -367,7 +327,7 @@ def delete_where(
     plan = plan_for_tasks(txn, lambda planner: jobs.mentioned_columns(where, planner.schema))
     schema, used = plan.planner.schema, plan.changes
     _, scan = resolve_scan(Scan(txn, filter=jobs.pushable_filter(where, schema), partitions=partitions))
-    numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without slices that cannot have such rows
+    numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)
     locate = tasks.locator(plan.planner, used)
     located = jobs.run_per_piece(spark, list(numbered.old.items()), locate, pa.schema([*used, *tasks.KEYS]))
     deletes = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
@@ -378,10 +338,9 @@ def delete_where(
 
 
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`, with its errors: one task per file slice.
+    """Merge log files into new base files like `Table.compact`: one task per file slice.
 
-    With `instant`, run only that scheduled compaction, which any engine may have scheduled. If a call is killed, the
-    next call continues.
+    With `instant`, run only that scheduled compaction, of any engine. If a call is killed, the next one continues.
     """
     return compact_by(table, on_executors(jobs.session(spark)), instant)
 
@@ -395,17 +354,17 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`, with its errors: one task per group of joined slices.
+    """Join small files like `Table.cluster`: one task per group of joined slices.
 
-    A task sorts the rows of one new file in memory: an executor needs a few times `target_file_bytes`. With `instant`
-    and no other argument, run only that scheduled clustering, by its plan.
+    A task sorts one new file's rows in memory. With `instant` and no other argument, run only that scheduled
+    clustering.
     """
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
     return cluster_by(table, on_executors(jobs.session(spark)), rule, instant)
 
 
 def on_executors(spark: SparkSession) -> Runner:
-    """Make a runner: called with a plan's tasks, it runs them in one Spark job and returns the files' statistics."""
+    """Make a runner, which runs a plan's tasks in one Spark job."""
 
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:
@@ -422,7 +381,7 @@ def on_executors(spark: SparkSession) -> Runner:
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """Return the table's folder as Spark's URL, or None if Python reads all files; may raise InvalidInput."""
+    """Return the table's folder as Spark's URL; None if Python reads all files."""
     local = f"file://{place.store.root}" if place.is_local else None
     if native_reads == AUTO:
         return local if hasattr(spark, "_jsparkSession") else None  # a server may run on another machine
@@ -436,11 +395,7 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe a scan's rows as a DataFrame, perhaps unfiltered; with `folder` it requests the files' footers.
-
-    `folder` is the table's address for Spark; with None, Python reads all files. Nested columns with floats are always
-    read by Python. Within `typed_errors`, a file cleaned since raises HistoryGone.
-    """
+    """Describe a scan's rows, perhaps unfiltered, as a DataFrame; requests files' footers if Spark has a `folder`."""
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
     folder = None if any(types.is_nested(column.type) and has_floats(column.type) for column in scan.read) else folder
@@ -464,10 +419,7 @@ def _by_row(column: pa.Field) -> str:
 
 
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; may request its footer.
-
-    False for logs or unreadable files. `folder` is the table's address for Spark.
-    """
+    """Return whether Spark reads a slice as Python does; may request its footer."""
     path = f"{folder}/{file_slice.path}"
     if (
         file_slice.logs

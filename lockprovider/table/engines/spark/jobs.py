@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     BooleanType,
@@ -39,9 +39,9 @@ from lockprovider.table.transaction.transaction import Transaction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HASHED_KEYS = 4_000_000  # 16 MB in the driver, and in each of Spark's Python processes
+HASHED_KEYS = 4_000_000  # 16 MB in the driver and in each Python process
 _NO_COLUMNS = pa.schema([])
-_VARIANT = re.compile(r"(?:^|[:<,])variant(?:$|[,>])")  # a type that Python gets as a struct of two binaries
+_VARIANT = re.compile(r"(?:^|[:<,])variant(?:$|[,>])")  # Python gets a struct of two binaries
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
 # Spark and Arrow compare these types alike.
@@ -51,9 +51,9 @@ _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()
 def run_per_piece(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Describe the results of `each` per piece of work, converted to `schema`, as a DataFrame; runs no job.
+    """Describe the results of `each` as a DataFrame with one partition per piece of work; runs no job.
 
-    It has one partition per piece. Hides their size: Spark would assume 8 bytes per piece, and broadcast the result.
+    Hides their size, by which Spark would broadcast the result.
     """
     numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
     run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
@@ -66,9 +66,9 @@ def run_per_piece(
 
 @contextmanager
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows of a frame while the block runs, so that they are computed once.
+    """Cache the rows of a frame while the block runs.
 
-    Caches under another plan, as another thread may unpersist the caller's frame, which Spark finds by its plan.
+    Caches under another plan, as another thread may unpersist the caller's frame.
     """
     cached = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
@@ -78,10 +78,7 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change its file group as column `tasks.GROUP`, a new key's by hash.
-
-    May run and report a job, the write's second step.
-    """
+    """Add to each change its file group (`tasks.GROUP`), a new key's by hash; may run the write's second job."""
     if writer.config.bucket_index is not None:
 
         def by_bucket(changes: pa.Table) -> pa.Table:
@@ -96,7 +93,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
     if not numbered.old:
         return keyed.withColumn(tasks.GROUP, fresh)
     on = [tasks.KEY, tasks.PARTITION]
-    # With these hashes, Spark does not receive the table's other keys, which are far more.
+    # With these hashes, Spark does not receive the table's other keys.
     wanted = _hashes(keyed, steps.at(2, "gather the keys of changes")) if numbered.changes <= HASHED_KEYS else None
     locate = tasks.locator(writer, _NO_COLUMNS, wanted)
     index = run_per_piece(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
@@ -105,7 +102,6 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
-    """Run a job, and return the hashes of all keys, ascending."""
     keys = keyed.select(tasks.KEY)
     hashed = collect_rows(keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES)), keys.schema, step)
     return np.unique(np.frombuffer(b"".join(row[0] for row in hashed), dtype=np.uint32))
@@ -114,11 +110,8 @@ def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
 def write_changes(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
-    """Run and report the last job, which writes changes from `with_groups`; return the files' statistics.
-
-    `valued`: the deletes have ordering values.
-    """
-    # Without a number, Spark would merge these tasks into few, as it sees only how small the changes are.
+    """Run the last job, which writes changes from `with_groups`; `valued`: deletes have ordering values."""
+    # Without a number, Spark would merge these tasks, as the changes look small.
     spread = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
@@ -129,10 +122,7 @@ def write_changes(
 def write_new_groups(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
-    """Run and report the last job, which writes rows into new file groups; return the files' statistics.
-
-    Rows outside of `within` (None: no limit) raise InvalidRecords.
-    """
+    """Run the last job, which writes rows into new file groups; a row outside of `within` raises InvalidRecords."""
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
     return collect_stats(stats, rows.schema, steps.at(steps.of, "write files"))
 
@@ -143,9 +133,9 @@ def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[W
 
 
 def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
-    """Run a job, named `step` in Spark's UI, and return its rows; it passes rows of the schema `handed` to Python.
+    """Run a job, named `step`, that passes rows of the schema `handed` to Python; return its rows.
 
-    Sets session properties meanwhile (`ended_by_rows`). Raises as `typed_errors`.
+    Sets session properties meanwhile. Raises as `typed_errors`.
     """
     with typed_errors(), ended_by_rows(frame.sparkSession, handed), describe_jobs(frame.sparkSession, step):
         return frame.collect()
@@ -153,7 +143,7 @@ def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
 
 @contextmanager
 def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
-    """Name this thread's jobs in Spark's UI while the block runs, then restore the former name; not with Connect."""
+    """Name this thread's jobs in Spark's UI while the block runs; not with Connect."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
     if context is not None:
@@ -167,14 +157,14 @@ def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one write, at most `of`, reported to the table's watcher and in Spark's UI."""
+    """The steps of one write, at most `of`, reported to the table's watcher."""
 
     txn: Transaction
     verb: str
     of: int
 
     def at(self, number: int, action: str) -> str:
-        """Report to the table's watcher that a step begins, and return the step's name for Spark's UI."""
+        """Report that a step begins, and return its name for Spark's UI."""
         done: dict[str, object] = {"done": None, "total": None}
         self.txn.table.report("progress", self.txn.begin, step=action, number=number, of=self.of, **done)
         return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {action}"
@@ -190,9 +180,9 @@ def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
 
 
 def pushable_filter(where: str, schema: pa.Schema) -> Any:
-    """Parse Spark SQL as a `Filter`, or return None unless both surely mean the same."""
+    """Parse Spark SQL; None unless a `Filter` surely means the same."""
     if any(mark in where for mark in ("\\", "''", '"')):
-        return None  # Spark's settings decide what these mean; it uses double quotes for texts
+        return None  # Spark's settings decide what these mean
     try:
         return sql_where.parse_where(where, pa.schema([column for column in schema if column.type in _ALIKE]))
     except InvalidInput:
@@ -207,10 +197,9 @@ def keyed_changes(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe all changes in `tasks.change_schema`, without a job; may raise InvalidInput or DoesNotFit.
+    """Describe upserts, deletes, or both in `tasks.change_schema`, without a job.
 
-    Give upserts, deletes, or both. `whole`: upserts must have all columns; otherwise a missing one is null. `valued`:
-    the deletes' ordering values count.
+    `whole`: upserts must have all columns. `valued`: the deletes' ordering values count.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -225,13 +214,13 @@ def keyed_changes(
 
 
 def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
-    """Run and report a job, the first step, and return the number of changes of each partition path."""
+    """Run the first job, and return the number of changes of each partition path."""
     rows = collect_rows(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[str]:
-    """Run and report a job, the first step, and return the sorted partition paths of the rows."""
+    """Run the first job, and return the sorted partition paths of the rows."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
     partition_rows = collect_rows(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
@@ -240,13 +229,11 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
 
 # -- what a user gives -------------------------------------------------------------------------------------------------
 
-# The driver checks a frame by its schema alone. Tasks convert rows by the same plan, and reject single values.
-
-RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # the purpose of rows; see `check_frame`
+RowsFor = Literal["new", "whole", "deletes", "valued deletes"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow columns in which Spark passes such rows to Python; may raise DoesNotFit."""
+    """Return the columns in which Spark passes such rows to Python; may raise DoesNotFit."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -255,7 +242,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             column = to_arrow_schema(
                 StructType([field]), error_on_duplicated_field_names_in_struct=True, timezone="UTC"
             ).field(0)
-        except (PySparkException, KeyError):  # Arrow has no such type
+        except (PySparkException, KeyError):
             column = None
         if column is None or _VARIANT.search(kind):
             advice = f"{field.name}: Spark's {kind} fits no column of a table: cast it first"
@@ -268,11 +255,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> None:
-    """Raise InvalidInput or DoesNotFit, which call a frame `name`, if it cannot be written.
-
-    `new` rows may lack columns, `whole` rows may not. Of `deletes` only the key and partition columns count, of `valued
-    deletes` also the ordering column.
-    """
+    """Raise InvalidInput or DoesNotFit, which call a frame `name`, if it cannot be written."""
     rows = frame(rows, name)
     if use in {"deletes", "valued deletes"}:
         names = {*writer.config.identifying, *([writer.config.ordering_field] if use == "valued deletes" else [])}
@@ -283,7 +266,7 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
 
 
 def frame(rows: Any, name: str) -> DataFrame:
-    """Return `rows`, or raise InvalidInput, which calls them `name`, if they are no Spark DataFrame."""
+    """Return `rows`, or raise InvalidInput if they are no Spark DataFrame."""
     if not isinstance(rows, DataFrame):
         raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a Spark DataFrame")
     return rows
@@ -310,13 +293,11 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Other queries of
-    the session get such batches, too. Binary or nested columns still end by bytes. Of several threads, the first sets
-    and restores the properties. A session's own `MOST_BYTES` stays.
+    Counting bytes takes half of the JVM's time with eight columns. Other queries of the session get such batches, too.
 
-    Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
+    Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`.
     """
-    former: dict[str, str | None] = {}  # of the properties that this call has set
+    former: dict[str, str | None] = {}
     try:
         if all(isinstance(field.dataType, _SMALL) for field in handed.fields):
             with suppress(PySparkException), _SETTING:  # a server may forbid it
@@ -330,10 +311,7 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
 
 def _set(spark: SparkSession, former: dict[str, str | None]) -> None:
-    """Set the session's batch properties unless `MOST_BYTES` is set, and put their former values into `former`.
-
-    The caller holds `_SETTING`.
-    """
+    """Set the batch properties unless `MOST_BYTES` is set, and keep their former values; the caller holds the lock."""
     if spark.conf.get(MOST_BYTES, None) is not None:
         return
     rows = spark.conf.get(MOST_ROWS, None)

@@ -2,10 +2,8 @@
 
     register_log(spark)                                         # once a session
     log = spark.readStream.format("lockprovider_wal").option("reader", "to-hudi").load("s3://bucket/orders")
-    rows = log.select(from_json(log.record.cast("string"), schema).alias("row")).select("row.*")
-    rows.writeStream.format("hudi_cas").option("checkpointLocation", folder).start("s3://bucket/table")
 
-The columns are `COLUMNS`. A stream's offset is a position in the log; a repeated batch has the same records. Options:
+A stream's offset is a position in the log. Needs PySpark 4.2. Options:
 
 - `path`
 - `storage_options`: JSON
@@ -13,8 +11,6 @@ The columns are `COLUMNS`. A stream's offset is a position in the log; a repeate
 - `max_slots`: the most slots at once
 - `reader`: the name of a reader in the log, which keeps the records that Spark has not committed. Without it, a query
   that falls behind fails with `Trimmed`
-
-Needs PySpark 4.2.
 """
 
 from __future__ import annotations
@@ -74,7 +70,7 @@ _PARSERS: Mapping[str, Parser] = {
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The options of one read; see the module."""
+    """The options of one read."""
 
     url: str
     storage_options: dict[str, Any] | None = None
@@ -84,7 +80,7 @@ class LogOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LogOptions:
-        """Parse the options; may raise InvalidInput."""
+        """Parse the options."""
         lowered = {key.lower(): value for key, value in options.items()}
         if strange := sorted(lowered.keys() - {"path", *_PARSERS}):
             raise InvalidInput(f"options {strange} are not known: use some of {sorted({'path', *_PARSERS})}")
@@ -126,7 +122,7 @@ def _read_part(options: LogOptions, start: Position, end: Position) -> Iterator[
 
 
 def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[InputPartition]:
-    """Split the records between two positions into tasks of at most `_SLOTS_PER_TASK` slots; empty without records."""
+    """Split the records between two positions into tasks."""
     if end.offset == start.offset:
         return []
     cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
@@ -134,7 +130,7 @@ def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> 
 
 
 class LogSource(DataSource):
-    """The data source. Spark makes one for each read, and pickles it into the process of the next call."""
+    """The data source of a log."""
 
     @classmethod
     def name(cls) -> str:
@@ -156,7 +152,7 @@ class LogSource(DataSource):
         return LogBatchReader(options)
 
     @without_traceback()
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002, N802 - Spark's
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002 - Spark's
         """Make the reader of a stream."""
         return LogStreamReader(LogOptions.of(self.options))
 
@@ -169,13 +165,13 @@ class LogBatchReader(ReadsParts, DataSourceReader):
 
     @without_traceback()
     def partitions(self) -> list[InputPartition]:
-        """Request the log's end, and plan tasks of at most `_SLOTS_PER_TASK` slots up to it."""
+        """Request the log's end, and plan tasks up to it."""
         log = self._options.open()
         return log_parts(self._options, log, self._options.begins(log), log.end())
 
 
 class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader that follows a log; with the option `reader`, it moves the log's named reader after each batch."""
+    """Reader that follows a log; with the option `reader`, it opens a named reader, which fences its former client."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -183,29 +179,26 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
         self._target: Position | None = None
 
     @without_traceback()
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return a new query's start position.
-
-        With the option `reader`, opens the log's named reader, which fences its former client; a new name begins there.
-        """
+    def initialOffset(self) -> dict[str, int]:
+        """Return a new query's start position, at which the named reader begins if it is new."""
         begins = self._options.begins(self._log)
         if self._options.reader is not None:
             self._reader = self._log.reader(self._options.reader, start=begins)
         return _offset(begins)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch in slots, as Spark's limit in files."""
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     @without_traceback()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Make later batches stop at the present end of the log."""
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Make later batches stop at the present end."""
         self._target = self._log.end()
 
     @without_traceback()
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the position at which the next batch ends: at most `limit` slots on, never before `start`."""
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Return the position at which the next batch ends, never before `start`."""
         begins, end = _position(start), self._target or self._log.end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
             end = self._log.position(begins.slot + limit.max_files)
@@ -213,15 +206,12 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Plan tasks of some slots each, the same for equal offsets while the log keeps the records."""
+        """Plan tasks, the same for equal offsets while the log keeps the records."""
         return log_parts(self._options, self._log, _position(start), _position(end))
 
     @without_traceback()
     def commit(self, end: dict[str, int]) -> None:
-        """Move the log's named reader, if any, forward to this position; an earlier position changes nothing.
-
-        Opens that reader if this process has not, which fences its former client.
-        """
+        """Move the named reader, if any, forward to this position."""
         if self._options.reader is not None:
             self._reader = self._reader or self._log.reader(self._options.reader)
             if _position(end) > self._reader.position:

@@ -1,7 +1,5 @@
 """SQL's MERGE over DataFrames, by record key: the first clause that holds for a row is applied.
 
-    merge(table, source, MatchedDelete("s.gone"), MatchedUpdate({"n": "t.n + s.n"}), NotMatchedInsert())
-
 Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's. Not promised: detecting
 two merges that insert the same new key at once, unless the table has a bucket index, or all writers check keys.
 """
@@ -16,7 +14,7 @@ from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
@@ -66,24 +64,18 @@ def merge(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Run `merge_into` as one transaction, with retries after conflicts.
-
-    Raises:
-        WriteConflict: all `retries` + 1 tries lost to other writers.
-        InvalidRecords: the source has a key twice, or a clause cannot be applied.
-    """
+    """Run `merge_into` as one transaction; raises WriteConflict if all `retries` + 1 tries lost to other writers."""
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
     """Run jobs that merge `source` by key into `txn`, which the caller commits; Spark caches rows meanwhile.
 
-    `source` has the key and partition columns, and any others; the case of their names does not matter. `names` are the
-    names of the table's row and the source's in the clauses.
+    `source` has the key and partition columns, in any case. `names` are the names of the table's row and the source's.
 
     Raises:
         InvalidInput: the source has a column twice, or a clause is none.
-        InvalidRecords: the source has a key twice, a clause sets a key column or an unknown one, or no clause is given.
+        InvalidRecords: the source has a key twice, a clause sets a key or unknown column, or no clause is given.
     """
     txn = inside(txn)
     txn.operation = "UPSERT"
@@ -112,7 +104,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
 
 
 def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Give the source's columns the table's spelling, as Spark ignores case; raise InvalidInput for a name twice."""
+    """Give the source's columns the table's spelling, as Spark ignores case."""
     spellings = {name.lower(): name for name in schema.names}
     names = [spellings.get(name.lower(), name) for name in source.columns]
     if repeated := [name for name, times in Counter(map(str.lower, names)).items() if times > 1]:
@@ -123,7 +115,6 @@ def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
-    """Raise InvalidInput unless `clause` is a clause, InvalidRecords if it sets a key, partition or unknown column."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     values = {} if isinstance(clause, MatchedDelete) or clause.values is None else clause.values
@@ -142,10 +133,7 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Run and report a job, the first step; return the source's row count per partition.
-
-    A key twice in a partition raises InvalidRecords.
-    """
+    """Run the first job; return the source's row count per partition."""
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
@@ -160,7 +148,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 def _joined(
     grouped: DataFrame, touched: list[tuple[int, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe each source row joined with the table's row of its key, if any; runs no job."""
+    """Describe each source row joined with the table's row of its key, if any."""
     located = jobs.run_per_piece(
         grouped.sparkSession,
         touched,
@@ -175,10 +163,7 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe changes for the rows that some clause applies to, with the first such clause's values; runs no job.
-
-    May raise DoesNotFit.
-    """
+    """Describe changes by the first clause that applies to each row."""
     numbers = [F.when(_holds(clause, names[0]), number) for number, clause in enumerate(clauses)]
     chosen = joined.withColumn(tasks.CLAUSE, F.coalesce(*numbers))
     chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())
@@ -207,7 +192,6 @@ def _holds(clause: Clause, table_alias: str) -> Column:
 
 
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
-    """Return the expression of the value that a clause gives a table column; `source` lists the source's columns."""
     table_column, source_column = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
     match clause:
         case MatchedDelete():

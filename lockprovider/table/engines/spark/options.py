@@ -1,10 +1,6 @@
-"""Options of the Spark data source: parsing and rejections; SPARK.md lists them.
+"""Options of the Spark data source, as SPARK.md lists them; unknown or conflicting ones raise InvalidInput.
 
-Unknown options are rejected, as a misspelt one would silently have no effect. Options that start with `hoodie.` are
-Hudi's own.
-
-Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`,
-`HoodieTableConfig`, `HoodieSparkSqlWriter`.
+Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.fence import Fence
 
 _HUDI = "hoodie."
-_OF_CATALOGS = frozenset({"provider", "location"})  # options that CREATE TABLE passes
+_OF_CATALOGS = frozenset({"provider", "location"})  # of CREATE TABLE
 _INSTEAD = (
     "use save(url); for a table name in SQL, make a temporary view, or call register of "
     "lockprovider.table.engines.spark"
@@ -40,7 +36,7 @@ Parser = Callable[[str, str], Any]  # takes an option's name and text; raises In
 
 
 def parsed(lowered: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """Parse the given options, named in lower case; may raise InvalidInput."""
+    """Parse the given options, named in lower case."""
     return {name: parse(name, lowered[name.lower()]) for name, parse in parsers.items() if name.lower() in lowered}
 
 
@@ -110,22 +106,17 @@ _KNOWN = frozenset({"path", "checkpointlocation", *map(str.lower, _PARSERS)})
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """The options of one read or write; `load(url)` and `save(url)` set the option `path`.
+    """The options of one read or write, as SPARK.md lists them.
 
     Attributes:
-        url: the table's URL.
-        storage_options: JSON, for fsspec.
-        columns, partitions: names or paths, separated by commas; None: all.
-        filter: see `sql_where`.
-        as_of, begin, end: versions, see `Table.version`: rows committed after `begin` (empty: all), until `end`.
-        changes: read net changes with their kind (`_operation`), deletes too, not only the present rows.
-        read_optimized: base files only; see `Table.scan`.
-        stream_id: a sink's name for its stream; None: the query's id, which its checkpoint keeps.
-        starting: the start of a source: `earliest`, `latest` or a version after which it reads.
-        max_commits: the most commits that a source reads at once; None: all.
+        url: the option `path`.
+        columns, partitions: None: all.
+        as_of, begin, end: versions: rows committed after `begin` (empty: all), until `end`.
+        stream_id: a sink's name for its stream; None: the query's id.
+        starting: `earliest`, `latest` or a version after which a source reads.
         merge_schema: `mergeSchema`: first add to the table the columns that only the written rows have.
-        if_exists: for an existing table: `append`, `error` or `ignore`; Spark has no such modes for Python sources.
-        fence: the epoch of a write, `7` or, with a name, `loader:7`; see `Table.under`.
+        if_exists: `append`, `error` or `ignore`.
+        fence: `7` or, with a name, `loader:7`.
         hudi: the options that start with `hoodie.`.
     """
 
@@ -149,7 +140,7 @@ class SparkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SparkOptions:
-        """Parse the options; raise InvalidInput for unknown, missing or invalid ones."""
+        """Parse the options."""
         lowered = {key.lower(): value for key, value in options.items()}
         if lowered.keys() >= _OF_CATALOGS:
             raise InvalidInput(f"a Python data source cannot be a table of Spark's catalog: {_INSTEAD}")
@@ -176,18 +167,18 @@ class SparkOptions:
         return result
 
     def refuse(self, purpose: str, *names: str) -> None:
-        """Raise InvalidInput if options among `names` differ from their defaults, as `purpose` does not use them."""
+        """Raise InvalidInput for options among `names`, which `purpose` does not use."""
         unused = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if unused:
             raise InvalidInput(f"options {unused} cannot be used with {purpose}: leave them out")
 
     @property
     def settings(self) -> TableSettings:
-        """Settings of the writer: optimistic (for several writers), unless Hudi's key says otherwise."""
+        """Settings of the writer: optimistic unless Hudi's key says otherwise."""
         return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
 
     def open(self) -> TableContext:
-        """Open the table, under its fence; may raise TableNotFound or UnsupportedTable."""
+        """Open the table, under its fence."""
         table = TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
         return table if self.fence is None else table.under(self.fence)
 
@@ -203,7 +194,7 @@ _OFFSET = "hoodie.datasource.streaming.startoffset"
 _OBEYED_BY_READS = frozenset({_QUERY_TYPE, _BEGIN, _END, _FORMAT, _AS_OF, _OFFSET})
 _QUERY_TYPES = ("snapshot", "read_optimized", "incremental")
 
-# The read rows do not depend on these options, or on the listed value of them.
+# Options, or values of them, on which the read rows do not depend.
 _INSIDE = ("hoodie.metadata.", "hoodie.memory.", "hoodie.parquet.", "hoodie.common.spillable.", "hoodie.filesystem.")
 _WITHOUT_EFFECT_ON_READS: Mapping[str, tuple[str, ...]] = {
     "hoodie.enable.data.skipping": (),
@@ -233,7 +224,6 @@ _CDC = "set changes=true instead, which adds the column _operation with the kind
 
 
 def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
-    """Translate Hudi's read options, in lower case, to the data source's; may raise InvalidInput."""
     translated: dict[str, str] = {}
     kind = lowered.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
@@ -282,7 +272,6 @@ def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
 
 
 def _check_key(key: str, value: str) -> None:
-    """Raise InvalidInput for an option or value of Hudi's that would change what is read."""
     if key in _WITHOUT_EFFECT_ON_READS:
         if (accepted := _WITHOUT_EFFECT_ON_READS[key]) and value not in accepted:
             instead = _INSTEAD_OF.get(key, f"use {' or '.join(accepted)}, or leave it out")
@@ -296,7 +285,7 @@ def _check_key(key: str, value: str) -> None:
 
 
 def _time(text: str) -> str:
-    """Convert a time in one of Hudi's forms to a version; return other texts unchanged."""
+    """Convert a time in one of Hudi's forms to a version; other texts stay."""
     stripped = text.strip()
     if stripped and not stripped.strip("0"):
         return ""  # before all commits
@@ -330,7 +319,6 @@ _OF_TABLES: Mapping[str, tuple[Parser, str, tuple[str, ...]]] = {
     "url_encode": (_flag, "url_encode", (f"{_OF_WRITES}partitionpath.urlencode",)),
 }
 _OBEYED_BY_WRITES = frozenset({_OPERATION, *(name for _, _, names in _OF_TABLES.values() for name in names)})
-# These options are about the internals of a JVM writer.
 _WITHOUT_EFFECT_ON_WRITES = frozenset(
     {f"{_OF_WRITES}row.writer.enable", f"{_OF_WRITES}streaming.retry.count", f"{_OF_WRITES}streaming.retry.interval.ms"}
 )
@@ -355,11 +343,10 @@ class HudiWrite:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
-        """Parse the options; may raise InvalidInput. `overwrite` is Spark's mode."""
+        """Parse the options; `overwrite` is Spark's mode."""
         supported = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in supported)
         if strange:
-            # With their common prefix, all names would be alike.
             names = sorted(key.removeprefix(_OF_WRITES) for key in _OBEYED_BY_WRITES if key.startswith(_OF_WRITES))
             alike = get_close_matches(strange[0].removeprefix(_OF_WRITES), names, n=1, cutoff=0.8)
             hint = f"did you mean {_OF_WRITES}{alike[0]}?" if alike else "leave them out"
@@ -387,7 +374,7 @@ class HudiWrite:
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """Build the spec of a new table; may raise InvalidInput or InvalidRecords."""
+        """Build the spec of a new table."""
         if not self.given.get("name"):
             raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
         (ordering,) = self.given.get("ordering", (None,))
@@ -405,7 +392,6 @@ class HudiWrite:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Choose the operation by option, Spark's mode, and whether a record key is named; may raise InvalidInput."""
     name = (option or "").strip().lower()
     if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
         if name == WriteOperation.DELETE.value:
@@ -425,7 +411,6 @@ def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOper
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
-    """Return the value of an option with several names; raise InvalidInput if values differ."""
     values = {key: options[key].strip() for key in keys if key in options}
     if len({*values.values()}) > 1:
         raise InvalidInput(f"{values} contradict each other: give one of them")

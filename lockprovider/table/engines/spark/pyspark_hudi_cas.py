@@ -1,7 +1,6 @@
 """Entry point by which Spark finds the data source, at the wheel's top under exactly this name.
 
-Spark searches every top-level module `pyspark_*`. A failing import here would hide all Python data sources. Source:
-pyspark.sql.worker.lookup_data_sources.
+A failing import here would hide all Python data sources.
 """
 
 from contextlib import suppress

@@ -1,8 +1,8 @@
 """Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
 A data source cannot shuffle rows. So tasks stage converted rows in the table's folder, and the committing process
-merges them by file group on its own disk. It holds all keys, one staged file and the groups in work. Not promised: that
-a killed process's files in `.hoodie/.temp/staged-*` are removed.
+merges them by file group on its own disk. It holds all keys, one staged file and the groups in work. A killed process
+leaves its files in `.hoodie/.temp/staged-*`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CHANGED = "the table's columns changed while the rows were staged: run the writ
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of changes (`tasks.change_schema`); `counts` are its rows by table partition."""
+    """A file of changes (`tasks.change_schema`) with its row counts by table partition."""
 
     path: str
     counts: Mapping[str, int]
@@ -57,7 +57,7 @@ class StagedFile:
 class Stage:
     """Settings for staging the rows of one write, in a `folder` of its own. Picklable.
 
-    `writer` has no instant. `valued`: the deletes' ordering values count, as the write may be blind.
+    `writer` has no instant. `valued`: the deletes' ordering values count.
     """
 
     writer: GroupWriter
@@ -66,7 +66,7 @@ class Stage:
     folder: str = field(default_factory=lambda: f"{MARKERS}/staged-{Machine().new_id()}")
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
-        """Convert a task's rows, store them as files in `folder`, and return these; raises as `GroupWriter.keyed`."""
+        """Convert a task's rows, and store them as files in `folder`."""
         missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
         is_delete = self.operation is WriteOperation.DELETE
         changes = tasks.keyer(self.writer, delete=is_delete, missing=missing, valued=self.valued)(batches)
@@ -74,7 +74,6 @@ class Stage:
         return [self._put(part) for part in file_sized_tables(reader)]
 
     def _put(self, rows: pa.Table) -> StagedFile:
-        """Store changes as one new Arrow file in `folder`; return path and row counts. Raises store errors."""
         sink, path = pa.BufferOutputStream(), f"{self.folder}/{Machine().new_id()}.arrow"
         with pa.ipc.new_file(sink, rows.schema, options=_PACKED) as file:
             file.write_table(rows)
@@ -84,7 +83,7 @@ class Stage:
 
 
 def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:
-    """Remove the staged `files`, or all in `folder`; files may stay, as store errors are ignored."""
+    """Remove the staged `files`, or all in `folder`; ignores store errors."""
     try:
         paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [file.path for file in files]
         place.store.delete_all(paths)
@@ -95,10 +94,7 @@ def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = 
 def commit_staged(
     table: TableContext, stage: Stage, files: Sequence[StagedFile], batch_id: BatchId | None = None
 ) -> CommitResult:
-    """Write the staged rows of all tasks in one transaction, with retries after conflicts, and keep the staged files.
-
-    Raises as `Table.upsert` and `Transaction.exactly_once`.
-    """
+    """Write the staged rows in one transaction, with retries; keep the staged files."""
     with tempfile.TemporaryDirectory(prefix="hudi-staged-") as folder:
         merging = _Merging(stage, tuple(files), Path(folder))
 
@@ -112,17 +108,14 @@ def commit_staged(
 
 @dataclass(frozen=True)
 class _Merging:
-    """Merger of one write's staged `files` into file groups; `folder` on this disk holds their copies."""
+    """Merger of one write's staged `files`; `folder` on this disk holds their copies."""
 
     stage: Stage
     files: tuple[StagedFile, ...]
     folder: Path
 
     def write(self, txn: Transaction) -> None:
-        """Start `txn`, merge the staged rows into file groups, and add their files.
-
-        Raises Aborted if the table's columns changed since staging.
-        """
+        """Start `txn`, merge the rows into file groups, and add their files; Aborted if the columns have changed."""
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
         planner, counts = planner_of(txn), Counter[str]()
@@ -155,7 +148,7 @@ class _Merging:
         txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
 
     def _read(self, staged: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a staged file through a copy on this disk, made once; Aborted if it has other columns than `stage`."""
+        """Read a staged file through a copy on this disk, made once."""
         copy = self.folder / staged.path.rpartition("/")[2]
         if not copy.exists():
             copy.write_bytes(self.stage.writer.place.store.read(staged.path).data)
@@ -171,7 +164,7 @@ class _Merging:
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
         """Copy each file on this disk with one batch per file group; return each group's paths and batch numbers.
 
-        `homes` has every row's partition number; `rows` are row numbers, ascending, and `groups` their groups.
+        `homes` are all rows' partition numbers, `rows` ascending row numbers, `groups` their groups.
         """
         batches: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0
@@ -197,10 +190,7 @@ _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).em
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, partitions: pa.DictionaryArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return row numbers, ascending, and their file groups (see `Numbered`).
-
-    Without a bucket index it reads the stored keys. A key that several groups have goes into each of them.
-    """
+    """Return row numbers, ascending, and their file groups; a key that several groups have goes into each of them."""
     if writer.config.bucket_index is not None:
         row_buckets = _numbers(keys, lambda chunk: buckets_of_keys(writer.config, chunk).to_numpy())
         return np.arange(len(keys)), numbered.by_bucket(partitions, row_buckets)

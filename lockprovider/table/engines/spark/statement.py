@@ -1,7 +1,6 @@
 """SQL statements that change rows: parsed here, then run as part of a transaction.
 
-sqlglot checks the syntax in Spark's dialect. The text is cut at its keywords, so that no expression is rewritten before
-Spark gets it.
+The text is cut at its keywords, so that no expression is rewritten before Spark gets it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import sqlglot
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import functions as F
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
@@ -97,7 +96,7 @@ Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
 
 
 def parse_statement(text: str) -> Statement:
-    """Parse a statement; may raise InvalidInput with the place in the text."""
+    """Parse a statement; InvalidInput has the place in the text."""
     try:
         tokens = sqlglot.tokenize(text, dialect=_DIALECT)
     except TokenError as error:
@@ -120,7 +119,6 @@ def parse_statement(text: str) -> Statement:
 
 
 def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
-    """Raise InvalidInput unless sqlglot parses the text, up to its last token, as one statement of this kind."""
     text = reader.text
     try:
         statements = sqlglot.parse(text[: reader.tokens[-1].end + 1], dialect=_DIALECT)
@@ -142,7 +140,7 @@ def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
 
 @dataclass
 class _Reader:
-    """Cursor over the tokens of a text: methods consume tokens, and raise InvalidInput with the text's position."""
+    """Cursor over the tokens of a text: methods consume tokens, and raise InvalidInput with the position."""
 
     text: str
     tokens: list[Token]
@@ -169,14 +167,13 @@ class _Reader:
         return InvalidInput(f"SQL {self.text!r}: expected {expected}, not {actual}, {self.place()}")
 
     def take(self) -> str:
-        """Consume the next token and return its text."""
         if self.is_over:
             raise self.wrong("more")
         self.at += 1
         return self.tokens[self.at - 1].text
 
     def took(self, *words: str) -> bool:
-        """Consume these upper-case words and return True if all come next; else consume nothing, return False."""
+        """Consume these upper-case words if all come next; return whether they did."""
         start = self.at
         for word in words:
             if self.word != word:
@@ -190,7 +187,6 @@ class _Reader:
             raise self.wrong(" ".join(words))
 
     def name(self) -> str:
-        """Consume a name, quoted or not."""
         if self.is_over or not (self.tokens[self.at].text.replace("_", "a").isalnum() or not self.word):
             raise self.wrong("a name")
         if self.tokens[self.at].token_type is TokenType.STRING:
@@ -198,10 +194,9 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume and return the text up to one of these words, outside of brackets and CASE, or to the end.
+        """Consume the text up to one of these words outside of brackets and CASE, or to the end.
 
-        Stops before a closing bracket or END that it did not see opened, too. A word after a dot is a column. Raises
-        InvalidInput if the text is empty.
+        Also stops before a closing bracket or END that it did not see opened.
         """
         start, depth = self.at, 0
         while not self.is_over:
@@ -222,20 +217,17 @@ class _Reader:
             raise self.wrong("the end")
 
     def target(self, *, aliased: bool = True) -> Target:
-        """Consume the name of a view, and its alias."""
         name = self.name()
         if self.word == ".":
             raise self.wrong("the name of a registered view (without a dot)")
         return Target(name, self.alias("SET", "WHERE", "USING") or name if aliased else name)
 
     def alias(self, *reserved: str) -> str:
-        """Consume an alias, with or without AS; empty without one."""
         if self.took("AS"):
             return self.plain_name()
         return "" if self.is_over or self.word in reserved else self.plain_name()
 
     def plain_name(self) -> str:
-        """Consume and return a name of letters, digits and underscores; others raise InvalidInput, unconsumed."""
         name = self.name()
         if not name.replace("_", "a").isalnum():
             self.at -= 1
@@ -243,10 +235,7 @@ class _Reader:
         return name
 
     def column_of(self, target: Target) -> str:
-        """Consume a column of the target and return its name; a qualifier must be the target's alias.
-
-        Other qualifiers and fields of structs raise InvalidInput.
-        """
+        """Consume a column of the target, without or with the target's alias; return its name."""
         first = self.name()
         if not self.took("."):
             return first
@@ -259,10 +248,7 @@ class _Reader:
         return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
-        """Consume `a = 1, b = b + 1` up to a word of `ends`; return pairs of column and expression.
-
-        Repeated columns raise InvalidInput.
-        """
+        """Consume `a = 1, b = b + 1` up to a word of `ends`."""
         values: dict[str, str] = {}
         while True:
             start, column = self.at, self.column_of(target)
@@ -275,7 +261,6 @@ class _Reader:
                 return tuple(values.items())
 
     def columns_of(self, target: Target) -> tuple[str, ...]:
-        """Consume `(a, b)` and return the names; errors are those of `column_of`."""
         self.need("(")
         columns = [self.column_of(target)]
         while self.took(","):
@@ -285,7 +270,6 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
-    """Parse MERGE after its first word, to the end; may raise InvalidInput."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -303,10 +287,6 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume the source after USING, a name or a query; return its text and alias.
-
-    A query without an alias raises InvalidInput.
-    """
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -324,10 +304,7 @@ def _source(reader: _Reader) -> tuple[str, str]:
 
 
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
-    """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column.
-
-    Other conditions, and a target column twice, raise InvalidInput and move the reader to token `start`.
-    """
+    """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column."""
     tree = sqlglot.parse_one(text, dialect=_DIALECT).unnest()
     pairs: dict[str, tuple[str, str]] = {}  # by the target's column in lower case
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
@@ -353,7 +330,6 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
-    """Consume and return one WHEN clause of a MERGE; BY SOURCE and other actions raise InvalidInput."""
     reader.need("WHEN")
     start, is_insert = reader.at, reader.took("NOT")
     reader.need("MATCHED")
@@ -378,7 +354,6 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
-    """Consume `(columns) VALUES (expressions)`, return pairs; other counts or a column twice raise InvalidInput."""
     columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
@@ -393,7 +368,6 @@ def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
 
 
 def _update(reader: _Reader) -> UpdateStatement:
-    """Parse UPDATE after its first word, to the end; may raise InvalidInput."""
     target = reader.target()
     reader.need("SET")
     values = reader.assignments(target, "WHERE")
@@ -411,7 +385,6 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
-    """Parse INSERT after its first word, to the end; PARTITION, REPLACE and IF raise InvalidInput."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")
@@ -427,7 +400,6 @@ def _insert(reader: _Reader) -> InsertStatement:
 
 
 def _is_list_of_names(reader: _Reader) -> bool:
-    """Return whether `(` begins a list of columns, and not a query in parentheses."""
     following = reader.tokens[reader.at + 1 : reader.at + 2]
     return (
         reader.word == "("
@@ -448,10 +420,7 @@ class StatementRun:
         self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
 
     def run(self, statement: Statement) -> None:
-        """Write the statement's changes into the transaction, without a commit.
-
-        May raise InvalidInput or InvalidRecords.
-        """
+        """Write the statement's changes into the transaction; may raise InvalidInput or InvalidRecords."""
         match statement:
             case MergeStatement():
                 self._merge(statement)
@@ -465,13 +434,12 @@ class StatementRun:
                 self._insert(statement)
 
     def _query(self, text: str) -> DataFrame:
-        """Make the view show the transaction, from now on, and describe the rows of the query `text`."""
+        """Make the view show the transaction, from now on, and describe the rows of a query."""
         with SHOWN:
             self._view.show(self._spark, self._txn)
             return self._spark.sql(text)
 
     def _column(self, name: str) -> str:
-        """Return the table's spelling of a column name; raise InvalidInput for an unknown column."""
         spelling = self._names.get(name.lower())
         if spelling is None:
             raise InvalidInput(
@@ -483,7 +451,6 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Run a MERGE; raise InvalidInput unless ON compares exactly the key and partition columns."""
         keys = self._txn.config.identifying
         on = {self._column(name): source_column for name, source_column in statement.on}
         if {*on} != {*keys}:
@@ -499,10 +466,7 @@ class StatementRun:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
-        """Return the source with a copy of `source_column` as column `key`, unless it has that name.
-
-        Raises InvalidInput if that column is missing, or another one has the name.
-        """
+        """Return the source with a copy of `source_column` as column `key`."""
         column = {name.lower(): name for name in source.columns}.get(source_column.lower())
         if column is None:
             raise InvalidInput(
@@ -520,11 +484,7 @@ class StatementRun:
     def _clause(
         self, clause: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement
     ) -> Clause:
-        """Translate a parsed clause, without effect; key columns may only be set to their source columns in `on`.
-
-        Raises InvalidInput for others, for unknown columns, for `*` if the source lacks columns, and for an INSERT of
-        named columns without a key column.
-        """
+        """Translate a parsed clause; key columns may only be set to their source columns in `on`."""
         if clause.verb == "delete":
             return MatchedDelete(clause.where)
         kind, is_insert = (NotMatchedInsert, True) if clause.verb == "insert" else (MatchedUpdate, False)
@@ -554,10 +514,6 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Run an UPDATE: upsert matching rows with the new values into the transaction.
-
-        Key and partition columns among them raise InvalidRecords.
-        """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
             raise InvalidRecords(
@@ -577,9 +533,9 @@ class StatementRun:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """Make the view show the transaction, holding `SHOWN` in the block, if an expression has the text `select`.
+        """Make the view show the transaction, from now on, if an expression has the text `select`.
 
-        The view stays so afterwards.
+        The block holds `SHOWN` then.
         """
         if not any("select" in text.lower() for text in texts if text is not None):
             yield
@@ -589,10 +545,6 @@ class StatementRun:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
-        """Run an INSERT into the transaction, with the query's columns in the table's order or by name.
-
-        Other columns raise InvalidInput.
-        """
         rows = self._query(statement.query)
         if not statement.by_name:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names

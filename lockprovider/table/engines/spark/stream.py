@@ -2,18 +2,12 @@
 
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
-    def each(rows, batch):                                      # several writes of one batch, one after the other
-        write_new(rows.where("is_new"), batch)                  # write_new = batches(table, hudi.insert)
-        write_all(rows, batch)                                  # write_all = upserts(table)
-
 Each write of a batch is one transaction, whose commit records the query's id, and the numbers of batch and write. Spark
-runs the last batch again after a crash. A write that the table already has is then skipped, with the event `left_out`,
-a log line, and the result None. A write without rows makes no commit.
+runs the last batch again after a crash. A write that the table already has is then skipped, with the event `left_out`
+and the result None. A write without rows makes no commit.
 
 Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
-without a `stream_id` gets a new checkpoint: it is then another stream.
-
-Source: Spark's "Structured Streaming Programming Guide", foreachBatch; Hudi `HoodieStreamingSink`.
+without a `stream_id` gets a new checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 RETRIES = 20
 _QUERY = "sql.streaming.queryId"
 _CONNECT = "connect"
-_STREAMS = 10_000  # last written streams whose writes are numbered: more than a process runs at once
+_STREAMS = 10_000  # more than a process runs at once
 _UNTOLD = (
     "if the query has a new checkpoint, give it a new stream_id. Spark Connect does not report the checkpoint: a query "
     "that crashed before Spark recorded this batch needs a new stream_id, too"
@@ -60,12 +54,11 @@ def batches(
 ) -> Callable[[DataFrame, int], CommitResult | None]:
     """Make a function for `foreachBatch` that lets `change` write each batch into a transaction, and commits it once.
 
-    After a conflict `change` runs again, up to `retries` times; then the query fails with WriteConflict. Its restart
-    repeats the batch. `stream_id` defaults to the query's id. The function returns the commit's result, or None without
-    a commit.
+    After a conflict `change` runs again, up to `retries` times; then the query fails with WriteConflict. `stream_id`
+    defaults to the query's id. The function returns the commit's result, or None without a commit.
 
     Raises:
-        WrongCheckpoint: by the function: the query's checkpoint is not the one that the stream was written with.
+        WrongCheckpoint: by the function: the stream was written with another checkpoint.
         InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes overlap.
     """
     if stream_id is not None:
@@ -83,10 +76,6 @@ class _Batches:
     retries: int
 
     def __call__(self, rows: DataFrame, batch: int) -> CommitResult | None:
-        """Commit one batch in a transaction; return the result, or None for a committed or empty batch.
-
-        Such a batch is reported as `left_out`. With Spark Connect, a committed first batch raises WrongCheckpoint.
-        """
         with _numbered(self.table, rows, batch, self.stream_id) as batch_id:
 
             def run(txn: Transaction) -> None:
@@ -112,7 +101,7 @@ class _Nothing(Exception):
 
 @dataclass
 class _Try:
-    """Attempt `name` of a batch by Spark, the number of writes begun in it, and whether one is in progress."""
+    """Attempt `name` of a batch, and the number of writes begun in it."""
 
     name: object
     writes: int = 0
@@ -125,10 +114,7 @@ _TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last writte
 
 @contextmanager
 def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-    """Number the next write of this batch, yield its BatchId, and mark it as in progress while the block runs.
-
-    Thread-safe. Raises InvalidInput without a stream's id, or if another write is in progress.
-    """
+    """Number the next write of this batch, and mark it as in progress while the block runs. Thread-safe."""
     query, name = _query(rows)
     if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
         raise InvalidInput(

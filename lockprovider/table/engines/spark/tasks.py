@@ -1,7 +1,7 @@
 """Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
 
-Names have no task attempt: a second attempt finds the first one's file, and adds none. A task that outlives its
-transaction removes its files; if it is killed before, a later clean of the table does.
+A second attempt finds the first one's file. A task that outlives its transaction removes its files; if it is killed
+before, a later clean does.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROWS_PER_BATCH = 1 << 16  # rows that Spark receives at once
+ROWS_PER_BATCH = 1 << 16
 # no table has such column names
 KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"
 CLAUSE = "hudi clause"
 MOST_TASKS = 200
-_BITS = 32  # enough for a bucket's number
+_BITS = 32
 _LOW = (1 << _BITS) - 1
-KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.int64())])  # `Numbered` has the groups
+KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.int64())])
 PARTITIONS = pa.schema([(PARTITION, pa.string())])
 HASHES = pa.schema([("hashes", pa.binary())])
 STATS = pa.schema([(one.name, pa.int64() if one.type == "int" else pa.string()) for one in fields(WriteStat)])
@@ -73,7 +73,7 @@ def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Bat
 
 
 def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
-    """Make a function that yields the results of `each`, as `schema`, for pieces of `work` whose numbers come in."""
+    """Make a function that yields the results of `each` for the pieces of `work` whose numbers it gets."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -86,10 +86,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, wanted: NDArray[np.uint32] | None = None
 ) -> Callable[[tuple[int, FileSlice]], pa.Table]:
-    """Make a function that reads a numbered file slice's rows as `schema` with key, partition and group (`KEYS`).
-
-    An empty `schema` reads only keys. `wanted`, ascending hashes of keys, drops other rows.
-    """
+    """Make a function that reads a numbered file slice's rows with `KEYS`, only those with `wanted` hashes."""
 
     def rows(numbered: tuple[int, FileSlice]) -> pa.Table:
         number, file_slice = numbered
@@ -105,14 +102,13 @@ def locator(
 def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
     """Return a mask of the keys whose hash is in `wanted`, which is ascending."""
     hashed = hashes(keys)
-    order = np.argsort(hashed)  # ten times as fast as a search in the order of the keys
+    order = np.argsort(hashed)  # searching ascending hashes is ten times as fast
     ascending, found = hashed[order], np.empty(len(hashed), dtype=np.bool_)
     found[order] = np.searchsorted(wanted, ascending) < np.searchsorted(wanted, ascending, side="right")
     return pa.array(found)
 
 
 def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.Table:
-    """Read the rows of a file slice, with its log files merged, as these columns."""
     if not file_slice.logs:
         return read_as(writer.place.read(file_slice.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
@@ -127,10 +123,7 @@ def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.
 def keyer(
     writer: GroupWriter, *, delete: bool, missing: OnMissing = "null", valued: bool = False
 ) -> Callable[[Batches], Batches]:
-    """Make a function that turns rows into changes; for `missing` see `GroupWriter.keyed`.
-
-    `valued`: deletes have ordering values, which are checked.
-    """
+    """Make a function that turns rows into changes; `valued`: deletes have ordering values, which are checked."""
 
     def changed(table: pa.Table) -> pa.Table:
         if delete:
@@ -152,13 +145,9 @@ def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], *, is_delet
 
 
 def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
-    """Return a function that yields each row's change for its clause number (`CLAUSE`), and writes nothing.
-
-    `values[number]` names the column of new values; None deletes.
-    """
+    """Make a function that yields each row's change; `values[clause]` names the column of new values, None deletes."""
 
     def run(batches: Batches) -> Batches:
-        """Yield the changes of each batch and clause."""
         for batch in batches:
             for number, name in enumerate(values):
                 selected = batch.filter(pc.equal(batch.column(CLAUSE), number))
@@ -176,13 +165,13 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
 
 
 def hasher(batches: Batches) -> Batches:
-    """Yield the hashes of each batch's keys (its first column) as one binary value."""
+    """Yield the hashes of each batch's keys (its first column) as one value."""
     for batch in batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
 
 def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Make a function that adds the columns `KEY` and `PARTITION` to rows; null keys raise InvalidRecords."""
+    """Make a function that adds the columns `KEY` and `PARTITION` to rows."""
 
     def tagged(rows: pa.Table) -> pa.Table:
         _, keys, partitions = writer.keyed_deletes(rows)
@@ -192,7 +181,7 @@ def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 
 def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Make a function that yields the distinct partition paths of each batch of rows, so some repeatedly."""
+    """Make a function that yields each batch's distinct partition paths."""
     return per_batch(lambda rows: pa.table([pc.unique(writer.keyed_deletes(rows)[2])], schema=PARTITIONS))
 
 
@@ -204,7 +193,7 @@ class Numbered:
     """The file groups of one write, numbered by the driver, the same in every attempt.
 
     `old` has the file groups that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first
-    task number of its `buckets` new groups. `changes` counts the rows.
+    task number of its `buckets` new groups.
     """
 
     old: Mapping[int, FileSlice]
@@ -214,10 +203,7 @@ class Numbered:
 
     @classmethod
     def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
-        """Number `slices`, then the new groups of the partitions in `counts`.
-
-        With `index`, two slices of one bucket, or a slice of no bucket, raise Corrupt.
-        """
+        """Number `slices`, then the new groups of the partitions in `counts`; wrong buckets raise Corrupt."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
             bucket_groups(slices, index)  # raises before anything is written
@@ -226,11 +212,11 @@ class Numbered:
 
     @property
     def tasks(self) -> int:
-        """The number of writing tasks: two per group, as groups may share a hash; at most `MOST_TASKS`."""
+        """The number of writing tasks: two per group, as groups may share a hash."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
     def by_bucket(self, partitions: pa.DictionaryArray, row_buckets: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Return the group of each row by its bucket; Python sees only the distinct pairs of partition and bucket."""
+        """Return the group of each row by its bucket."""
         groups = {(old.partition, bucket_of(old.file_id)): number for number, old in self.old.items()}
         paths = partitions.dictionary.to_pylist()
         pairs = partitions.indices.to_numpy().astype(np.int64) << _BITS | row_buckets
@@ -240,7 +226,7 @@ class Numbered:
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
-    """Make a function that writes rows with `insert_all`, and yields the files' statistics (`STATS`)."""
+    """Make a function that runs `insert_all`, and yields the files' statistics."""
 
     def run(batches: Batches) -> Batches:
         yield from stats_table(insert_all(writer, batches, within)).to_batches()
@@ -249,10 +235,10 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 
 
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
-    """Write all rows of this task, held in memory, as one new file group per table partition; return the statistics.
+    """Write all rows of this task, held in memory, as one new file group per table partition.
 
-    Not split further: a split by the rows' order would differ between attempts. Raises InvalidRecords for rows outside
-    of `within` (None: any), or a repeated key; RuntimeError outside of a Spark task.
+    A further split would differ between attempts. Raises InvalidRecords for rows outside of `within`, or a repeated
+    key; RuntimeError outside of a Spark task.
     """
     if not (collected := list(batches)):
         return []
@@ -276,13 +262,12 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """Make a function that writes one group's changes and returns statistics (`STATS`).
+    """Make a function that writes the changes of one group (partition and number) and returns statistics.
 
-    Its `key` is partition and group, see `Numbered`. `valued`: deletes have ordering values.
+    `valued`: deletes have ordering values.
     """
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        """Write one group's next file, and return its statistics as a table, empty if nothing changed."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)

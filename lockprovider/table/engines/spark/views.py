@@ -31,14 +31,11 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """Replace the session's view by a table's latest or a transaction's own snapshot; reads no row.
-
-        Lists files; with native reads, may request their footers.
-        """
+        """Replace the session's view by a table's latest or a transaction's own snapshot; lists files."""
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 
-SHOWN = Lock()  # held while a statement's queries are resolved, as its views then show its own transaction
+SHOWN = Lock()  # held while a view shows a statement's own transaction
 _VIEWS: WeakKeyDictionary[SparkSession, dict[str, RegisteredView]] = WeakKeyDictionary()
 
 
@@ -56,12 +53,10 @@ def register(
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
     The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
-    `columns` and `filter` narrow the read; a query's own do so only with Spark's own reader (`native_reads`).
-    `storage_options` are those of a URL, not of a table. Other arguments are as for `read`.
+    `storage_options` are those of a URL, not of a table. Other arguments and errors are as for `read`.
 
     Raises:
         TableNotFound: no table exists at this URL.
-        InvalidInput, HistoryGone: as for `read`.
     """
     if isinstance(source, TableContext) and storage_options is not None:
         raise InvalidInput(f"{source!r} is open: give storage_options with a URL, or leave them out")
@@ -79,15 +74,14 @@ def sql(
 
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
-    The statement reads that view as of the transaction, also in a retry; other views are the session's. Afterwards the
-    view shows the result. ON must compare exactly the key and partition columns. INSERT does not check for existing
-    keys, unless the table has a bucket index. INSERT OVERWRITE replaces all rows.
+    The statement reads that view as of the transaction, other views as the session does. Afterwards the view shows the
+    result. ON must compare exactly the key and partition columns. INSERT does not check for existing keys without a
+    bucket index. INSERT OVERWRITE replaces all rows.
 
     Raises:
-        InvalidInput: the text is no supported statement (the message names the place), or no such view is registered.
+        InvalidInput: the text is no supported statement, or no such view is registered.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
         WriteConflict: all `retries` + 1 tries lost to other writers.
-        ModuleNotFoundError: sqlglot is not installed.
     """
     if find_spec("sqlglot") is None:
         raise ModuleNotFoundError(
@@ -103,12 +97,11 @@ def sql(
 
     result = transact(view.table, run, retries=retries, extra=extra)
     with SHOWN:
-        view.show(spark, view.table)  # after an error, it may show the version that the statement has read
+        view.show(spark, view.table)  # after an error it may show what the statement read
     return result
 
 
 def _writable_view(spark: SparkSession, name: str) -> RegisteredView:
-    """Return the registered view of this name; raise InvalidInput for an unknown or partial one."""
     views = _VIEWS.get(spark, {})
     view = views.get(name.lower())
     if view is None:

@@ -2,12 +2,11 @@
 
 Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
 planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
-commit. That process sends the heartbeat, as does every task that writes, and `commit` resumes the instant.
+commit. It sends the heartbeat, as does every task, and `commit` resumes the instant.
 
-Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes, as
-when it waits for executors. It then fails, and nothing of it is visible. The functions in `spark` have no such limit.
+Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes.
 
-Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
+Source: Spark's `DataSourceWriter`; Hudi `HoodieStreamingSink`.
 """
 
 from __future__ import annotations
@@ -39,16 +38,13 @@ from lockprovider.table.transaction.retry import add_columns, create_table
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
-# A stream's planning process then stops its heartbeat: Spark does not report an abandoned batch.
+# Then a stream's planning process stops its heartbeat: Spark reports no abandoned batch.
 _PLANNED_S = 600.0
 _RETRIES = 5
 
 
 def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Open or create the table, and add columns with `merge_schema`; None if `if_exists=ignore` leaves it alone.
-
-    Raises TableNotFound, TableExists, InvalidInput, InvalidRecords or UnsupportedSchema.
-    """
+    """Open or create the table, and add columns with `merge_schema`; None if `if_exists=ignore` leaves it alone."""
     try:
         table = options.open()
     except TableNotFound:
@@ -73,10 +69,7 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 
 
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`.
-
-    Raises TableNotFound without a record key, TableExists if another was faster and `if_exists` is `error`.
-    """
+    """Create the table; None if another writer was faster and `if_exists` is `ignore`."""
     if "record_keys" not in hudi_write.given:
         raise TableNotFound(
             f"there is no table at {options.url!r}: set {KEY_OPTION} to the columns of its record key, so that this "
@@ -104,15 +97,14 @@ class TaskResult(WriterCommitMessage):
     begin: str
     stats: list[WriteStat]
     stream: str | None
-    staged: list[StagedFile] = field(default_factory=list)  # set if one process gathers the rows of all tasks
+    staged: list[StagedFile] = field(default_factory=list)
 
 
 @dataclass
 class WriteJob:
     """A write of the data source, which Spark pickles for its tasks.
 
-    `group` writes the files of the job's instant, `stage` stages rows that `commit` gathers. `is_ignored`: nothing is
-    written.
+    `group` writes the files of the job's instant, `stage` stages rows that `commit` gathers.
     """
 
     options: SparkOptions
@@ -123,9 +115,9 @@ class WriteJob:
     is_ignored: bool = False
 
     def check(self) -> TableContext | None:
-        """Open or create the table (`open_target`), and set `is_ignored` and, for a gathering write, `stage`.
+        """Open or create the table, or set `is_ignored`; set `stage` for a gathering write.
 
-        Returns the table, None if the write is ignored. Raises DoesNotFit or InvalidInput for rows that do not fit.
+        Raises DoesNotFit or InvalidInput for rows that do not fit.
         """
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
@@ -149,10 +141,9 @@ class WriteJob:
         return table
 
     def begin(self) -> Transaction | None:
-        """Run `check`, start a transaction with its heartbeat, set `group`, and return the transaction.
+        """Run `check`, start a transaction with its heartbeat, and set `group`.
 
-        Returns None without a check if `group` is set or the write is ignored; None after it if it is ignored now, or
-        all rows are gathered.
+        Returns None if `group` is set, the write is ignored, or all rows are gathered.
         """
         if self.group is not None or self.is_ignored:
             return None
@@ -172,10 +163,7 @@ class WriteJob:
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write a task's rows into new files while sending the heartbeat, or stage them; an ignored job writes nothing.
-
-        Raises RuntimeError outside of a Spark task.
-        """
+        """Write a task's rows into new files, or stage them; sends the heartbeat meanwhile."""
         group, context = self.group, TaskContext.get()
         if context is not None and (self.is_ignored or self.hudi_write.gathers):
             staged = [] if self.stage is None or self.is_ignored else self.stage.write(batches)
@@ -190,11 +178,7 @@ class WriteJob:
             heartbeat.leave()  # it stays in the store
 
     def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> None:
-        """Make the write visible, then archive, compact and cluster as Hudi's keys say.
-
-        A stream's committed or empty batch is reported as `left_out`. Raises as `Transaction.commit` or, for gathered
-        rows, `commit_staged`.
-        """
+        """Make the write visible, then run due services; reports a stream's committed or empty batch as `left_out`."""
         if self.is_ignored:
             return
         table, why = self.options.open(), "it has no rows"
@@ -207,9 +191,9 @@ class WriteJob:
         inline.run_due(table)
 
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
-        """Commit the files of all tasks, or the gathered rows; return None for an empty batch of a stream.
+        """Commit the files of all tasks, or the gathered rows; None for an empty batch of a stream.
 
-        An empty batch or an error rolls the instant back. `remove_staged` removes staged files, also after an error.
+        An empty batch or an error rolls back. Removes staged files in any case.
         """
         if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]
@@ -236,10 +220,7 @@ class WriteJob:
             raise
 
     def abort(self, written: Sequence[TaskResult]) -> None:
-        """Remove staged files and roll the write's instants back, except committed ones.
-
-        A commit's response may have been lost.
-        """
+        """Remove staged files and roll the write's instants back, except committed ones."""
         if self.stage is not None:
             remove_staged(self.stage.writer.place, (), self.stage.folder)
         begun = {result.begin for result in written} | {"" if self.group is None else self.group.begin}
@@ -255,7 +236,6 @@ class _JobWriter:
 
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write or stage the rows of a task, on an executor; nothing is visible before `commit`."""
         return self.job.write(iterator)
 
 
@@ -264,24 +244,21 @@ class BatchWriter(_JobWriter, DataSourceArrowWriter):
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit after all tasks, in a separate process, then run due services."""
+        """Commit after all tasks, in a separate process."""
         self.job.commit(_written(messages))
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll back after a failure, in a separate process; running tasks remove their own files."""
+        """Roll back after a failure; running tasks remove their own files."""
         self.job.abort(_written(messages))
 
 
 class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
-    """Writer of a stream: one commit per batch, with the ids of stream and batch; a repeated batch is skipped."""
+    """Writer of a stream: one commit per batch, with the ids of stream and batch."""
 
     @without_traceback()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit after all tasks of a batch, in another process.
-
-        Without results of tasks it does nothing. Raises InvalidInput without a `stream_id` and the query's id.
-        """
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a batch, unless no task has a result."""
         written = _written(messages)
         if not written:
             return
@@ -293,13 +270,13 @@ class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
         self.job.commit(written, BatchId.of(named or query, batchId, "" if named is None else query or ""))
 
     @without_traceback()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Roll back after a failure; if no task finished, the next writer cleans up."""
         del batchId
         self.job.abort(_written(messages))
 
     def __getstate__(self) -> WriteJob:
-        """Call the job's `begin`; stop its transaction's heartbeat, if any, here after `_PLANNED_S`; return the job."""
+        """Call the job's `begin`; its transaction's heartbeat stops after `_PLANNED_S`."""
         txn = self.job.begin()
         if txn is not None:
             give_up = threading.Timer(_PLANNED_S, txn.leave)

@@ -1,9 +1,6 @@
 """Reads at one moment, the history of commits, and the changes between two moments.
 
-A read starts again if other clients remove what it has listed. NOT promised: success if files are removed faster than a
-read lists them (`HistoryGone`).
-
-Source: RFC-22; Hudi `HoodieTableFileSystemView`, `LSMTimeline`.
+A read starts again if other clients remove what it has listed, and raises `HistoryGone` after ten tries.
 """
 
 from __future__ import annotations
@@ -117,18 +114,12 @@ class CommitHistory(list[Commit]):
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment (None: now, which is cached while valid); lists again while files disappear.
-
-    Raises `HistoryGone` after ten reads, or if that moment cannot be read any more.
-    """
+    """Return the snapshot of a moment (None: now, which is cached while valid), or raise `HistoryGone`."""
     return repeat_while_stale(partial(_snapshot, table, as_of))
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the cached snapshot, or list the files and cache those of now.
-
-    Raises `Stale` if files may have been removed during the listing.
-    """
+    """Return the cached snapshot, or list the files and cache those of now; may raise `Stale`."""
     cached = table.current.known_snapshot() if as_of is None else None
     if cached is not None:
         return cached
@@ -138,7 +129,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def snapshot_by(table: TableContext, timeline: Timeline, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment, from one listing; it may be stale."""
+    """Return the snapshot of a moment from one listing, which may be stale."""
     return table.snapshot_of(timeline) if as_of is None else snapshot_of_version(table, timeline, as_of)
 
 
@@ -152,10 +143,7 @@ def plan(
     read_optimized: bool = False,
     config: TableConfig | None = None,
 ) -> ScanPlan:
-    """Plan which files of a snapshot to read; see `plan_scan`.
-
-    Reads the properties unless given by `config`. Files may be cleaned before they are read.
-    """
+    """Plan which files of a snapshot to read, as `plan_scan`; reads the properties unless `config` is given."""
     schema = table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
@@ -171,13 +159,9 @@ def rows(
     *,
     read_optimized: bool = False,
 ) -> pa.Table:
-    """Read the rows into memory, with progress events; see `Table.scan`.
-
-    Without `as_of` reads again if a file was cleaned, and after ten reads raises `HistoryGone`; with `as_of` at once.
-    """
+    """Read the rows into memory, with progress events; with `as_of`, a cleaned file raises at once."""
 
     def look() -> pa.Table:
-        """Read once; a cleaned file raises `Stale`, or with `as_of` `HistoryGone`."""
         try:
             scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
             report = partial(with_progress, table, "", "read file groups", total=len(scan_plan.slices))
@@ -185,26 +169,22 @@ def rows(
         except HistoryGone as error:
             if as_of is not None:
                 raise
-            raise Stale(error) from error  # The present rows are in other files now.
+            raise Stale(error) from error  # The rows are in other files now.
 
     return repeat_while_stale(look)
 
 
 def commits(table: TableContext) -> CommitHistory:
-    """Read the completed writes on the timeline, oldest completion first; caches their metadata.
-
-    Starts again if a commit was archived; after ten reads raises `HistoryGone`.
-    """
+    """Read the completed writes on the timeline, oldest completion first; caches their metadata."""
 
     def look() -> CommitHistory:
-        """Read once; raise `Stale` if a commit was archived or undone since the listing."""
         done = table.timeline().writes
         try:
             return CommitHistory(
                 Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done
             )
         except HistoryGone as error:
-            raise Stale(error) from error  # A commit was archived during the read.
+            raise Stale(error) from error
 
     return repeat_while_stale(look)
 
@@ -221,10 +201,7 @@ class PartitionChanges:
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Read the partition's touched file groups; return its changed rows.
-
-        May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
-        """
+        """Read the touched file groups, and return the changed rows."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
             for scan in (self.before, self.after)
@@ -237,7 +214,7 @@ class Changes:
     """Changes of some commits; they can be read several times.
 
     Attributes:
-        checkpoint: pass it as `after` in the next call. It stays the same if there are no new commits.
+        checkpoint: the `after` of the next call; it stays the same if there are no new commits.
         commits: the instants with these changes, in the requested order.
         schema: the operation (`insert`, `update` or `delete`), then the requested columns.
         parts: the changes by partition, for engines that read them in several processes.
@@ -270,7 +247,7 @@ class Changes:
     def to_reader(self) -> pa.RecordBatchReader:
         """Read the changes in batches; memory holds one partition's touched files, before and after.
 
-        Iteration may raise `HistoryGone`, as `to_arrow` does.
+        Raises as `to_arrow`, during iteration.
 
         >>> sum(batch.num_rows for batch in changes.to_reader())
         2
@@ -289,10 +266,7 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """Plan the changes in (after, until] without reading rows; plans again while files disappear.
-
-    Raises as `Table.changes`, `HistoryGone` after ten plans.
-    """
+    """Plan the changes in (after, until] without reading rows; raises as `Table.changes`."""
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
         raise InvalidInput(f"order={shown(order)} is unknown: use {', '.join(by_name)}")
@@ -301,12 +275,7 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        """List the timeline anew, and plan the changes.
-
-        Raises `Stale` if files may have been removed since the listing, or an error of `check_since`.
-        """
-        # A listing of several pages shows objects created during it on later pages only. The next listing has all
-        # instants that completed before the last commit of this one.
+        # A listing of several pages may lack the earlier of two commits. A second one has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()
         start, end = (
@@ -330,10 +299,7 @@ def _changes(
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
 ) -> Changes:
-    """Plan a window's changes by partition, listing the files; unless `continues`, every row is an insert.
-
-    Cleaned files raise `HistoryGone`, unknown columns `InvalidInput`.
-    """
+    """Plan a window's changes by partition; lists files. Unless `continues`, every row is an insert."""
     schema = table.schema(span.then if span.then.writes else timeline)
     if OPERATION in schema.names:
         raise InvalidInput(f"column {OPERATION!r} of the table has the name of the operation; read it by a scan")
@@ -367,13 +333,7 @@ def _changes(
 def check_since(
     table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
 ) -> None:
-    """Refuse a checkpoint after which commits were archived or undone, or (`is_checkpoint`) that is no commit's time.
-
-    An empty text, the table's beginning, is never refused.
-
-    Raises:
-        HistoryGone: the changes since `start` are unknown.
-    """
+    """Raise `HistoryGone` if commits after `start` were archived or undone, or (`is_checkpoint`) none has that time."""
     if not start:
         return
     archived = refuse_archived(table, start, order)

@@ -1,6 +1,6 @@
 """Row filters: select rows of a table, and exclude files and row groups without such rows.
 
-A filter is a postfix program run by a loop: a pyarrow expression of some thousand parts crashes the process.
+A loop runs a postfix program, as a pyarrow expression of some thousand parts crashes the process.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lockprovider.table.read.literals import LiteralMisfit, Position, literal_of
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
-_MANY_VALUES = 1 << 12  # The bound of more values is their range: Arrow would search them for each file.
-_PART_ROWS = 1 << 16  # rows filtered at once: a deep filter has a mask of them for each level
+_MANY_VALUES = 1 << 12  # The bound of more values is their range.
+_PART_ROWS = 1 << 16  # a deep filter has a mask for each level
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
     "<=": pc.less_equal,
@@ -35,24 +35,21 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Filter condition (question): `column is null`."""
+    """Question `column is null`."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Filter condition (question) with one answer for all rows."""
+    """Question with one answer for all rows."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Filter condition (question): `column sign value`.
-
-    `sign` is `<`, `<=`, `>` or `>=`, as `=` is a `OneOf`.
-    """
+    """Question `column sign value`; `sign` is `<`, `<=`, `>` or `>=`, as `=` is a `OneOf`."""
 
     column: str
     sign: str
@@ -61,10 +58,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Filter condition (question): `column like pattern`.
-
-    In the pattern `%` is any text, `_` one character; a backslash escapes these.
-    """
+    """Question `column like pattern`: `%` is any text, `_` one character, a backslash escapes these."""
 
     column: str
     pattern: str
@@ -72,15 +66,14 @@ class Like:
 
 @dataclass(slots=True)
 class OneOf:
-    """Filter condition (question): `column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
+    """Question `column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
 
     `Chain.add` and `negate` change it in place while a filter is built.
 
     Attributes:
         values: in a form that pyarrow accepts for an array of the type `kind`.
-        has_null: whether a null is among the values.
-        matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: null's answer is null;
-            if the list has a null, so is the answer for a value that is not in the list.
+        matches_null: whether null is an ordinary value, as in pyarrow. By SQL's rule, null's answer is null, and, if
+            the list has a null, so is the answer for a value that is not in it.
     """
 
     column: str
@@ -101,7 +94,6 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Return whether each value is in the list; null for null. Zero has no sign."""
         array = self.array
         if len(array) == 0:  # Also of types that cannot be compared.
             return pc.if_else(pc.is_valid(column), False, pa.scalar(None, pa.bool_()))
@@ -120,14 +112,13 @@ class OneOf:
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Return two expressions that hold for all rows with the answer true, and false; None excludes no row."""
+        """Return expressions that hold for all rows with the answer true, and false; None excludes no row."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that holds for all listed values, maybe also others; None excludes no row."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -147,7 +138,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class OfArrow:
-    """Filter condition (question) as a pyarrow expression that reads `columns`."""
+    """Question as a pyarrow expression that reads `columns`."""
 
     expression: pc.Expression
     columns: Sequence[str]
@@ -159,7 +150,7 @@ FilterStep = Question | str
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Row filter in postfix order: conditions (questions), and `AND`, `OR`, `NOT` after their operands. Picklable."""
+    """Row filter in postfix order: questions, and `AND`, `OR`, `NOT` after their operands. Picklable."""
 
     steps: tuple[FilterStep, ...]
 
@@ -170,7 +161,7 @@ class Filter:
         return list(dict.fromkeys(name for names in name_lists for name in names))
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows for which the filter is true, not null; works in parts to limit memory."""
+        """Return the rows for which the filter is true, not null."""
         starts = range(0, max(1, rows.num_rows), _PART_ROWS)
         parts = (rows.slice(start, _PART_ROWS) for start in starts)
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
@@ -181,8 +172,8 @@ class Filter:
         return not any(has_floats(schema.field(name).type) for names in name_lists for name in names)
 
     def bound(self) -> Any:
-        """Return an expression of limited size that holds for all kept rows, maybe others; None excludes no row."""
-        stack: list[tuple[_Bound, _Bound]] = []  # of the rows with the answer true, and false
+        """Return an expression of limited size that holds for all kept rows; None excludes no row."""
+        stack: list[tuple[_Bound, _Bound]] = []  # for the answers true, and false
         for step in self.steps:
             if not isinstance(step, str):
                 true, false = _bounds_of(step)
@@ -198,7 +189,6 @@ class Filter:
         return stack[0][0][0]
 
     def _mask(self, rows: pa.Table) -> Any:
-        """Return each row's answer by SQL's three-valued logic: true, false or null."""
         stack: list[Any] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -219,7 +209,6 @@ def _columns_of(question: Question) -> Sequence[str]:
 
 
 def _mask_of(question: Question, rows: pa.Table) -> Any:
-    """Answer a question with true, false or null for each row; an `OfArrow` loads pandas."""
     match question:
         case IsNull(column):
             mask = pc.is_null(rows.column(column))
@@ -240,7 +229,6 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return two expressions that hold for all rows with the answer true, and false; None excludes no row."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -260,7 +248,6 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
-    """Return an expression that holds for all texts with this prefix; None for an empty prefix."""
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
@@ -269,11 +256,11 @@ def _from_prefix(column: Any, prefix: str) -> Any:
     return (column >= prefix) & (column < prefix[:-1] + chr(following))
 
 
-_Bound = tuple[Any, int]  # an expression, or None, which excludes no row; and its number of questions
+_Bound = tuple[Any, int]  # an expression or None, its number of questions
 
 
 def _within_both(first: _Bound, second: _Bound) -> _Bound:
-    """Return the bound of rows within both bounds; the first alone if the two are too large together."""
+    """Join two bounds by `and`; the first alone if they are too large."""
     if first[0] is None or second[0] is None:
         return second if first[0] is None else first
     count = first[1] + second[1]
@@ -281,7 +268,7 @@ def _within_both(first: _Bound, second: _Bound) -> _Bound:
 
 
 def _within_either(first: _Bound, second: _Bound) -> _Bound:
-    """Return the bound of rows within one of the bounds; it excludes no row if too large."""
+    """Join two bounds by `or`; none if they are too large."""
     count = first[1] + second[1]
     if first[0] is None or second[0] is None or count > _MOST_BOUNDS:
         return None, 0
@@ -298,7 +285,7 @@ def both(first: Filter, second: Filter) -> Filter:
 
 @dataclass
 class Chain:
-    """Terms joined by one word, appended one after the other.
+    """Terms joined by one word.
 
     `=` terms of one column in an `or`, and `!=` terms in an `and`, become a single question.
     """
@@ -308,10 +295,7 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term from index `start` of `steps` to earlier ones, in place.
-
-        Appends the word, or moves the term's values into an earlier one.
-        """
+        """Join the term that begins at index `start` of `steps` to earlier ones, in place."""
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
@@ -327,7 +311,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the last term of `steps`, which begins at index `start`, in place; a lone `OneOf` is changed itself."""
+    """Negate the last term of `steps`, which begins at index `start`, in place."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated
@@ -338,16 +322,13 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Question:
-    """Return the question `column sign literal` for a located literal.
-
-    `sign` is =, !=, <, <=, > or >=; `kind` is the column's type.
-    """
+    """Return the question `column sign literal`, where `kind` is the column's type."""
     floor, exact = literal
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
-    if floor is None:  # All values of the type are above the literal.
+    if floor is None:  # All values are above the literal.
         return OneOf(column, kind, [], negated=sign in {">", ">="})
-    if not exact:  # No value of the type lies between the floor and the literal.
+    if not exact:  # No value lies between floor and literal.
         sign = {"<": "<=", ">=": ">"}.get(sign, sign)
     return Compared(column, sign, pa.scalar(floor, kind))
 
@@ -359,10 +340,7 @@ def has_floats(kind: pa.DataType) -> bool:
 
 
 def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
-    """Convert a pyarrow expression to a filter.
-
-    Raises `InvalidInput` if it does not fit the columns, or refers to one by its number.
-    """
+    """Convert a pyarrow expression; `InvalidInput` if it does not fit the columns, or names one by its number."""
     empty = schema.empty_table()
     try:
         empty.filter(expression)
@@ -385,18 +363,15 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(value: Any) -> None:
-    """Raise `InvalidInput` unless the value is text, an expression, a `Filter` or lists of tuples.
-
-    Checks no columns.
-    """
+    """Raise `InvalidInput` for a value that is no filter, whatever columns exist."""
     if not isinstance(value, (str, pc.Expression, Filter)):
         _alternatives(value)
 
 
 def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
-    """Convert pyarrow's tuples `(column, sign, value)` to a filter; of several lists, one must be true.
+    """Convert tuples `(column, sign, value)`, or lists of them, of which one must be true; may raise `InvalidInput`.
 
-    `in` and `not in` treat null as an ordinary value. What does not fit raises `InvalidInput`.
+    `in` and `not in` treat null as an ordinary value.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)
@@ -411,10 +386,6 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
-    """Return a filter's tuples as lists, of which one must be true; wrap a flat list.
-
-    Other values, and tuples that are not (text, text, value), raise `InvalidInput`.
-    """
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives
@@ -436,10 +407,6 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
 
 
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
-    """Convert one `(column, sign, value)` tuple to steps.
-
-    Unknown columns or signs, None, and values that do not fit raise `InvalidInput`.
-    """
     column, sign, value = term
     misfit = f"filter {shown(term)} does not fit the table"
     if column not in schema.names:
@@ -459,10 +426,6 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
 
 
 def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:
-    """Return the question `column in value`, without values that the type lacks; null is ordinary.
-
-    No list raises `InvalidInput`; values that do not fit raise `LiteralMisfit`.
-    """
     literals = [literal_of(item) for item in check_items(value, f"filter on {column!r}: in", "values")]
     positions = (position_of(literal, kind) for literal in literals if literal is not None)
     exact = [floor for floor, exact in positions if exact]

@@ -2,8 +2,8 @@
 
     position_of(Decimal("1.505"), pa.decimal128(10, 2))      # Position(floor=Decimal("1.50"), exact=False)
 
-So `d = 1.505` is false, and `d > 1.505` is `d > 1.50`. In a float column a literal means the nearest float, as in SQL.
-Only text is converted, to a day or a time.
+So `d > 1.505` is `d > 1.50`. The functions `_in_*` return None for a value of another kind, and raise `LiteralMisfit`
+for one that never compares.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class LiteralMisfit(ValueError):
-    """Error for a literal that cannot be compared with a column; says what to write."""
+    """A literal cannot be compared with a column; the text says what to write."""
 
 
 class Position(NamedTuple):
     """Position of a literal among the values of a column's type.
 
-    Attributes:
-        floor: the greatest value of the type that is not above the literal, as a pyarrow array takes it (times as
-            numbers); None if all are above.
-        exact: whether the floor equals the literal.
+    `floor` is the greatest value not above the literal, as a pyarrow array takes it; None if all are above. `exact`:
+    whether they are equal.
     """
 
     floor: Any
@@ -55,9 +53,9 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeLiteral:
-    """Moment, as `units` since 1970; a second has `per_second` units.
+    """Moment: `units` since 1970, `per_second` of them a second.
 
-    `zoned`: whether it has a time zone. None (text without a zone, in UTC) fits all columns.
+    `zoned`: whether it has a time zone; None (text without a zone, in UTC) fits all columns.
     """
 
     units: int
@@ -66,7 +64,7 @@ class TimeLiteral:
 
 
 def time_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a moment; a day means its midnight. Other text raises `LiteralMisfit`."""
+    """Parse ISO text as a moment, a day as its midnight; other text raises `LiteralMisfit`."""
     match = _TIME.fullmatch(text.strip())
     try:
         if match is not None:
@@ -79,7 +77,7 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a day; a time of day, or other text, raises `LiteralMisfit`."""
+    """Parse ISO text as a day; other text raises `LiteralMisfit`."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return _midnight(date.fromisoformat(text).toordinal() - _EPOCH)
@@ -89,12 +87,11 @@ def day_of(text: str) -> TimeLiteral:
 
 
 def _midnight(days: int) -> TimeLiteral:
-    """Return the midnight `days` after 1970-01-01; it fits all columns."""
     return TimeLiteral(days * _SECONDS_OF_DAY, 1, None)
 
 
 def _moment(match: re.Match[str]) -> TimeLiteral:
-    """Convert a match of `_TIME` to a moment; a day or time that does not exist raises ValueError."""
+    """Convert a match of `_TIME`; a day or time that does not exist raises ValueError."""
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
@@ -106,7 +103,6 @@ def _moment(match: re.Match[str]) -> TimeLiteral:
 
 
 def _offset(zone: str | None) -> int:
-    """Return a time zone's offset in seconds east of Greenwich, 0 for None; an impossible zone raises ValueError."""
     if zone is None or zone in "Zz":
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
@@ -116,10 +112,7 @@ def _offset(zone: str | None) -> int:
 
 
 def position_of(literal: Any, kind: pa.DataType) -> Position:
-    """Locate a literal, as `literal_of` returns it, among the values of a column's type.
-
-    Raises `LiteralMisfit` if they do not compare.
-    """
+    """Locate a literal, as `literal_of` returns it; `LiteralMisfit` if it does not compare with the type."""
     for belongs, family, find in _FAMILIES:
         if belongs(kind):
             position = find(literal, kind)
@@ -131,10 +124,7 @@ def position_of(literal: Any, kind: pa.DataType) -> Position:
 
 
 def literal_of(value: Any) -> Any:
-    """Convert a value of Python, NumPy, pandas or Arrow to a plain Python value or a `TimeLiteral`.
-
-    Return None for the null of any library, and values unknown to Arrow unchanged.
-    """
+    """Convert a value of Python, NumPy, pandas or Arrow to a plain value or a `TimeLiteral`; any null becomes None."""
     if isinstance(value, np.generic) and (not isinstance(value, (np.datetime64, np.timedelta64)) or np.isnat(value)):
         value = value.item()  # NaT becomes None.
     if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)):
@@ -154,7 +144,6 @@ def literal_of(value: Any) -> Any:
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a number among the integers of a type; None for other values. NaN raises `LiteralMisfit`."""
     if not _is_number(value):
         return None
     bits = kind.bit_width
@@ -172,7 +161,6 @@ def _within(value: int, least: int, greatest: int) -> Position:
 
 
 def _in_decimals(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a number among the decimals of a type; None for other values. NaN raises `LiteralMisfit`."""
     if not _is_number(value):
         return None
     unit = Decimal((0, (1,), -kind.scale))
@@ -181,7 +169,7 @@ def _in_decimals(value: Any, kind: pa.DataType) -> Position | None:
 
 
 def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, number_type: type) -> Position:
-    """Locate `value` among the multiples of `unit` from `least` to `greatest`; the floor becomes a `number_type`."""
+    """Locate `value` among the multiples of `unit`; the floor becomes a `number_type`."""
     if value < least:
         return Position(None, exact=False)
     if value > greatest:
@@ -196,10 +184,6 @@ def _exact(value: float | Decimal) -> Decimal:
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a number among floats: at the nearest, or its floor if it overflows.
-
-    None for other values; NaN raises `LiteralMisfit`.
-    """
     if not _is_number(value):
         return None
     single = types.is_float32(kind)
@@ -219,7 +203,6 @@ def _among(kind: type) -> Callable[[Any, pa.DataType], Position | None]:
 
 
 def _in_texts(value: Any, _: pa.DataType) -> Position | None:
-    """Locate a text among texts; None for other values. A lone surrogate raises `LiteralMisfit`."""
     if not isinstance(value, str):
         return None
     try:
@@ -230,10 +213,6 @@ def _in_texts(value: Any, _: pa.DataType) -> Position | None:
 
 
 def _in_days(value: Any, _: pa.DataType) -> Position | None:
-    """Locate a day or time among days; None for other values.
-
-    Text that is no day, and a time with a zone, raise `LiteralMisfit`.
-    """
     if isinstance(value, str):
         value = day_of(value)
     if not isinstance(value, TimeLiteral):
@@ -244,10 +223,6 @@ def _in_days(value: Any, _: pa.DataType) -> Position | None:
 
 
 def _in_moments(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a time among timestamps of this unit and zone; None for other values.
-
-    Text that is no time, or a wrong zone, raises `LiteralMisfit`.
-    """
     if isinstance(value, str):
         value = time_of(value)
     if not isinstance(value, TimeLiteral):

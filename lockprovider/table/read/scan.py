@@ -1,9 +1,6 @@
-"""Scans: read only the files, row groups and columns that a query needs.
+"""Scans: read only the files, row groups and columns that a query needs; in no promised order of rows.
 
-A slice with log files is excluded by partition only, and filtered after its merge. Promised: the rows of the snapshot,
-whatever commits follow. NOT promised: an order of rows.
-
-Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex`.
+A slice with log files is excluded by partition only, and filtered after its merge.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
-# Returns the column ranges of these files, as far as they are known.
+# Returns the known column ranges of these files.
 RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]
-# SQL text (see `sql_where`), a pyarrow expression, pyarrow's list of tuples, or a `Filter`; None selects all rows.
+# SQL text, a pyarrow expression, a list of tuples, or a `Filter`; None selects all rows.
 Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
@@ -58,7 +55,7 @@ class ScanPlan:
     Attributes:
         schema: the columns of the result; `read` also has the filter's columns.
         bound: an expression that is true of all requested rows; None excludes no row group.
-        merged: the columns to read of slices with logs, and their merge rule; None without such slices.
+        merged: the columns to read of slices with logs, and their merge rule.
     """
 
     slices: tuple[FileSlice, ...]
@@ -70,11 +67,7 @@ class ScanPlan:
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return a caller's column names as a tuple; None means all columns.
-
-    A single text, a dict, an item that is no text or repeated, or a value that cannot be iterated raises
-    `InvalidInput`.
-    """
+    """Return a caller's column names (None: all), each once, or raise `InvalidInput`."""
     names = None if columns is None else check_texts(columns, "columns", "names of columns")
     if names and len(set(names)) < len(names):
         raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
@@ -91,10 +84,10 @@ def plan_scan(
     partitions: Iterable[str] | None = None,
     ranges_of: RangesOf | None = None,
 ) -> ScanPlan:
-    """Plan which files to read for the requested rows.
+    """Plan which files to read for the requested rows; calls `ranges_of` (`TablePlace.ranges`) at most once.
 
-    `schema` lacks Hudi's meta columns, which `columns` and `where` may name. `ranges_of` (`TablePlace.ranges`) is
-    called at most once. Raises `InvalidInput`, or `UnsupportedTable` if the table's rule to merge log files is unknown.
+    `schema` lacks Hudi's meta columns, which `columns` and `where` may name. May raise `InvalidInput` or
+    `UnsupportedTable`.
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
@@ -119,10 +112,7 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Convert a caller's filter, not None, to a `Filter` over the columns of `full`; a `Filter` passes unchecked.
-
-    What does not fit raises `InvalidInput`.
-    """
+    """Convert a caller's filter to a `Filter` over the columns of `full`, or raise `InvalidInput`."""
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -133,10 +123,7 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 def to_table(
     place: TablePlace, scan: ScanPlan, progress: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter
 ) -> pa.Table:
-    """Read all rows of a scan into memory, several slices with logs at once.
-
-    `progress` wraps the iterator over slices' batches. Cleaned files raise `HistoryGone`.
-    """
+    """Read all rows into memory; `progress` wraps the iterator over the slices' batches."""
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     most = _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
     # pyarrow decodes slices without logs by several threads.
@@ -145,17 +132,16 @@ def to_table(
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """Read the rows of a scan in batches, opening each file when it is reached.
+    """Read the rows in batches, opening each file when it is reached; may raise `HistoryGone` during iteration.
 
-    Memory holds one row group of one file, and the rows of one slice's log files. May raise `HistoryGone` during
-    iteration.
+    Memory holds one row group of one file, and the rows of one slice's log files.
     """
     batches = (batch for file_slice in scan.slices for batch in _batches(place, scan, file_slice, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
-    """Read the filtered rows of one slice into memory; may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`."""
+    """Read the filtered rows of one slice; may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
@@ -163,7 +149,7 @@ def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.T
 
 
 def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the requested columns (None: all but Hudi's own); unknown columns raise `InvalidInput`."""
+    """Return the requested columns (None: all but Hudi's own), or raise `InvalidInput`."""
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
@@ -176,10 +162,6 @@ def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
-    """Return the columns to read of slices with logs, and their merge rule; None without logs.
-
-    An unknown rule or ordering column raises `UnsupportedTable`.
-    """
     if not any(file_slice.logs for file_slice in slices):
         return None
     rule = MergeRule.of(config)
@@ -193,10 +175,7 @@ def _merge_plan(
 def _within_ranges(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], ranges_of: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Return the slices without those excluded by known column ranges; slices with logs stay.
-
-    Calls `ranges_of` at most once, and only for more than eight slices without logs.
-    """
+    """Leave out slices that known column ranges exclude; few slices stay without a call of `ranges_of`."""
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
@@ -211,10 +190,7 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Return the slices not excluded by their guarantee, an expression true of all their rows.
-
-    Opens no file; `guarantees` has one for each slice.
-    """
+    """Leave out slices excluded by their guarantee, an expression true of all their rows; opens no file."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
@@ -225,7 +201,7 @@ def _pruned(
 
 
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
-    """Return an expression true of all rows of a partition, by its path; the constant true if the path is ambiguous."""
+    """Return an expression true of all rows of a partition, by its path."""
     sure = pc.scalar(True)
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
@@ -243,12 +219,9 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition value from its text; None if the text is ambiguous or not of the type.
-
-    Also None for types other than text, integer and day.
-    """
+    """Return a partition value of type text, integer or day from its text; None if the text is ambiguous."""
     if text is None or "/" in text:
-        return None  # Null and empty share one text. A path of several levels may be one value that was rewritten.
+        return None  # null and empty share one text; a path of several levels may be one value
     try:
         if types.is_string(kind):
             return pa.scalar(text, kind)
@@ -265,10 +238,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 def _batches(
     place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once.
-
-    May raise `HistoryGone`, `Corrupt` or `UnsupportedTable` during iteration.
-    """
+    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once."""
     if not file_slice.logs:
         parts = _base_tables(place, scan, file_slice, ahead=ahead)
     elif scan.merged is None:
@@ -287,7 +257,7 @@ def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> _
 def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
     """Yield a base file's unfiltered rows, without row groups that the bound excludes.
 
-    With a filter, caches the footer's note. Raises `HistoryGone`, `Corrupt` or `UnsupportedTable`.
+    With a filter, caches the footer's note.
     """
     with reading(file_slice.path):
         fragment = _fragment(place, file_slice)
@@ -313,10 +283,7 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Return whether statistics of a file's column apply now.
-
-    Each leaf type must be in the file, and equal, or an integer both then and now.
-    """
+    """Return whether statistics of a file's column apply to the present column."""
     before = dict(leaf_types(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
@@ -330,5 +297,5 @@ def _fragment(place: TablePlace, file_slice: FileSlice) -> Any:
 
 
 def _dataset() -> Any:
-    """Import pyarrow.dataset late: it loads pandas, which writers need not have."""
+    """Import pyarrow.dataset late: it loads pandas."""
     return import_module("pyarrow.dataset")

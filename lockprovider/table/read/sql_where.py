@@ -1,20 +1,9 @@
-"""Parser of row filters in SQL syntax, for all readers and for `delete`.
+"""Parser of row filters in SQL syntax, for all readers and for `delete`; other SQL is refused.
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
-| feature | syntax |
-|---|---|
-| comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`, `[not] between ... and ...` |
-| text patterns | `[not] like`: `%` any characters, `_` one; a backslash before one of them means the character |
-| nulls | `is [not] null`, and `null` in a list |
-| boolean columns | `paid`, `paid = true` |
-| joined by | `and`, `or`, `not`, parentheses, of any number and depth |
-| names | bare, in backticks, or in double quotes |
-| literals | numbers (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date '2026-01-02'`, |
-| | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
-
-Literals compare exactly (see `literals`). A time without a zone is UTC. As in SQL, a comparison with null is neither
-true nor false. Any other SQL syntax is refused.
+The README has the grammar. In `like`, a backslash before `%` or `_` means the character. Names are bare, in backticks,
+or in double quotes.
 """
 
 from __future__ import annotations
@@ -52,7 +41,7 @@ _TOKEN = re.compile(
 )
 _SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
-_DIGITS = 18  # Longer numbers are decimals: Python refuses whole ones of thousands of digits.
+_DIGITS = 18  # Python refuses integers of thousands of digits.
 _SHOWN = 60
 
 
@@ -64,21 +53,17 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Group:
-    """Open group of parentheses during parsing, from step `start` on."""
+    """Open group of parentheses, from step `start` on."""
 
     start: int
     negated: bool = False
     either: Chain = field(default_factory=lambda: Chain(OR))
     all_of: Chain = field(default_factory=lambda: Chain(AND))
-    term: int = 0  # index of the first step of the present alternative
+    term: int = 0  # first step of the present alternative
 
 
 def parse_where(text: str, schema: pa.Schema) -> Filter:
-    """Parse a filter over the columns of `schema`.
-
-    Raises:
-        InvalidInput: the text cannot be parsed, or a column or value does not fit; the message has the position.
-    """
+    """Parse a filter over the columns of `schema`; `InvalidInput` has the position of what does not fit."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -98,7 +83,7 @@ class _Parser:
         self._step()
 
     def parsed(self) -> Filter:
-        """Parse the whole text and return its filter; call it once. Text that does not fit raises `InvalidInput`."""
+        """Parse the whole text."""
         steps: list[FilterStep] = []
         groups = [_Group(0)]
         while True:
@@ -137,10 +122,6 @@ class _Parser:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _question(self) -> Iterator[FilterStep]:
-        """Parse one condition, and return its steps: a comparison, list, pattern, null test or boolean column.
-
-        Other syntax raises `InvalidInput`.
-        """
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -175,7 +156,6 @@ class _Parser:
         return iter(steps)
 
     def _name(self) -> str:
-        """Skip a column's name, bare or quoted, and return it; a keyword or unknown column raises `InvalidInput`."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -188,10 +168,6 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
-        """Skip `like` and its pattern, and return the pattern with its escapes.
-
-        No text column, no text, or a lone backslash raises `InvalidInput`.
-        """
         if not types.is_string(kind):
             raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -207,10 +183,6 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
-        """Parse the list after `in`, with its parentheses; literals that the type lacks are dropped.
-
-        Values that do not fit raise `InvalidInput`.
-        """
         self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:
@@ -227,10 +199,6 @@ class _Parser:
     # -- literals ------------------------------------------------------------------------------------------------------
 
     def _literal(self, name: str, kind: pa.DataType) -> Position:
-        """Skip a literal, and return its position among the column's values.
-
-        Another token, or a value that does not fit, raises `InvalidInput`.
-        """
         token, value = self._token, None
         word = token.value.lower() if token.kind == "word" else ""
         read: Callable[[str], Any] = _LITERALS.get(word or token.kind, str)
@@ -251,7 +219,7 @@ class _Parser:
     # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Read the next token into `_token`, and move `_end` behind it; other characters raise `InvalidInput`."""
+        """Read the next token into `_token`, and move `_end` behind it."""
         match = _TOKEN.match(self._text, self._end)
         if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]
@@ -261,7 +229,6 @@ class _Parser:
         self._token, self._end = _Token(kind, match[kind], match.start(kind)), match.end()
 
     def _accept(self, word: str) -> bool:
-        """Skip this word or sign if it is next; return whether it was."""
         if is_next := self._is(word):
             self._step()
         return is_next

@@ -1,9 +1,9 @@
 """Clustering: join and sort the rows of small files in new file groups, while writers continue elsewhere.
 
-A write to a file group of a scheduled plan gives way at its commit. With `prefer_writer` the plan gives way, and file
-groups of pending writes are not planned. No row is lost: whichever completes first ends the other.
+A write to a file group of a scheduled plan gives way at its commit. With `prefer_writer` the plan gives way. No row is
+lost: whichever completes first ends the other.
 
-Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.cluster`, `SparkRejectUpdateStrategy`.
+Source: Hudi `ClusteringPlanActionExecutor`, `SparkRejectUpdateStrategy`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringResult:
-    """Result of one clustering. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
+    """Result of one clustering, which replaced `file_groups` by `new_file_groups`.
 
-    The clustering replaced `file_groups` by `new_file_groups`.
+    `instant` and `completion` are 17 digits, UTC; empty for a dry run.
     """
 
     instant: str
@@ -64,8 +64,7 @@ def cluster_table(
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `dry_run` writes nothing and returns the first plan. Raises `WriteConflict` if a write overtook a new plan or is
-    preferred.
+    `dry_run` writes nothing and returns the first plan. May raise `WriteConflict`.
     """
     _check(table, rule)
     if dry_run:
@@ -88,8 +87,7 @@ def schedule_clustering(
 ) -> str | None:
     """Store a clustering plan for any process; return its begin time, or None if there is nothing to join.
 
-    It joins only slices that began before `until`. Until it is run or removed, writes to its file groups give way. With
-    `owned` the caller must run it at once.
+    It joins only slices that began before `until`. The caller runs an `owned` one at once.
     """
     _check(table, rule)
 
@@ -106,10 +104,10 @@ def run_clustering(
     run: executor.Runner = executor.run_in_threads,
     owned: WriterHeartbeat | None = None,
 ) -> ClusteringResult:
-    """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
+    """Run a scheduled clustering, also JVM Hudi's, or continue one whose executor died; `owned` is from `own_plan`.
 
-    JVM Hudi's plans are sorted by their columns, whatever curve they ask for. If a write was faster or is preferred,
-    removes the plan and raises `WriteConflict`; else raises as `executor.executing`. `owned`: from `own_plan`.
+    If a write was faster or is preferred, removes the plan and raises `WriteConflict`; else raises as
+    `executor.executing`.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -136,7 +134,6 @@ def unschedule_clustering(table: TableContext, begin: str | None, hours: float |
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
-    """Raise `UnsupportedTable` for an unwritable table or one with buckets, `InvalidInput` for unsortable columns."""
     config = writable_config(table)
     if config.bucket_index is not None:
         raise UnsupportedTable(
@@ -148,7 +145,6 @@ def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
 
 
 def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
-    """Return why these columns cannot sort rows (missing or nested); empty text if they can."""
     missing = hudi_schema.absent(sort_by, schema.names)
     if missing:
         return f"columns {missing} are not in the table, which has {schema.names}"
@@ -157,10 +153,7 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 
 
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
-    """Return a clustering plan (maybe empty) without planned or contested file groups; write nothing.
-
-    Raises `UnsupportedTable` if file groups are buckets. `until`: see `schedule_clustering`.
-    """
+    """Return a clustering plan, maybe empty, without planned or contested file groups; write nothing."""
     snapshot = table.snapshot_of(timeline)
     if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
         raise UnsupportedTable(
@@ -188,10 +181,7 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
 
 
 def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
-    """Read a plan; if a write overtook it or is preferred, remove the plan and raise `WriteConflict`.
-
-    The caller holds the lock.
-    """
+    """Read a plan under the caller's lock; if a write overtook it, remove it and raise `WriteConflict`."""
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
     _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
@@ -203,7 +193,7 @@ def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
 
 
 def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[PlannedSlice, ...], tuple[str, ...]]]:
-    """Yield a plan's slices by group and partition, with the file ids for their rows, the same in each attempt."""
+    """Yield a plan's slices by group and partition, with their new file ids, the same in each attempt."""
     for number, group in enumerate(planned.groups):
         for partition in sorted({planned_slice.partition for planned_slice in group.slices}):
             slices = tuple(planned_slice for planned_slice in group.slices if planned_slice.partition == partition)
@@ -214,10 +204,6 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[Planne
 def _execute(
     table: TableContext, begin: str, execution: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
-    """Write the new files of a plan by `run`; return their statistics.
-
-    Raises `UnsupportedTable` if the plan's sort columns are missing or nested.
-    """
     schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
@@ -232,10 +218,7 @@ def _execute(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
-    """If a write touched the plan's file groups or is preferred, remove the plan, report it, and raise `WriteConflict`.
-
-    The caller holds the lock.
-    """
+    """Remove the plan, report it, and raise `WriteConflict` if a write touched its file groups or is preferred."""
     timeline = snapshot.timeline
     names_by_group = {
         file_slice.group: frozenset(path.rpartition("/")[2] for path in file_slice.paths)

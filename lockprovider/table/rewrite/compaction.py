@@ -1,9 +1,10 @@
 """Compaction: merge the log files of file slices into new base files, while writers continue.
 
 Writers and compactions never conflict: a log completed after the compaction's begin belongs to the new slice, whenever
-it began. A compacted delete is forgotten: a later row with a lower ordering value reappears.
+it began. A compacted delete is forgotten: a later row with a lower ordering value reappears. A copy-on-write table
+raises `UnsupportedTable`.
 
-Source: Hudi `ScheduleCompactionActionExecutor`, `HoodieCompactor`, `BaseHoodieTableServiceClient`.
+Source: Hudi `HoodieCompactor`.
 """
 
 from __future__ import annotations
@@ -47,10 +48,7 @@ class CompactionResult:
 def compact_table(
     table: TableContext, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
-    """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
-
-    `dry_run` writes nothing. Raises `UnsupportedTable` if copy-on-write.
-    """
+    """Run the scheduled compactions without an executor, then schedule and run one; `dry_run` writes nothing."""
     _check(table)
     if dry_run:
         planned = _planned(table, table.listed_timeline())
@@ -61,10 +59,7 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Store a compaction plan for any process; return its begin time, None if there is nothing to merge.
-
-    Raises `UnsupportedTable` if copy-on-write.
-    """
+    """Store a compaction plan for any process; return its begin time, None if there is nothing to merge."""
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -75,10 +70,7 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Run and complete a scheduled compaction, also JVM Hudi's or a dead executor's; report it.
-
-    Raises `UnsupportedTable` if copy-on-write, else as `executor.executing`.
-    """
+    """Run a scheduled compaction, also JVM Hudi's or a dead executor's; raises as `executor.executing`."""
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         writer = GroupWriter(table.place, begin, table.config(), table.schema())
@@ -98,14 +90,13 @@ def unschedule_compaction(table: TableContext, begin: str | None, hours: float |
 
 
 def _check(table: TableContext) -> None:
-    """Raise `UnsupportedTable` for a table that cannot be written, or is copy-on-write."""
     config = writable_config(table)
     if not config.is_merge_on_read:
         raise UnsupportedTable(f"table {config.name!r} is copy-on-write: it has no log files, and nothing to compact")
 
 
 def _planned(table: TableContext, now: Timeline) -> tuple[PlannedSlice, ...]:
-    """Return the slices that a compaction would merge now, without those of other plans; write nothing."""
+    """Return the slices to merge now, without those of other plans; write nothing."""
     begin = now.next_time(table.clock.now_ms())
     return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 
@@ -115,17 +106,15 @@ def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
 
 
 def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
-    """Return whether a file of the plan's instant, by its write token, is this library's and may stay."""
+    """Return whether a file of the plan's instant is this library's, by its write token."""
     del planned  # Readers fail at two base files in one slice; ours has a fixed name.
     return f"_{executor.TOKEN}_" in path
 
 
 def _write(writer: GroupWriter, file_slice: FileSlice) -> list[WriteStat]:
-    """Compact one slice; return the new base file's statistics."""
     return [write_compacted(writer, file_slice, executor.TOKEN)]
 
 
 def _result(begin: str, completion: str, planned: Sequence[PlannedSlice]) -> CompactionResult:
-    """Build the result of a compaction; `begin` and `completion` are empty for a dry run."""
     logs = sum(len(planned_slice.logs) for planned_slice in planned)
     return CompactionResult(begin, completion, tuple(planned_slice.group for planned_slice in planned), logs)

@@ -1,7 +1,6 @@
 """Plans of compaction and clustering: any process schedules, runs or removes them.
 
-One executor at a time claims a plan under the lock, and runs its tasks while its heartbeat beats. Removal deletes the
-plan's files first, the plan last.
+One executor at a time claims a plan under the lock, and runs its tasks while its heartbeat beats.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ _AT_ONCE_BYTES = 256 << 20  # of stored files
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Independent, picklable part of a plan; a repeated run finds the files that it wrote.
-
-    `held` is the size of stored files whose rows are in memory, in bytes.
-    """
+    """Picklable part of a plan; a repeated run finds the files that it wrote. `held` is in bytes."""
 
     write: Callable[[], list[WriteStat]]
     held: int = 0
@@ -55,7 +51,7 @@ Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
-    """Yield the tasks' statistics in order, run in up to 4 threads (fewer if they hold much memory).
+    """Yield the tasks' statistics in order, run in up to 4 threads, fewer if they hold much memory.
 
     Nothing runs until the first is requested.
     """
@@ -67,9 +63,9 @@ def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Call `plan` and publish its bytes under the lock; return its begin time, None if it is empty.
+    """Publish the bytes of `plan` under the lock; return its begin time, None if they are empty.
 
-    Reports it. With `owned` its heartbeat stays.
+    With `owned` its heartbeat stays.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -89,7 +85,7 @@ def schedule(
 
 
 def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
-    """Start and return the heartbeat thread of this process's own plan, made `owned`; raise `Aborted` if removed."""
+    """Start the heartbeat thread of this process's own plan, made `owned`; raise `Aborted` if it was removed."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.resume():
         raise _taken_over(begin, action)
@@ -97,10 +93,7 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
 
 
 def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
-    """Read the file groups of all uncompleted plans: compaction, log compaction, clustering.
-
-    Raises `ObjectNotFound` if a plan was just removed, or `Corrupt`.
-    """
+    """Read the file groups of all uncompleted plans; `ObjectNotFound` if a plan was just removed."""
     groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
         for begin in timeline.pending(action):
@@ -112,10 +105,7 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return the begin times of scheduled plans without a live executor.
-
-    Writes and removes a heartbeat for each, to compare ages.
-    """
+    """Return the begin times of scheduled plans without a live executor; probes each by a heartbeat."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
@@ -154,9 +144,9 @@ def executing(
 ) -> Iterator[Execution[_Planned]]:
     """Become a plan's only executor: store its inflight state, and start a heartbeat that ends with the block.
 
-    `read` reads the plan under the lock. Files of the instant for which `is_ours` is false, such as a JVM executor's,
-    are removed. `owned` is the own plan's heartbeat, already started. Raises `Aborted` if another executor runs the
-    plan, or an `owned` one was removed; `HistoryGone` if another plan is not scheduled.
+    `read` reads the plan under the lock. Removes files of the instant for which `is_ours` is false. `owned` is the own
+    plan's heartbeat, already started. Raises `Aborted` if another executor runs the plan, or an `owned` one was
+    removed; `HistoryGone` if another plan is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -195,8 +185,8 @@ def complete(
 ) -> str:
     """Complete a plan under the lock, so that readers see its files; return the completion time.
 
-    `check` raises under the lock if a write overtook the plan. `ended` are file groups that it replaces. Caches
-    footers, removes markers. Raises `Aborted` if this executor counted as dead.
+    `check` raises if a write overtook the plan, which replaces the file groups `ended`. Caches footers, removes
+    markers. Raises `Aborted` if this executor counted as dead.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -219,10 +209,9 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove one plan, or all at least `hours` old without an executor, with files; report and return begin times.
+    """Remove plan `begin`, or all without an executor at least `hours` old, with files, and report them.
 
-    Raises `InvalidInput` unless either `begin` or `hours`, above 0, is given. For `begin`: `Aborted` if its executor is
-    alive, `HistoryGone` if it is not scheduled.
+    For `begin`, raises `Aborted` if its executor is alive, `HistoryGone` if it is not scheduled.
     """
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
@@ -250,10 +239,7 @@ def _probe_executor(table: TableContext, begin: str) -> bool:
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive; writes as `_probe_executor`.
-
-    The caller holds the lock.
-    """
+    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive; the caller holds the lock."""
     if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(
             f"no {action.value} that began at {begin} is scheduled; `lockprovider table doctor` lists the plans"
@@ -263,7 +249,6 @@ def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None
 
 
 def _taken_over(begin: str, action: Action) -> Aborted:
-    """Build the error (the caller raises it) of an executor whose plan was taken over or removed."""
     return Aborted(
         f"{action.value} {begin} was taken over or unscheduled: its executor counted as dead; if it is gone, schedule "
         "another"
@@ -271,5 +256,4 @@ def _taken_over(begin: str, action: Action) -> Aborted:
 
 
 def _at_work(begin: str, action: Action) -> Aborted:
-    """Build the error (the caller raises it) for a plan that another executor runs."""
     return Aborted(f"another executor runs {action.value} {begin}; wait until it completes, or its heartbeat expires")

@@ -1,10 +1,6 @@
 """Inline services after a writer's commits: archival, clustering, compaction of the table and of its metadata table.
 
-Compaction and clustering are due by the number of commits since the last plan of any process. The watcher is notified
-of a failed service; the commit stands.
-
-Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
-`ScheduleCompactionActionExecutor.needCompact`.
+Compaction and clustering are due by the number of commits since the last plan of any process.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ def run_due(table: TableContext) -> None:
 
 @contextlib.contextmanager
 def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
-    """Swallow errors of the block: report each as `service_failed`, except `UnsupportedTable`."""
+    """Swallow errors of the block, and report them as `service_failed`, except `UnsupportedTable`."""
     try:
         yield
     except UnsupportedTable:
@@ -58,7 +54,6 @@ def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
 
 
 def _commits_since(timeline: Timeline, action: Action) -> int:
-    """Count the writes completed since the last instant of this action began, without rewrites."""
     planned = {i.begin for i in timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     last = max((i.begin for i in timeline.instants if i.action is action), default="")
     return sum((i.completion or "") > last and i.begin not in planned for i in timeline.writes)

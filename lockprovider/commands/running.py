@@ -185,7 +185,7 @@ class Signals:
         self.asked_to_end = 0  # number of the last such signal
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal as last set."""
+        """Note a signal that asks for the end; pass the signal on, keep it, or raise `Stopped`, as last set."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number

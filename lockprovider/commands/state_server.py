@@ -135,7 +135,7 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return a new connection's protocol, closed unless headers come in time, or if it is the oldest of 256."""
+        """Return a new connection's protocol, closed unless headers come in time; close the oldest of 256 such ones."""
         assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))

@@ -303,7 +303,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks on facts, or only that of an unreadable table version."""
+    """Run all checks on facts, or only that of an unreadable version; return rule, title and findings of each."""
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)

@@ -225,7 +225,6 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks, and report the finished ones."""
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 

@@ -41,7 +41,10 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """Remove the metadata table from the properties, then delete its files; no pending write may complete any more."""
+    """Remove the metadata table from the properties, then delete its files; return their number.
+
+    No pending write may complete any more.
+    """
     # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
@@ -69,7 +72,7 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Compact the listing, and delete old files; return the begin time, None if impossible now."""
+    """Remove dead compactions and old files, and compact the listing; return the begin time, None if impossible now."""
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
         own = _take_back(table, begin, own)

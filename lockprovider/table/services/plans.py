@@ -107,7 +107,10 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, under the lock, with one conditional write."""
+    """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
+
+    Deletes Hadoop's checksum of them.
+    """
     table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
     if stored is None:

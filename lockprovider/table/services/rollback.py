@@ -168,7 +168,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove under the lock a clustering of a dead process's own; return False if it stays pending."""
+    """Remove under the lock a clustering that a dead process was to run itself; return False if it stays pending."""
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True

@@ -195,7 +195,7 @@ class _Starter:
     def _start_due(self) -> float:
         """Run the calls that are due; return when the next one is, on `time.monotonic`'s clock."""
         now_s = time.monotonic()
-        for call, due_s in [*self._due.items()]:
+        for call, due_s in self._due.copy().items():  # listing items may run finalizers, which change them
             if due_s <= now_s and self._due.pop(call, None) is not None:
                 try:
                     call()

@@ -154,3 +154,28 @@ def test_worker_starts_later_after_the_starting_thread_was_killed() -> None:
     until(lambda: idents[0] not in sys._current_frames())
     starter.start_later(over.set, time.monotonic() + 0.01)
     assert over.wait(PATIENCE_S)
+
+
+class Dropped:
+    """What is collected in a cycle, and then starts a worker later."""
+
+    def __init__(self, starter: _Starter) -> None:
+        self.cycle = self
+        self.starter = starter
+
+    def __del__(self) -> None:
+        self.starter._due[lambda: None] = time.monotonic() + PATIENCE_S
+
+
+def test_starting_thread_survives_finalizers_that_start_threads_later() -> None:
+    starter = _Starter()
+    for _ in range(2 * gc.get_threshold()[0]):
+        starter._due[lambda: None] = time.monotonic() + PATIENCE_S
+    gc.disable()
+    try:
+        Dropped(starter)
+    finally:
+        gc.enable()
+    starter._start_due()  # looks at so many that garbage is collected meanwhile
+    gc.collect()
+    assert len(starter._due) == 2 * gc.get_threshold()[0] + 1

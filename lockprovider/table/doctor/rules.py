@@ -353,7 +353,6 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
-    """Yield findings for files of the latest snapshot that are gone, or have another size."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):

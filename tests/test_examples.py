@@ -37,7 +37,7 @@ NONE = {
     **{f"fsspec_cas.testing.Faulty.{name}": "a backend's" for name in ("close", "relay", *_REQUESTS)},
     **{f"fsspec_cas.testing.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
     **{f"lockprovider.storage_lock.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
-    **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},
+    **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end")},
     **{f"lockprovider.storage_lock.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},
     "lockprovider.storage_lock.combine.Intent": _COMMITS,
     "lockprovider.storage_lock.lock.Lock.commit": _COMMITS,

@@ -226,18 +226,19 @@ class Wish:
     deadline_s: float
 
 
-def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
+def acquire(client: Client, wish: Wish) -> None:
     """Poll and write the record, in this process's turn, until `client` holds the lock.
 
     Raises `NotAcquired` after the deadline; store errors pass.
     """
+    queue, world = client.queue, client.world
     queue.note_request()
     turn = FifoTurn(queue.fifo)
     try:
         if not turn.wait(max(0.0, wish.deadline_s - world.monotonic_s())):
-            raise _not_acquired(client, queue.record_of_holder(), world)
+            raise _not_acquired(client, queue.record_of_holder())
         began_s = world.monotonic_s()
-        _Acquisition(client, queue, world, wish).until_held()
+        _Acquisition(client, wish).until_held()
         queue.note_held(client.driver.held, client.known, world.monotonic_s() - began_s)
     finally:
         turn.leave()
@@ -246,10 +247,10 @@ def acquire(client: Client, queue: ProcessQueue, world: World, wish: Wish) -> No
 class _Acquisition:
     """One client's acquisition."""
 
-    def __init__(self, client: Client, queue: ProcessQueue, world: World, wish: Wish) -> None:
+    def __init__(self, client: Client, wish: Wish) -> None:
         self._client = client
-        self._queue = queue
-        self._world = world
+        self._queue = client.queue
+        self._world = client.world
         self._wish = wish
         self._last_tries = 0
 
@@ -298,7 +299,7 @@ class _Acquisition:
             take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1
             if take is None:
-                raise _not_acquired(self._client, observation.record, self._world)
+                raise _not_acquired(self._client, observation.record)
             return waiter, take
         waiter, action = next_action(waiter, observation, self._world.random())
         if not isinstance(action, Join):
@@ -313,12 +314,12 @@ class _Acquisition:
 _LAST_TRIES = 3  # refused takes of a free lock after the deadline
 
 
-def _not_acquired(client: Client, record: LockRecord | None, world: World) -> NotAcquired:
+def _not_acquired(client: Client, record: LockRecord | None) -> NotAcquired:
     where = client.where
     if record is None:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)
     owner, holder, until_ms = record.owner, record.holder, record.valid_until_ms
-    held = held_by(owner, holder, until_ms, world.now_ms())
+    held = held_by(owner, holder, until_ms, client.world.now_ms())
     return NotAcquired(
         f"{where!r} is {held}, and its holder may renew it", owner=owner, holder=holder, valid_until_ms=until_ms
     )

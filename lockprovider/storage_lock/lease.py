@@ -93,6 +93,8 @@ class Lease:
             world=client.world,
         )
         self._at_exit = partial(end_if_referenced, weakref.ref(self))
+        self._heartbeat.start()
+        atexit.register(self._at_exit)
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -294,11 +296,6 @@ class Lease:
                 self.release()
             else:  # its release was interrupted, or goes on
                 self._give_back()
-
-    def start(self) -> None:
-        """Start the heartbeat, and register the release at exit."""
-        self._heartbeat.start()
-        atexit.register(self._at_exit)
 
     def __repr__(self) -> str:
         state = "released" if self.released else "lost" if self.lost.is_set() else "held"

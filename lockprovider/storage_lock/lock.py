@@ -162,9 +162,8 @@ class Lock:
                 self.require_safe_store(left_s())
                 # Before a commit has freed the lock, a take would wait for the commit's late writers.
                 client.committer.resting.wait(min(_FREED_S, left_s()))
-                acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
+                acquire(client, Wish(keeps_log, deadline_s))
                 lease = Lease(client, self._on_lost, turn, self._acquiring_thread())
-                lease.start()
                 client.lease = lease
             except BaseException as error:
                 if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:

@@ -1,8 +1,7 @@
-"""Column types: the rules of conversion between types, the types of new columns, and fields added to a schema.
+"""Column types: conversion rules, types of new columns, and fields added to a schema.
 
-`WRITE` has the rules for a user's rows, `READ` those for old files of tables with columns widened since.
-SPECIFICATION.md's table of types is generated from `WRITE`. hudi-rs and the JVM read the types alike, but hudi-rs 0.5
-cannot open tables with timestamps without a time zone.
+`WRITE` rules a user's rows, and SPECIFICATION.md's table of types is generated from it. `READ` rules old files of
+tables with columns widened since.
 
 Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for `READ`.
 """
@@ -25,17 +24,16 @@ COLUMN_TYPES = (
     "bool", "int32", "int64", "float32", "float64", "decimal", "string", "binary", "date", "timestamp", "timestamp UTC",
 )  # fmt: skip
 
-# LOSSLESS: every value of the type fits. CHECKED: each value is checked; one that would change is refused.
-# DIGITS: every value fits if the column has the digits, else as CHECKED.
+# CHECKED: a value that would change is refused. DIGITS: every value fits if the column has the digits, else as CHECKED.
 # ROUNDED: the value becomes what JVM Hudi makes of it.
 LOSSLESS, CHECKED, DIGITS, ROUNDED, REFUSED = "L", "V", "D", "R", "-"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Table of conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`.
+    """Conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`.
 
-    Pickled as `name`, which must be its name in this module.
+    Pickled as `name`, its name in this module.
     """
 
     name: str
@@ -43,7 +41,7 @@ class Rules:
 
     @classmethod
     def of(cls, name: str, text: str) -> Rules:
-        """Parse rules from lines of families, a `|`, and one rule for each of `COLUMN_TYPES`."""
+        """Parse lines of families, a `|`, and one rule for each of `COLUMN_TYPES`."""
         lines = [line.split("|") for line in text.strip().splitlines()]
         rules = {family: "".join(cells.split()) for families, cells in lines for family in families.split(",")}
         return cls(name, {family.strip(): cells for family, cells in rules.items()})
@@ -52,7 +50,6 @@ class Rules:
         return self.name
 
     def rule(self, value_type: pa.DataType, column: pa.DataType) -> str:
-        """Return the rule for values of one plain type in a column of another."""
         at, cells = family(column), self.cells.get(family(value_type))
         return REFUSED if cells is None or at not in COLUMN_TYPES else cells[COLUMN_TYPES.index(at)]
 
@@ -73,7 +70,7 @@ OTHER = "time, duration, interval, union, other"
 
 
 def family(kind: pa.DataType) -> str:
-    """Return a plain type's family, its row in the rules; `OTHER` if no column holds the type."""
+    """Return a plain type's row in the rules; `OTHER` if no column holds the type."""
     if kind in _FAMILIES:
         return _FAMILIES[kind]
     if isinstance(kind, pa.BaseExtensionType):
@@ -107,7 +104,6 @@ _LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether the type is a list of any kind; a map is not."""
     return any(is_kind(kind) for is_kind in _LISTS)
 
 
@@ -133,18 +129,13 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 
 # -- the rules -----------------------------------------------------------------------------------------------------
 
-# Decisions, and their reasons:
-# - float64 into float32 must be exact: 0.1 is refused, as it is another number in each, and a filter `f = 0.1` would no
-#   longer find the row. A user who means it calls `astype("float32")`.
+# Decisions:
+# - float64 into float32 must be exact, so 0.1 is refused: a filter `f = 0.1` would no longer find the row.
 # - A date into a timestamp is refused: engines differ in whose midnight it is.
-# - string into binary is refused, as by Spark's ANSI rules.
-# - A float into a decimal, and back, is checked by the float's shortest text: 0.10 fits, 17 digits do not. Large whole
-#   numbers are taken exactly: the shortest text of 2**60 is another number.
-# - -0.0 fits integers and decimals, and loses its sign, as it equals 0.
-# - Nanoseconds with a rest below a microsecond are refused: the column holds microseconds.
+# - A float into a decimal, and back, is checked by the float's shortest text, large whole numbers by their value.
+# - -0.0 fits integers and decimals, and loses its sign.
 # - float64 refuses an int64 beyond 2**53 even if it holds it (2**60): casting back saturates on some processors.
-# - Two equal keys in one map are refused in every table. A log file and a JVM rewrite of a base file keep one of them,
-#   so in a copy-on-write table another writer would lose the other one later.
+# - Two equal keys in one map are refused: a log file and a JVM rewrite of a base file would keep one of them.
 # - A write widens no column; JVM Hudi does (int to bigint). Columns that it has widened are read.
 WRITE = Rules.of(
     "WRITE",
@@ -170,8 +161,7 @@ WRITE = Rules.of(
     """,
 )
 
-# `READ` is as wide as JVM Hudi's reader, so that a widened column shows old rows as in the JVM. Any other type means a
-# damaged table.
+# `READ` is as wide as JVM Hudi's reader. Any other type means a damaged table.
 READ = Rules.of(
     "READ",
     """
@@ -203,7 +193,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
     """Return a new table's schema: nullable fields of supported types, without Hudi's meta columns.
 
-    May raise UnsupportedSchema with the column, its type and what to cast to.
+    May raise UnsupportedSchema.
     """
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
@@ -217,7 +207,6 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return nullable fields of stored types; UnsupportedSchema for a bad name or type, which it places in `path`."""
     _check_names([column.name for column in fields], path)
     return [
         pa.field(column.name, stored_type(column.type, f"{path}.{column.name}" if path else column.name))
@@ -226,10 +215,6 @@ def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
 
 
 def _check_names(names: Sequence[str], path: str) -> None:
-    """Raise UnsupportedSchema for meta columns, names that `_NAME` does not match, and names equal but for case.
-
-    `path`: the column that has these fields; empty for the columns themselves.
-    """
     spellings: dict[str, str] = {}
     owner = f" in {path!r}" if path else ""
     for name in names:
@@ -248,7 +233,6 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """Return the type of a new column for values of type `kind`; may raise UnsupportedSchema."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return stored_type(kind.value_type, path)
     if (plain := new_column(kind)) is not None:
@@ -270,11 +254,10 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
-    """Return the table's schema with the columns of `added`; existing columns stay unchanged.
+    """Return the table's schema with the columns of `added`.
 
     An added column may have a wider struct, or be a path: `st.y`, `l.element.y`, `m.value.y`. New fields are nullable,
-    and come last. Raises UnsupportedSchema for a field of another type, or that cannot be stored; InvalidInput for an
-    unknown path.
+    and come last. May raise UnsupportedSchema, or InvalidInput for an unknown path.
     """
     evolved = list(table)
     for column in without_meta_columns(added):
@@ -284,10 +267,7 @@ def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
-    """Return a field like its owner in `fields`, but with only the new field at the path `column.name`.
-
-    Unknown paths raise InvalidInput.
-    """
+    """Return a field like its owner in `fields`, but with only the new field at the path `column.name`."""
     name, _, rest = column.name.partition(".")
     owner = next((field for field in fields if field.name == name), None)
     if owner is None:
@@ -296,10 +276,7 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return a type like `owner`, but with only a field of type `kind` at the path `rest` in it.
-
-    Raises InvalidInput if none can be there; `path` is `owner`'s.
-    """
+    """Return a type like `owner`, at `path`, but with only a field of type `kind` at the path `rest` in it."""
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
         inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
@@ -314,10 +291,6 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return the old fields, widened by new inner fields, then the new fields.
-
-    Raises UnsupportedSchema as `_merged_type`, and for names that `_check_names` refuses.
-    """
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
         number = by_name.get(field.name)
@@ -331,11 +304,6 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
-    """Return the old type with the new one's inner fields added; plain types stay.
-
-    Raises UnsupportedSchema for a new type of another kind, and for another plain type unless its rule in `WRITE` is
-    `LOSSLESS`.
-    """
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):
@@ -351,13 +319,12 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
 
 
 def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
-    """Return the fields that rows have and the table lacks, named by their paths, for `with_columns`."""
+    """Return the fields that rows have and the table lacks, named by their paths."""
     columns = [field for field in source if field.name not in META_COLUMNS]
     return pa.schema(list(_new(pa.struct(list(table)), pa.struct(columns), "")))
 
 
 def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
-    """Yield the fields inside `source` that `table` lacks, named by their paths; nothing if the kinds differ."""
     (kind, known), (source_kind, fields) = _parts(table), _parts(source)
     for name, inner in fields.items() if kind == source_kind else ():
         inner_path = f"{path}.{name}" if path else name
@@ -368,10 +335,6 @@ def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Fiel
 
 
 def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
-    """Return `struct`, `map`, `list` or an empty text, and the inner types by the last part of their paths.
-
-    Map keys are left out.
-    """
     if types.is_struct(kind):
         return "struct", {field.name: field.type for field in _inside(kind)}
     if types.is_map(kind):
@@ -383,12 +346,11 @@ def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
 
 
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return each leaf field's path and type, without map keys, and without nullability, in which engines differ."""
+    """Return each leaf field's path and type, without map keys."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield each leaf's path and type in structs, list elements and map values; map keys are left out."""
     nested, parts = _parts(kind)
     if not nested:
         yield path, kind

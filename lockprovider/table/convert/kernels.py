@@ -25,15 +25,14 @@ _WHOLE_WIDTH = 128
 
 
 class WouldChange(Exception):
-    """Error: the conversion would change a value."""
+    """The conversion would change a value."""
 
 
 class TooLong(Exception):
-    """Error: the result is too long for one array; half the rows may fit."""
+    """The result is too long for one array; half the rows may fit."""
 
 
 def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Return the kernel that converts `value_type` to `column`, for a pair accepted by `rule`."""
     source, target = family(value_type), family(column)
     # pyarrow does not cast narrow decimals to whole numbers.
     if source == "decimal" and value_type.bit_width < _WHOLE_WIDTH:
@@ -58,7 +57,7 @@ def _kind(name: str) -> str:
 
 
 def validity(values: pa.Array) -> pa.Buffer | None:
-    """Return the null bitmap of an array, starting at its first value; None without nulls."""
+    """Return an array's null bitmap, starting at its first value; None without nulls."""
     if not values.null_count:
         return None
     return pa.py_buffer(np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
@@ -79,7 +78,7 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast values to a column's type; raises WouldChange unless the cast back returns equal values (NaN equals NaN)."""
+    """Cast values; raise WouldChange unless the cast back returns equal values (NaN equals NaN)."""
     converted = values.cast(column, safe=False)
     same = pc.equal(converted.cast(values.type, safe=False), values)
     if types.is_floating(values.type):
@@ -105,17 +104,14 @@ def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast integers through a decimal with room for every integer, as pyarrow requires; misfits raise WouldChange."""
+    """Cast integers through a decimal with room for every integer, as pyarrow requires."""
     digits = 20 + column.scale
     wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
     return _cast(values.cast(wide), column)
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert floats to the decimals of their shortest text, large whole numbers exactly; others raise WouldChange.
-
-    pyarrow's cast rounds.
-    """
+    """Convert floats to the decimals of their shortest text, large whole numbers exactly; pyarrow's cast rounds."""
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if (np.abs(floats.astype(np.float64)) > 10.0 ** (column.precision - column.scale)).any():
         raise WouldChange  # pyarrow would parse a number with many more digits as 0.
@@ -128,10 +124,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert decimals to the nearest floats; WouldChange unless `_float_to_decimal` would return the same decimals.
-
-    pyarrow's cast is one bit off for many (arrow #35942).
-    """
+    """Convert decimals to the nearest floats; pyarrow's cast is one bit off for many (arrow #35942)."""
     floats = values.cast(pa.string()).cast(column)
     return _if_all(pc.equal(_float_to_decimal(floats, values.type), values), floats)
 
@@ -141,14 +134,13 @@ def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Write floats as Java does: plain from 0.001 to 10,000,000, otherwise with an exponent."""
     encoded = values.cast(pa.string()).dictionary_encode()
     words = [_java_number(word) for word in encoded.dictionary.to_pylist()]
     return repeated(pa.array(words, column), encoded.indices)
 
 
 def _java_number(word: str) -> str:
-    """Rewrite the text of one float in Java's form."""
+    """Rewrite a float's text as Java does: plain from 0.001 to 10,000,000, otherwise with an exponent."""
     number = Decimal(word)
     if not number.is_finite():
         return "NaN" if number.is_nan() else f"{'-' if number < 0 else ''}Infinity"
@@ -170,10 +162,7 @@ _JAVA_PLAIN = (-2, 7)  # positions of the point in 0.001 and in 9,999,999
 
 
 def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert text or bytes of any kind to 32-bit offsets, numbers to text.
-
-    Raises TooLong above `ARRAY_BYTES`, WouldChange for bytes that are not UTF-8.
-    """
+    """Convert text or bytes of any kind to 32-bit offsets, numbers to text."""
     if types.is_string_view(values.type) or types.is_binary_view(values.type):
         lengths = np.frombuffer(values.buffers()[1] or b"", dtype="<i4").reshape(-1, 4)[values.offset :, 0]
         if lengths[: len(values)][values.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64) > ARRAY_BYTES:
@@ -187,10 +176,7 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Rebase large text or bytes to 32-bit offsets; raises TooLong above `ARRAY_BYTES`.
-
-    pyarrow's cast fails beyond 2 GiB of the buffer.
-    """
+    """Rebase large text or bytes to 32-bit offsets; pyarrow's cast fails beyond 2 GiB of the buffer."""
     if len(values) == 0:
         return pa.array([], column)
     _, offsets, data = values.buffers()
@@ -206,7 +192,6 @@ _UUID_TEXT = 36
 
 
 def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Write each UUID as 36 characters; nulls stay. Raises TooLong above `ARRAY_BYTES` of text."""
     if len(values) * _UUID_TEXT > ARRAY_BYTES:
         raise TooLong
     texts = (None if raw is None else raw.hex() for raw in values.storage.to_pylist())
@@ -228,10 +213,7 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
-    """Return the position of a key that equals an earlier key of the same map, or None.
-
-    `lengths` counts the keys of each map.
-    """
+    """Return the position of a key that equals an earlier key of its map, or None; `lengths` counts each map's keys."""
     if lengths.max(initial=0) <= 1:
         return None
     encoded = keys.dictionary_encode()
@@ -245,7 +227,6 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
 
 
 def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
-    """Return the number of elements of each list of any kind; a null list counts 0."""
     lengths: NDArray[np.int64] = (
         pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     )
@@ -253,7 +234,7 @@ def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
 
 
 def ends_of(lengths: Any) -> pa.Array:
-    """Return list offsets for these lengths; raises TooLong beyond 32 bits."""
+    """Return list offsets for these lengths; raise TooLong beyond 32 bits."""
     ends = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] > ARRAY_BYTES:
@@ -262,10 +243,7 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """Return the elements of all lists, without those hidden under null lists.
-
-    `flatten` also joins arrays, which pyarrow cannot do for extension types and some dictionaries.
-    """
+    """Return the elements of all lists, without those hidden under null lists."""
     elements = lists.values
     filled = lengths > 0
     if not filled.any():
@@ -287,9 +265,9 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
-    """Return the values at these places, maybe several times; raises TooLong if 32-bit offsets may not suffice.
+    """Return the values at these places; raise TooLong if 32-bit offsets may not suffice.
 
-    pyarrow 18 then returns damaged arrays, pyarrow 26 raises.
+    pyarrow 18 then returns damaged arrays.
     """
     if types.is_string(values.type) or types.is_binary(values.type):
         lengths = pc.binary_length(values)
@@ -307,7 +285,6 @@ def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
 
 
 def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the runs of a run-end encoded array, and the run index of each value."""
     first, count = values.find_physical_offset(), values.find_physical_length()
     ends = values.run_ends.slice(first, count).to_numpy().astype(np.int64) - values.offset
     lengths = np.diff(np.minimum(ends, len(values)), prepend=0)
@@ -315,10 +292,7 @@ def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def without_hidden(part: pa.Array, structs: pa.Array) -> pa.Array:
-    """Return a struct's run-end encoded field expanded, with nulls under null structs; return other fields unchanged.
-
-    `flatten` has set their nulls, and does not in runs.
-    """
+    """Expand a struct's run-end encoded field, with nulls under null structs; return other fields unchanged."""
     if not types.is_run_end_encoded(part.type):
         return part
     runs, places = runs_of(part)

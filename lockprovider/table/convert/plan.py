@@ -34,7 +34,7 @@ def compile_plan(
     *,
     needed: Collection[str] = (),
 ) -> Plan:
-    """Compile a plan that converts rows of `source` to rows of `table`, from the schemas alone.
+    """Compile a plan that converts rows of `source` to rows of `table`.
 
     Hudi's meta columns that `table` lacks are left out, with a warning. A field that `source` lacks becomes null, or a
     misfit if it is `needed`, not nullable, or `missing` is `refuse`. With rules `READ` it becomes null, and columns
@@ -62,7 +62,7 @@ def _same(values: pa.Array) -> pa.Array:
 
 
 class _Unfit(Exception):
-    """Error: `kernel` refuses one of `values`; without both, `misfit` is complete."""
+    """`kernel` refuses one of `values`; without both, `misfit` is complete."""
 
     def __init__(
         self, misfit: Misfit, values: pa.Array | None = None, kernel: Callable[..., Any] | None = None
@@ -71,14 +71,12 @@ class _Unfit(Exception):
         self.misfit, self.values, self.kernel = misfit, values, kernel
 
     def located(self, row: int) -> Misfit:
-        """Return the misfit with this row number and the first refused value; runs the kernel again to find it."""
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
         return self.misfit.at(row, _shown(self.values[_first(self.kernel, self.values)]))
 
 
 def _shown(value: pa.Scalar) -> Any:
-    """Return a value for an error; as text if Python cannot hold it."""
     try:
         return value.as_py()
     except (ValueError, OverflowError):
@@ -86,7 +84,7 @@ def _shown(value: pa.Scalar) -> Any:
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
-    """Return the position of the first value that `run` refuses, by bisection. `run` must refuse the whole array."""
+    """Return the position of the first value that `run` refuses, by bisection; it must refuse the whole array."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -101,7 +99,7 @@ def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Compiler of the steps between two schemas; it raises nothing, and collects all misfits in `misfits`."""
+    """Compiler of the steps between two schemas; its methods raise nothing, and append to `misfits`."""
 
     missing: OnMissing
     rules: Rules
@@ -114,10 +112,7 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, Convert]]:
-        """Match fields by name; return each target field's source index (None if missing) and step.
-
-        Appends to `misfits`, whose names start with `path`.
-        """
+        """Match fields by name; return each target field's source index (None if missing) and step."""
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
         if len(places) < len(source):
@@ -137,7 +132,6 @@ class _Compiler:
         return steps
 
     def _strangers(self, source: Sequence[pa.Field], names: list[str], path: str) -> None:
-        """Append a misfit for each source field not in `names`; at the top level Hudi's meta columns are allowed."""
         expected = {*names} if path else {*names, *META_COLUMNS}
         strangers = [column for column in source if column.name not in expected]
         near = {name.lower(): name for name in names} if strangers else {}
@@ -149,17 +143,13 @@ class _Compiler:
     # -- of one type ------------------------------------------------------------------------------------------------
 
     def step(self, source: pa.DataType, field: pa.Field, path: str) -> Convert:
-        """Return the step from a type to a field, and append to `misfits`; for a required field it refuses nulls.
-
-        Rules `READ` accept nulls.
-        """
         conversion = self._of_type(source, field.type, path)
         if field.nullable or self.rules is READ:
             return conversion
         return _required(conversion, Misfit.null(path, str(field.type)))
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step between two types; if they do not fit, append to `misfits`, and the step is useless."""
+        """Return the step between two types; useless if they do not fit."""
         if (types.is_dictionary(source) and not types.is_dictionary(target)) or types.is_run_end_encoded(source):
             return _encoded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
@@ -169,7 +159,6 @@ class _Compiler:
         return self._nested(source, target, path) or self._value(source, target, path)
 
     def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert | None:
-        """Return the step between two nested types of one kind; None for other types."""
         if types.is_struct(source) and types.is_struct(target):
             inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
             return _struct_of(self.fields(inner, outer, path), outer)
@@ -187,7 +176,6 @@ class _Compiler:
         return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
 
     def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step between two maps, and append to `misfits`; except with rules `READ` it refuses equal keys."""
         keys = self._of_type(source.key_type, target.key_type, f"{path}.key")
         items = self.step(source.item_type, target.item_field, f"{path}.value")
         repeated_key = None if self.rules is READ else Misfit.repeated(f"{path}.key", str(target.key_type))
@@ -203,8 +191,6 @@ def _has_checks(kind: pa.DataType) -> bool:
 
 
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
-    """Return the step that runs a kernel, whose WouldChange becomes `_Unfit` with `misfit`; TooLong passes."""
-
     def convert(values: pa.Array) -> pa.Array:
         return kernel(values, target)
 
@@ -218,8 +204,6 @@ def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
 
 
 def _required(step: Convert, misfit: Misfit) -> Convert:
-    """Return a conversion that raises `_Unfit` if a value is null, and else runs `step`."""
-
     def run(values: pa.Array) -> pa.Array:
         if values.null_count:
             raise _Unfit(misfit)
@@ -235,7 +219,6 @@ def _encoded(step: Convert) -> Convert:
     """
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert one array; may raise TooLong."""
         if types.is_dictionary(values.type):
             words, places = values.dictionary, values.indices
         elif types.is_run_end_encoded(values.type):
@@ -254,17 +237,10 @@ def _encoded(step: Convert) -> Convert:
 
 
 def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.Field]) -> Convert:
-    """Return a conversion of structs to `fields`; `steps` holds each field's source index (None: nulls) and step.
-
-    Values under null structs are not checked.
-    """
+    """Return the step between structs; `steps` holds each field's source index (None: nulls) and step."""
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert one struct array to the planned fields: a field without source is null, and null structs stay null.
-
-        Raises a field's conversion error.
-        """
         parts, some = values.flatten(), values.null_count > 0
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.struct(list(fields)))
@@ -286,8 +262,6 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
 
 
 def _list_of(step: Convert, target: pa.DataType) -> Convert:
-    """Return a conversion of lists to `target`, elements by `step`; it raises TooLong beyond 32-bit offsets."""
-
     def run(values: pa.Array) -> pa.Array:
         lengths = kernels.lengths_of(values)
         mask = values.is_null() if values.null_count else None
@@ -298,10 +272,8 @@ def _list_of(step: Convert, target: pa.DataType) -> Convert:
 
 
 def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit | None) -> Convert:
-    """Return a conversion of maps to `target`; it raises `_Unfit` for equal keys if `misfit` is given."""
-
     def run(values: pa.Array) -> pa.Array:
-        # Maps as lists of structs, without a copy
+        # maps as lists of structs, without a copy
         inner, buffers = values.values, values.buffers()[:2]
         entries = pa.Array.from_buffers(
             pa.list_(inner.type), len(values), buffers, values.null_count, values.offset, children=[inner]
@@ -335,10 +307,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, Convert]]:
-        """Each table column's index in the rows (None if missing) and step; may raise DoesNotFit or Corrupt.
-
-        Warns about Hudi's meta columns, except with rules `READ`.
-        """
+        """Each table column's index in the rows (None if missing) and step; may raise as `compile_plan`."""
         if self.rules is not READ:
             without_meta_columns(self.source)
         compiler = _Compiler(self.missing, self.rules)
@@ -354,8 +323,8 @@ class Plan:
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         """Convert rows; those of another schema than `source` get a plan of their own.
 
-        Raises DoesNotFit (with `READ` Corrupt), which names the first value that does not fit, and its row;
-        InvalidRecords for one too long for an array.
+        Raises DoesNotFit (with `READ` Corrupt) with the first value that does not fit, and its row; InvalidRecords for
+        one too long for an array.
         """
         if rows.schema is not self.source and not rows.schema.equals(self.source, check_metadata=True):
             return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
@@ -368,10 +337,6 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert one column, chunk by chunk.
-
-        A refused value raises DoesNotFit (with `READ` Corrupt); a value that is too long raises InvalidRecords.
-        """
         if step is _same:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -387,10 +352,6 @@ class Plan:
         return pa.chunked_array(converted, kind)
 
     def _unfit(self, step: Convert, chunk: pa.Array, start: int) -> Exception:
-        """Return the error that names the first refused value and its row; `start` is the chunk's first row.
-
-        The step must refuse the chunk.
-        """
         row = _first(step, chunk)
         try:
             step(chunk.slice(row, 1))
@@ -400,10 +361,7 @@ class Plan:
 
 
 def _applied(step: Convert, chunk: pa.Array) -> list[pa.Array] | None:
-    """Return an array converted, in several arrays where 32-bit offsets do not suffice; None on a misfit.
-
-    A single value that is too long raises InvalidRecords.
-    """
+    """Convert an array, to several where 32-bit offsets do not suffice; None on a misfit."""
     half = len(chunk) // 2
     try:
         return [step(chunk)]

@@ -17,9 +17,9 @@ from fsspec_cas.arguments import shown
 from lockprovider.table.convert.kernels import TooLong, ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 
-Rows = Any  # The name needs neither pandas nor polars.
+Rows = Any  # needs neither pandas nor polars
 
-_NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to something else.
+_NO_COLUMN = {  # polars dtypes that Arrow lacks or changes
     "Object": "polars passes Python objects to Arrow as pointers; cast it to another type",
     "Int128": "cast to Decimal(38, 0)",
     "UInt128": "cast to Decimal(38, 0)",
@@ -27,7 +27,7 @@ _NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to
 
 
 def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table:
-    """Read all rows into memory as a Table, which consumes a reader; see `as_stream`."""
+    """Read all rows into memory; see `as_stream`."""
     stream = as_stream(rows, columns)
     return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
 
@@ -35,8 +35,7 @@ def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.T
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
     """Return a RecordBatchReader unchanged, and other rows as a table in memory.
 
-    `columns` returns the table's columns; called only for pandas objects that may be maps or structs. May raise
-    InvalidRecords or UnsupportedSchema.
+    `columns`, the table's, is called only for pandas objects that may be maps or structs.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():
@@ -59,7 +58,6 @@ def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.
 
 
 def is_of(library: str, value: object) -> bool:
-    """Return whether the value's class belongs to this library, which need not be installed."""
     return type(value).__module__.partition(".")[0] == library
 
 
@@ -74,7 +72,6 @@ def _check_names(names: list[Any]) -> None:
 
 
 def _of_arrow(frame: Any) -> pa.Table:
-    """Read a polars frame or an Arrow stream as a Table; UnsupportedSchema for columns that Arrow cannot hold."""
     for name, dtype in frame.schema.items() if is_of("polars", frame) else ():
         for inner in _dtypes(dtype):
             if (why := _NO_COLUMN.get(str(inner))) is not None:
@@ -96,10 +93,7 @@ def _dtypes(dtype: Any) -> Iterator[Any]:
 
 
 def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
-    """Convert a pandas DataFrame, NaN to null; calls `columns` at most once, to tell maps from structs.
-
-    Raises UnsupportedSchema or, for bad names, InvalidRecords.
-    """
+    """Convert a pandas DataFrame, NaN to null; call `columns` at most once."""
     names = list(frame.columns)
     _check_names(names)
     table_columns: pa.Schema | None = None
@@ -125,10 +119,6 @@ _NULLS = ("NAType", "NaTType")
 
 
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
-    """Convert a pandas column by its own types, NaN to null; failures raise UnsupportedSchema with `name`.
-
-    `column_type` only tells maps from structs.
-    """
     try:
         if column_type is not None and _has_map(column_type):
             return _of_objects(list(series), column_type)
@@ -145,10 +135,7 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
-    """Convert Python objects by their own types, NaN to null; raises TooLong, and pyarrow's and Python's errors.
-
-    `column_type` only tells maps from structs.
-    """
+    """Convert Python objects by their own types, NaN to null; `column_type` only tells maps from structs."""
     values = [None if _is_null(value) else value for value in values]
     present = [value for value in values if value is not None]
     mask = pa.array([value is None for value in values], pa.bool_())
@@ -173,7 +160,6 @@ def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
 
 
 def _pairs(value: Any) -> list[Any]:
-    """Return a map's pairs of key and value, none for None; raises ValueError for what is no map."""
     pairs = [] if value is None else list(value.items() if isinstance(value, dict) else value)
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004 - key and value
         raise ValueError(f"{shown(value)} is no map: give a dict, or a list of pairs (key, value)")

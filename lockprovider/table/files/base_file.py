@@ -47,10 +47,8 @@ ROW_GROUP_BYTES = 128 << 20
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
     """Return each row's record key: the value itself, or `a:1,b:2` for several fields or if `named`.
 
-    Dates are ISO, booleans lower case, timestamps microseconds since 1970; Hudi's Spark row writer may differ.
-
-    Raises:
-        InvalidRecords: a column is missing; a key is null or empty (of several fields: all) or ambiguous.
+    Dates are ISO, booleans lower case, timestamps microseconds since 1970. Raises `InvalidRecords` if a column is
+    missing, or a key is null or empty (of several fields: all) or ambiguous.
     """
     texts = [_texts(table, field) for field in fields]
     blank = reduce(pc.and_, (pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True) for text in texts))
@@ -67,10 +65,6 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Raise `InvalidRecords` for a row whose composite key could be that of other values.
-
-    A text of it is a placeholder, or has the next field's separator.
-    """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
         if not _is_text(table.schema.field(field).type):
@@ -82,10 +76,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Return each row's partition path, empty in an unpartitioned table.
-
-    Raises `InvalidRecords` for an unsuitable column, a value that is no folder name, or nested paths.
-    """
+    """Return each row's partition path, empty in an unpartitioned table; may raise `InvalidRecords`."""
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     folders = [_folders(table, field, style) for field in style.fields]
@@ -93,7 +84,6 @@ def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
 
 
 def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
-    # Only the distinct values pass through Python.
     encoded = _texts(table, field).dictionary_encode(null_encoding="encode")
     names = [style.folder_for(field, value) for value in encoded.dictionary.to_pylist()]
     style.check_apart(names)
@@ -101,10 +91,7 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """Return a column's values as Hudi writes them in keys and paths; nulls stay.
-
-    Raises `InvalidRecords` for a missing column or an unsuitable type.
-    """
+    """Return a column's values as Hudi writes them in keys and paths."""
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
     column = table.column(field)
@@ -123,7 +110,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def array_of(column: pa.ChunkedArray) -> pa.Array:
-    """Return a chunked column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -141,14 +127,14 @@ def reading(path: str) -> Iterator[None]:
         raise HistoryGone.with_file(path) from error
     except pa.ArrowNotImplementedError as error:  # such as nested columns of more than 2 GiB
         raise UnsupportedTable(f"{path!r} cannot be read by pyarrow: {error}; read it with JVM Hudi") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a column name
         if isinstance(error, pa.ArrowMemoryError) or (isinstance(error, OSError) and not _is_of_arrow(error)):
             raise
         raise Corrupt(f"{path!r} cannot be read: {error}; take it from a backup") from error
 
 
 def _is_of_arrow(error: OSError) -> bool:
-    """Return whether pyarrow raised this itself; a file system gives a number, a subclass, or raises in Python code."""
+    """Return whether pyarrow raised this itself, not a file system."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return (
         type(error) is OSError and error.errno is None and str(frame.f_globals.get("__name__")).startswith("pyarrow.")
@@ -156,7 +142,7 @@ def _is_of_arrow(error: OSError) -> bool:
 
 
 class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
-    """Opened Parquet file, whose pages are verified by their checksums; `path` is for messages."""
+    """Opened Parquet file, which verifies checksums of pages; `path` is for messages."""
 
     def __init__(self, source: Any, filesystem: Any, path: str, **settings: Any) -> None:
         settings |= {"page_checksum_verification": True, "coerce_int96_timestamp_unit": INT96_UNIT}
@@ -165,10 +151,7 @@ class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
 
 
 def open_base_file(source: Any, filesystem: Any = None, path: str = "in memory") -> ParquetFile:
-    """Open a base file, given as path, bytes or pyarrow file, and read only its footer; `path` is for messages.
-
-    Raises `Corrupt` if it is not Parquet, `UnsupportedTable` as `check_footer`, `HistoryGone` if it is missing.
-    """
+    """Open a path, bytes or pyarrow file, and read only its footer; raise as `reading` and `check_footer`."""
     with reading(path):
         file = ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, filesystem, path)
         check_footer(file.metadata, path)
@@ -176,10 +159,7 @@ def open_base_file(source: Any, filesystem: Any = None, path: str = "in memory")
 
 
 def check_operation(names: Iterable[str], name: str) -> None:
-    """Raise `UnsupportedTable` if the column `names` include Flink's operation column, which marks rows as deleted.
-
-    `name` is the file's, for the message.
-    """
+    """Raise `UnsupportedTable` if `names` has Flink's operation column, which marks rows as deleted."""
     if schema.FLINK_OPERATION in names:
         raise UnsupportedTable(
             f"file {name} has a column {schema.FLINK_OPERATION}, with which Flink marks deleted rows: they would "
@@ -213,27 +193,21 @@ def _time_unit(column: Any) -> str:
 
 
 def _is_from(chunk: pq.ColumnChunkMetaData, limit: int | None) -> bool:
-    stats = chunk.statistics  # None if not set
+    stats = chunk.statistics
     return stats is not None and (not stats.num_values or (stats.has_min_max and stats.min_raw >= limit))
 
 
 def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a base file's `columns` (None: all; absent ones are left out), with the footer as schema metadata.
-
-    Raises as `reading`.
-    """
+    """Read a base file's `columns` (None: all), without absent ones; raise as `reading`."""
     with reading(file.path):
         return file.read(None if columns is None else list(columns))
 
 
 def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes.
-
-    Raises as `reading`, perhaps after some batches.
-    """
+    """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes; raise as `reading`."""
     groups = list(range(file.num_row_groups))
     metadata = [file.metadata.row_group(number) for number in groups]
-    # Arrow fetches all requested groups before it reads one, so a large file is read by group.
+    # Arrow fetches all requested groups before it reads one.
     requests = (
         [groups]
         if sum(group.total_byte_size for group in metadata) <= ROW_GROUP_BYTES
@@ -248,7 +222,6 @@ def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: in
 
 
 def keys_of(file: ParquetFile) -> pa.Array:
-    """Read the record keys of a base file, in file order."""
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
 
@@ -274,22 +247,17 @@ _LIKELY = 65_536  # Few random file ids begin with such 8 digits.
 
 
 def index_of(config: TableConfig) -> BucketIndex:
-    """Return the table's bucket index; raise RuntimeError if the table has none."""
     if config.bucket_index is None:
         raise RuntimeError("a table without a bucket index has no buckets")
     return config.bucket_index
 
 
 def buckets_of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
-    """Return the bucket of each key; the table must have a bucket index."""
     return index_of(config).of(keys, config.record_keys)
 
 
 def misplaced(config: TableConfig, file_slice: FileSlice, keys: pa.Array) -> int:
-    """Count `keys` that belong to another bucket than the slice; all if its file id names none.
-
-    The table must have a bucket index.
-    """
+    """Count `keys` that belong to another bucket than the slice; all if its file id names none."""
     bucket = bucket_of(file_slice.file_id)
     return len(keys) if bucket is None else pc.sum(pc.not_equal(buckets_of_keys(config, keys), bucket)).as_py() or 0
 
@@ -308,10 +276,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a written file's id names no bucket, or two files of a partition share one.
-
-    Without a bucket index, does nothing.
-    """
+    """Raise `InvalidRecords` if a written file names no bucket, or two files of a partition share one."""
     index = config.bucket_index
     if index is None:
         return
@@ -325,5 +290,4 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
 
 
 def look_like_buckets(file_ids: Iterable[str]) -> bool:
-    """Return whether all file ids begin with a plausible bucket number; True for no ids."""
     return all((bucket := bucket_of(file_id)) is not None and bucket < _LIKELY for file_id in file_ids)

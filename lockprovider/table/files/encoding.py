@@ -1,7 +1,4 @@
-"""Encoders of data files: base files from rows in parts, and log files of one instant's changes of one file group.
-
-Memory: the rows of one row group, and the bytes of the file. A base file is Parquet with Hudi's meta columns and
-footer; a log file has first rows, then deletes.
+"""Encoders of base files, from rows in parts, and of log files, of one instant's changes of a file group.
 
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`,
 `HoodieAppendHandle`; Spark's `DataSourceUtils.datetimeRebaseSpec`.
@@ -30,30 +27,29 @@ from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, enc
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 
-BATCH_ROWS = 1 << 15  # Memory of small batches is reused.
+BATCH_ROWS = 1 << 15
 BATCH_BYTES = 16 << 20
 _COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
 _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
-# For so few rows zstd saves nothing, and its buffers cost much.
+# For so few rows zstd only costs.
 _FEW_ROWS = 1000
-_PAGES = {"store_schema": False, "write_page_checksum": True}  # settings of all files
+_PAGES = {"store_schema": False, "write_page_checksum": True}
 _CALENDAR = "3.5.0"  # From 3.0 on Spark reads dates in today's calendar.
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _ORDERS_DIFFER_FROM = 0xEE  # first byte of U+E000 in UTF-8
 
 
-# JVM Hudi compares record keys by UTF-16 units; Arrow, Parquet and HFiles by UTF-8 bytes. A character beyond U+FFFF
-# begins with a surrogate, so Java orders it before U+E000 to U+FFFF. Source: `HoodieBloomFilterWriteSupport.addKey`,
-# `HoodieBloomIndex`.
+# JVM Hudi compares record keys by UTF-16 units, Arrow by UTF-8 bytes. Java orders what lies
+# beyond U+FFFF before U+E000 to U+FFFF.
 def java_order(key: str) -> bytes:
     """Return a sort key with the order of Java's `String.compareTo`."""
     return key.encode("utf-16-be")
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and greatest key in Java's order, or None without keys; `keys` must have no nulls."""
+    """Return the least and greatest key in Java's order; None without keys."""
     if not len(keys):
         return None
     bounds = pc.min_max(keys)
@@ -65,7 +61,7 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
 
 
 class WrittenFile(NamedTuple):
-    """Encoded base file: its bytes, footer, and record keys."""
+    """Encoded base file, not yet stored."""
 
     data: bytes
     footer: pq.FileMetaData
@@ -116,7 +112,7 @@ def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -
 
 
 def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[pa.Table]:
-    """Yield `fresh` rows in at least one part; the first is at position `start`."""
+    """Yield `fresh` rows in at least one part, from position `start` on."""
     for first in range(0, max(1, rows.num_rows), BATCH_ROWS):
         part = rows[first : first + BATCH_ROWS]
         yield fresh(part, base_file, np.arange(part.num_rows) + first + start)
@@ -139,7 +135,6 @@ def _row_groups(
 
 
 def _with_meta_columns(rows: pa.Table, keys: pa.Array, partition: str, file_name: str) -> pa.Table:
-    """Add the other meta columns to `fresh` rows."""
     commit_times, seqnos, *data = rows.columns
     own = [commit_times, seqnos, keys, _constant(partition, rows.num_rows), _constant(file_name, rows.num_rows)]
     fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, own, strict=True))
@@ -147,7 +142,7 @@ def _with_meta_columns(rows: pa.Table, keys: pa.Array, partition: str, file_name
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join and split parts (at least one) to row groups; yield each before it would pass the limit of rows or bytes."""
+    """Join and split parts (at least one) to row groups within the limits."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
         rest, more = piece, _bytes_of(piece)
@@ -163,7 +158,6 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """Halve a part until each piece has at most `limit` bytes or one row; yield pieces in order."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -183,12 +177,10 @@ def _bytes_of(rows: pa.Table) -> int:
 
 
 def _constant(text: str, count: int) -> pa.Array:
-    """Return a dictionary-encoded column that repeats one text."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
 def _repetitive(full: pa.Table) -> bool | list[str]:
-    """Return the columns to encode as dictionaries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True  # Parts of nested columns have own names.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
@@ -204,11 +196,7 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
-    """Return a base file's footer entries.
-
-    Without `key_filter`, hashes `keys` into the filter of the older file `known`; takes the key bounds from `keys` and
-    `known`.
-    """
+    """Return footer entries; without `key_filter`, hash the keys that `known` lacks into its filter."""
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
     stored = None if known is None else files.key_range(known.metadata)
@@ -236,11 +224,10 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Encode a log file and return its statistics and bytes.
+    """Encode a log file of rows, their unique keys, and deletes in the form that `rows_of_keys` returns.
 
-    `changes`: rows, their unique keys, and deletes in the form that `rows_of_keys` returns. A delete carries its row's
-    ordering value, lest a late row restore the base row. Raises `InvalidRecords` as `refuse_unordered`, or for a file
-    name that the JVM does not accept.
+    A delete carries its row's ordering value, lest a late row restore the base row. Raises `InvalidRecords` as
+    `refuse_unordered`, or for a file name that the JVM does not accept.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -276,10 +263,7 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the deletes' ordering values; raise `InvalidRecords` for null or an int 0, which count as none.
-
-    The table must have an ordering field.
-    """
+    """Return the deletes' ordering values; raise `InvalidRecords` for null or an int 0, which count as none."""
     refuse_unordered(config, deletes)
     values = files.array_of(deletes.column(config.ordering_field))
     if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():
@@ -291,10 +275,7 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
-    """Yield kind and bytes of blocks of rows: Avro for few rows without nested timestamps, else Parquet.
-
-    No rows: yields nothing.
-    """
+    """Yield kind and bytes of blocks of rows: Avro for few rows without nested timestamps, else Parquet."""
     size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
     for start in range(0, full.num_rows, max(1, size)):
         part = full[start : start + size]
@@ -311,10 +292,9 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:
-    """Encode rows as Parquet without statistics; the footer has the Avro schema `text`."""
     out = BytesIO()
     settings = {"compression": _COMPRESSION, "use_dictionary": _repetitive(rows), **_PAGES}
-    settings["write_statistics"] = False  # Readers read whole blocks.
+    settings["write_statistics"] = False
     with pq.ParquetWriter(out, rows.schema, **settings) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata({files.AVRO_KEY: text, files.SPARK_KEY: _CALENDAR})

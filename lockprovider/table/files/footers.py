@@ -1,7 +1,7 @@
 """Footer notes: cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
 
-Processes share notes in the lock folder, without long filters and the latest small commits (SPECIFICATION.md,
-"Footers"). Notes never expire, since files never change and names are never reused.
+Processes share notes in the lock folder (SPECIFICATION.md, "Footers"). Notes never expire, since file names are never
+reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -38,11 +38,11 @@ MANY = 10_000  # Above this, reading all keys is quicker than the filter.
 FEW = 8  # For so few files, reading footers is quicker.
 _VERSION = 1
 _LEVEL = 1  # Filters are random bits, which compress badly.
-_ONE_BY_ONE = 64  # Small commits share one object.
+_ONE_BY_ONE = 64
 _OBJECTS = 16  # More objects are merged.
-_MERGED = "m"  # A merged object's name ends with this.
+_MERGED = "m"  # suffix of a merged object
 _KEPT = 2  # A merge keeps some sources for readers that listed them.
-_FILTER_BYTES = 4096  # A filter of 512 keys, in base64
+_FILTER_BYTES = 4096  # of 512 keys
 _FILTERS_BYTES = 4 << 20  # of all filters in one object
 _MEMORY_BYTES = 64 << 20
 _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.error)
@@ -50,7 +50,7 @@ _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.er
 
 @dataclass(frozen=True, slots=True)
 class FooterNote:
-    """Summary of a file's footer: key range and bloom filter, if known, and column ranges."""
+    """A footer's key range and bloom filter, if known, and column ranges."""
 
     ends: tuple[str, str] | None
     filter: str | None
@@ -58,15 +58,11 @@ class FooterNote:
 
     @classmethod
     def of(cls, footer: pq.FileMetaData) -> FooterNote:
-        """Extract the note from a footer."""
         key_filter = base_file.known_filter(footer)
         return cls(base_file.key_range(footer), None if key_filter is None else key_filter.text, ranges_of(footer))
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
-        """Return whether the file may have one of the keys `asked`, which lie from `least` to `greatest`.
-
-        With None or an unreadable filter only the range excludes keys.
-        """
+        """Return whether the file may have one of the keys `asked`, which lie from `least` to `greatest`."""
         if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
             return False
         if asked is None or self.filter is None:
@@ -77,10 +73,7 @@ class FooterNote:
             return True
 
     def may_have_each(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of keys that the file may have; above 10,000 in range, by range only.
-
-        Raises `Corrupt` if the filter is unreadable.
-        """
+        """Return a mask of keys that the file may have; above 10,000 in range, by range only. May raise `Corrupt`."""
         mask = np.ones(len(keys), dtype=np.bool_)
         if self.ends is not None:
             between = pc.and_(pc.greater_equal(keys, self.ends[0]), pc.less_equal(keys, self.ends[1]))
@@ -91,27 +84,22 @@ class FooterNote:
 
     @property
     def short(self) -> FooterNote:
-        """The note without a filter too long for the lock folder."""
         return self if len(self.filter or "") <= _FILTER_BYTES else replace(self, filter=None)
 
     @property
     def size(self) -> int:
-        """The approximate size in memory, in bytes."""
         return len(self.filter or "") + 200 * (1 + len(self.ranges))
 
     @property
     def text(self) -> str:
-        """The note as JSON text, to pass to another process."""
         return json.dumps(self.row, separators=(",", ":"))
 
     @property
     def row(self) -> Sequence[Any]:
-        """The note as JSON values."""
         return self.ends, self.filter, self.ranges
 
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
-        """Parse a note from JSON values; raise one of `_DAMAGED` for other values."""
         ends, text, ranges = row
         if ends is not None:
             ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
@@ -123,22 +111,22 @@ class FooterNote:
 
 
 class FooterNotes:
-    """Cache of footer notes for one table in one process. Thread-safe.
+    """Cache of one table's footer notes in one process. Thread-safe.
 
     With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do.
     """
 
     def __init__(self, *, beside_the_lock: bool = False) -> None:
-        self._has_keys_asked = False  # Long filters are kept after a key lookup.
+        self._has_keys_asked = False  # then long filters are kept
         self._notes: dict[str, FooterNote] = {}
         self._size = 0
         self._adding = Lock()
         self._looking = Lock()
         self._may_look = beside_the_lock
         self._read: set[str] = set()
-        self._saved: set[str] = set()  # The lock folder has their notes.
-        self._missed: set[str] = set()  # The lock folder lacked their notes.
-        self._one_by_one: list[str] = []  # These files wait for `put`.
+        self._saved: set[str] = set()  # with notes in the lock folder
+        self._missed: set[str] = set()
+        self._one_by_one: list[str] = []  # waiting for `put`
 
     def get(self, path: str) -> FooterNote | None:
         """Return a file's note or None; from now on the cache keeps long filters."""
@@ -146,7 +134,7 @@ class FooterNotes:
         return self._notes.get(path)
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
-        """Cache the note of an opened file's footer; after a key lookup replace one without a filter, else keep it."""
+        """Cache the note of an opened file; after a key lookup replace one without a filter."""
         note = self._notes.get(path)
         if note is None or (note.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))
@@ -175,10 +163,7 @@ class FooterNotes:
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return the `paths` that certainly have no wanted key, never one without a note; all, if no key is wanted.
-
-        Calls `look_up` first.
-        """
+        """Call `look_up`; return the `paths` that certainly have no wanted key, never one without a note."""
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -188,18 +173,12 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, lookup)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Keep long filters from now on; if many notes are missing, cache those of the lock folder.
-
-        The latter only with `beside_the_lock`. Store errors are ignored.
-        """
+        """Keep long filters from now on; cache notes of the lock folder as `ranges` does."""
         self._has_keys_asked = True
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
-        """Cache new notes of the lock folder if allowed and more than `FEW` are missing.
-
-        Ignores store errors; asks for each path once.
-        """
+        """Cache new notes of the lock folder if more than `FEW` are missing; ask for each path once."""
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
         with self._looking:
@@ -212,7 +191,6 @@ class FooterNotes:
         return [path for path in paths if path not in self._notes and path not in self._missed]
 
     def _keep(self, notes_by_object: Mapping[str, Mapping[str, FooterNote]]) -> None:
-        """Cache all notes, and record that the lock folder has these files and objects."""
         for name, notes in notes_by_object.items():
             for path, note in notes.items():
                 self.add(path, note)
@@ -222,7 +200,7 @@ class FooterNotes:
     def take_due(self, paths: Sequence[str]) -> Sequence[str]:
         """Return the files to `put` now: `paths` if more than 8.
 
-        Else collects them; returns all collected once they are 64, before that none.
+        Else collects them, and returns all collected once they are 64.
         """
         if len(paths) > FEW:
             return paths
@@ -236,8 +214,7 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
-        Then lists the folder; returns True if `merge` is due. A failed write returns False, a failed listing raises
-        `CasError`.
+        Then lists the folder; returns True if `merge` is due. A failed listing raises `CasError`.
         """
         unsaved = (path for path in paths if path not in self._saved)
         notes = {path: note for path in unsaved if (note := self._notes.get(path)) is not None}
@@ -247,9 +224,9 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Read the lock folder; join more than two objects in one, and delete all sources but the last two.
+        """Join the lock folder's objects, if more than two, without files that `is_kept` rejects.
 
-        Leaves out files that `is_kept` rejects. If another merge won, deletes nothing.
+        Then deletes all sources but the last two. If another merge won, deletes nothing.
         """
         notes_by_object = read_notes(store, ())
         names = sorted(notes_by_object)
@@ -263,10 +240,7 @@ def _create(store: Store, name: str, notes: Mapping[str, FooterNote]) -> Outcome
 
 
 def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str, FooterNote]]:
-    """Read notes by object name from the lock folder, in parallel, except objects in `known`.
-
-    A damaged object has no notes; store errors raise.
-    """
+    """Read notes by object name from the lock folder, in parallel, except objects `known`."""
     names = [name for entry in store.list(NOTES) if (name := entry.path.removeprefix(NOTES)) not in known]
     reading = [store.in_background(partial(store.read_or_none, f"{NOTES}{name}")) for name in names]
     contents = ((name, pending.result()) for name, pending in zip(names, reading, strict=True))
@@ -274,7 +248,7 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """Encode notes as an object of the lock folder; filters above 4 KiB, or beyond 4 MiB in all, are left out."""
+    """Encode notes for the lock folder, without filters above 4 KiB, or beyond 4 MiB in all."""
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
         length = len(note.filter or "")
@@ -315,7 +289,6 @@ Ranges = Mapping[str, Range]
 
 
 def may_have_range(kind: pa.DataType) -> bool:
-    """Return whether columns of this type get ranges."""
     return bool(_name_of(kind))
 
 
@@ -352,7 +325,6 @@ def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
 
 
 def decode_range(kind: str, least: int | str | None, greatest: int | str | None, has_nulls: bool) -> Range:  # noqa: FBT001
-    """Convert JSON values to a range; raise one of `_DAMAGED` for other values."""
     kinds = {type(least), type(greatest)}
     if kinds not in ({int}, {str}, {type(None)}) or not isinstance(has_nulls, bool):
         raise ValueError("no range")
@@ -360,7 +332,6 @@ def decode_range(kind: str, least: int | str | None, greatest: int | str | None,
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return a column's range from its chunks; None if statistics are missing or unreliable."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
@@ -382,7 +353,6 @@ def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Ra
 
 
 def _value(raw: int | bytes) -> int | str | None:
-    """Return a statistic as number or text; None if it is not UTF-8, or above 64 characters."""
     if isinstance(raw, int):
         return raw
     try:
@@ -407,16 +377,12 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return the expression that `value` lies in the range, or is null if the range has nulls.
-
-    It has Arrow's form for row groups. Without bounds: is null. Bounds that do not fit `kind`: always true.
-    """
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()
     try:
         least, greatest = pa.scalar(bounds.least, kind), pa.scalar(bounds.greatest, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pc.scalar(True)  # The column's type is narrower now.
+        return pc.scalar(True)  # now a narrower type
     ends = [value == least] if bounds.least == bounds.greatest else [value >= least, value <= greatest]
     if bounds.has_nulls:  # Arrow cannot use one null check for both ends.
         ends = [end | value.is_null() for end in ends]

@@ -1,6 +1,4 @@
-"""Writer of a transaction's data files, in new and existing file groups, and of those that table services rewrite.
-
-It is picklable, and uses no lock and no timeline. It writes a marker before each file and never overwrites one.
+"""Writer of a transaction's data files, and of those that table services rewrite. Picklable; uses no lock.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -47,15 +45,12 @@ _FEW = 8  # More places than this are read by one listing.
 
 
 class WritesHere(NamedTuple):
-    """State of a transaction in its own process: marker paths, announced data paths, and partitions with a metafile.
+    """State of a transaction in its own process."""
 
-    `wait_in_flight` waits for its inflight file.
-    """
-
-    markers: list[str]  # recorded before they are written
-    announced: set[str]  # paths
-    partitions: set[str]  # with a metafile; the writer adds to the set
-    wait_in_flight: Callable[[], object]  # called before each data file; waits for the inflight file
+    markers: list[str]  # recorded before their write
+    announced: set[str]
+    partitions: set[str]  # with a metafile
+    wait_in_flight: Callable[[], object]  # the inflight file, before each data file
 
 
 class NewGroup(NamedTuple):
@@ -68,7 +63,6 @@ class NewGroup(NamedTuple):
     file_id: str
 
     def at(self, begin: str) -> tuple[str, BaseFile]:
-        """Return the partition and base file that the instant `begin` writes."""
         return self.partition, BaseFile(self.file_id, self.token, begin)
 
 
@@ -98,26 +92,22 @@ class GroupWriter:
         return self.__dict__
 
     def plan(self, given: pa.Schema, missing: OnMissing = "null") -> Plan:
-        """Return the plan that converts rows to the table's schema; raise `DoesNotFit` with every misfit."""
         return compile_plan(given, self.schema, missing, needed=self.config.identifying)
 
     def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
         """Convert rows to the table's columns; return the rows, their record keys and partition paths.
 
-        Pass `missing="refuse"` for rows that replace others, whose values a null would erase. Raises `InvalidRecords`
-        for a null key or a set delete flag.
+        Pass `missing="refuse"` for rows that replace others. Raises `InvalidRecords` for a null key or a set delete
+        flag.
         """
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
     def keyed_deletes(self, rows: pa.Table, *, valued: bool = False) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """Convert deletes as `keyed` converts rows; keep only key, partition and, if `valued`, ordering columns."""
+        """Convert deletes as `keyed` converts rows; keep only the columns of `deletes`."""
         return self._keyed(self.deletes(rows, valued=valued))
 
     def deletes(self, rows: pa.Table, *, valued: bool = False) -> pa.Table:
-        """Convert deletes to key, partition and, if `valued`, ordering columns.
-
-        Raises `DoesNotFit` if one is missing; `valued` requires an ordering column.
-        """
+        """Convert deletes to key, partition and, if `valued`, ordering columns, of which none may be missing."""
         names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
         rows = rows.select(hudi_schema.present(schema.names, rows.column_names))
@@ -132,21 +122,15 @@ class GroupWriter:
     def insert(
         self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
     ) -> WriteStat:
-        """Create the partition's missing metafile, then a new file group's marker and file.
-
-        The file has the latest row of each key. Repeated attempts must pass the same `file_id`.
-        """
+        """Encode a new file group's base file, and `put` it; repeated attempts must pass the same `file_id`."""
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """Encode a new file group's base file in memory, with the latest row of each key; `put` writes it."""
+        """Encode a new file group's base file in memory, with the latest row of each key."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Yield new file groups encoded as by `encode`, in order; for many small groups this is quicker.
-
-        Raises `InvalidRecords` as `refuse_unordered`.
-        """
+        """Yield new file groups encoded as by `encode`, in order; quicker for many small groups."""
         unique = []
         for group in groups:
             refuse_unordered(self.config, group.rows)
@@ -169,10 +153,7 @@ class GroupWriter:
         known: pq.ParquetFile | None = None,
         key_filter: str | None = None,
     ) -> Encoded:
-        """Encode a base file in memory with `write_base_file`, whose arguments it takes; writes nothing.
-
-        The result has a copy of `stat` with path and number of rows.
-        """
+        """Encode a base file in memory with `write_base_file`, and complete a copy of `stat` but for the file size."""
         written = encoding.write_base_file(
             parts,
             columns,
@@ -188,17 +169,14 @@ class GroupWriter:
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
         """Write the markers of many new files in one object; skip few files, whose own writes mark them.
 
-        An instant uses one kind of markers, since a JVM rollback reads only one kind. Does nothing without `here`.
+        An instant uses one kind of markers, since a JVM rollback reads only one kind.
         """
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
     def put(self, file: Encoded) -> WriteStat:
-        """Create the partition's missing metafile, then a new file group's marker and file.
-
-        Returns its complete statistics. Raises as `open_partitions` and `put_slice`.
-        """
+        """Create the partition's missing metafile, then a new file group's marker and file."""
         self.open_partitions([file.stat.partition])
         return self.put_slice(file, MarkerKind.CREATE)
 
@@ -212,10 +190,7 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win.
-
-        Merge-on-read writes a log as `log`; copy-on-write reads the base file, and writes the next one as `merge`.
-        """
+        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win."""
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
@@ -226,10 +201,7 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: base_file.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write a file group's marker and next base file by a merge plan of `upserts`; None: nothing changes.
-
-        Raises `Aborted` as `put_slice`.
-        """
+        """Write a file group's marker and next base file by a merge plan of `upserts`; None: nothing changes."""
         if not plan.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
@@ -259,7 +231,6 @@ class GroupWriter:
         """Create a marker and a log file of rows with unique keys and of deletes; None, writing nothing, if empty.
 
         A key in both is deleted. Without `delete_values` it reads the slice, and deletes only keys that the slice has.
-        Raises `Aborted` as `put_slice` does.
         """
         is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -303,8 +274,7 @@ class GroupWriter:
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
         """Return `stat` if `here` or the instant exists; else remove a `created` file and raise `Aborted`.
 
-        A task may outlive its transaction, and no later rollback finds its file. A file of an earlier attempt stays,
-        since it may be committed.
+        A task may outlive its transaction. A file of an earlier attempt stays, since it may be committed.
         """
         if self.here is not None or self.place.store.list(f"{layout.TIMELINE}/{self.begin}"):
             return stat
@@ -317,10 +287,7 @@ class GroupWriter:
         )
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
-        """Create the marker of one file, alone or in an object as earlier ones; record it in `here`.
-
-        Skips announced files.
-        """
+        """Create a file's marker unless announced, alone or in an object as earlier ones; record it in `here`."""
         if self.here is not None and join(partition, name) in self.here.announced:
             return
         if self.here is not None and self._marks_in_one:
@@ -384,7 +351,6 @@ class GroupWriter:
             raise layout.nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
-        """Yield the partitions with a metafile at these sorted paths, and maybe some between them."""
         store = self.place.store
         if len(places) <= _FEW:
             entries = [entry for place in places for entry in store.list(place)]
@@ -396,14 +362,13 @@ class GroupWriter:
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
-        """Return an earlier attempt's file size; raise `Aborted` if it has other keys."""
         stored_keys = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(stored_keys) != len(keys) or pc.all(pc.is_in(keys, value_set=stored_keys)).as_py() is False:
             raise _written_twice(path)
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
-        """Create an object; return False if it exists already. Other failures raise."""
+        """Create an object; return False if it exists already."""
         outcome = self.place.store.put_if_absent(path, data, create_once=True)
         if isinstance(outcome, Lost):
             return False
@@ -412,7 +377,6 @@ class GroupWriter:
 
 
 def _written_twice(path: str) -> Aborted:
-    """Build the error (the caller raises it) of a file that two attempts wrote differently."""
     return Aborted(
         f"{path!r} was written twice, with different rows: they change when they are computed again; "
         "store the rows first (a table, a checkpoint), then write them; and write once in a transaction"
@@ -420,7 +384,7 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """Return the file id of a new file group, the same in every attempt of one task."""
+    """Return a new file group's id, the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     # A bucket's file id begins with a digit.
@@ -434,9 +398,9 @@ def group_id(begin: str, *task: object) -> str:
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of slices, of one partition, as new file groups; return statistics. Old files stay.
+    """Write all rows of slices, of one partition, as new file groups; commit times stay.
 
-    Several file ids get sorted ranges of about equal size; empty files are not written. Commit times stay.
+    Several file ids get sorted ranges of about equal size; empty files are not written.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]
@@ -474,10 +438,7 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """Yield each output file's rows in turn; `outputs` has each row's file number.
-
-    Of several files, rows wait in temporary files.
-    """
+    """Yield each output file's rows in turn, by way of temporary files."""
     if files == 1:
         yield pa.concat_tables(parts)
         return
@@ -511,7 +472,7 @@ def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
     """Read a slice, and create the marker and base file that compact it; commit times and sequence numbers stay.
 
-    An empty file is written too, since without it the previous base file's rows would reappear.
+    An empty file is written too, lest the previous base file's rows reappear.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]

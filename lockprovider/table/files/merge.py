@@ -31,7 +31,7 @@ _POOL = pa.system_memory_pool()
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Plan of a merge into a base file: the fate of each row; `keys` has the record keys of the next base file.
+    """Plan of a merge into a base file; `keys` has the record keys of the next base file.
 
     `fates` has for each old row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are
     indexes of upserts: those with keys of the file, and those to append.
@@ -44,22 +44,18 @@ class MergePlan:
 
     @property
     def inserts(self) -> int:
-        """The number of appended rows."""
         return len(self.new)
 
     @property
     def updates(self) -> int:
-        """The number of rows that an upsert replaces."""
         return int(np.count_nonzero(self.fates >= 0))
 
     @property
     def deletes(self) -> int:
-        """The number of deleted rows."""
         return int(np.count_nonzero(self.fates == _GOES))
 
     @property
     def changed(self) -> bool:
-        """Whether the merge changes anything."""
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
@@ -74,7 +70,6 @@ class MergePlan:
 
 
 def untouched(file: files.ParquetFile) -> MergePlan:
-    """Read the file's keys and return the plan that keeps all rows."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
@@ -89,8 +84,7 @@ def merge_plan(
     """Plan replaced and deleted rows of a base file; return None if its key range excludes all keys.
 
     With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
-    must be unique (see `dedupe`). To delete only, pass an empty table with the table's schema. `with_new` adds new
-    keys. Raises `UnsupportedSchema` if `upserts` lack a column.
+    must be unique (see `dedupe`). `with_new` adds new keys. Raises `UnsupportedSchema` if `upserts` lack a column.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
@@ -110,10 +104,7 @@ def merge_plan(
 
 
 def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
-    """Read the old file, and yield the next base file's rows by the plan, in at least one part.
-
-    For `write_base_file` with `plan.keys`. Raises as `base_file.reading`.
-    """
+    """Read the old file, and yield the next base file's rows by the plan, in at least one part."""
     own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
     target = pa.schema([*own, *upserts.schema])
     columns = schema.present(target.names, file.schema_arrow.names)
@@ -129,10 +120,7 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Return a batch with upserted rows in place and deleted rows gone, by `fates`.
-
-    `start`: the batch's first row in the new file.
-    """
+    """Return a batch, whose first row in the new file is `start`, with upserted rows in place and deleted rows gone."""
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
     if not len(changed) and len(places) == old.num_rows:
@@ -159,7 +147,7 @@ def _refuse_loss(file: files.ParquetFile, target: pa.Schema) -> None:
 def _old_wins(
     file: files.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
 ) -> NDArray[np.bool_]:
-    """Read the old ordering values; return a mask of old rows higher than their upsert (not for ties or nulls)."""
+    """Read the old ordering values; mask old rows higher than their upsert."""
     upsert_values = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
     old_values = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
@@ -169,8 +157,7 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    Null is lowest, NaN highest. If keys repeat, a missing ordering column raises `InvalidRecords`, a nested one
-    `UnsupportedSchema`.
+    Null is lowest, NaN highest. A missing or nested ordering column raises, if keys repeat.
     """
     if are_unique(keys):
         return rows, keys
@@ -190,7 +177,6 @@ def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def _ordering(rows: pa.Table, field: str) -> pa.Array:
-    """Return the ordering column, comparable; raise `InvalidRecords` if missing, `UnsupportedSchema` if nested."""
     if field not in rows.column_names:
         raise InvalidRecords(f"ordering column {field!r} is missing; the rows have {rows.column_names}")
     values = files.array_of(rows.column(field))

@@ -37,8 +37,8 @@ class MergeRule:
     """Rule that chooses between versions of a row: by the `ordering` columns, or the later version if none.
 
     The higher ordering value wins, and of equal values the later; null is lowest and NaN highest. A delete without a
-    value wins over all earlier events, and any later row wins over it. `key` is the column whose texts are the record
-    keys, if any.
+    value wins over all earlier events, and any later row wins over it. The texts of column `key`, if any, are record
+    keys.
     """
 
     ordering: tuple[str, ...] = ()
@@ -46,7 +46,6 @@ class MergeRule:
 
     @classmethod
     def of(cls, config: TableConfig) -> MergeRule:
-        """Return a table's merge rule; raise `UnsupportedTable` if it is unknown."""
         if odd := unknown_merge(config):
             raise UnsupportedTable(
                 f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
@@ -60,8 +59,7 @@ class MergeRule:
 class LogEvents:
     """All events of a slice's logs, in merge order; `rows` has the rows of `ROW` events only.
 
-    `order` has the values of each ordering column. `partial` has for each row the index of its column set, or is None
-    if no row is partial.
+    `order` has the values of each ordering column, `partial` each row's index in `column_sets`, if any row is partial.
     """
 
     keys: pa.Array
@@ -101,9 +99,8 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
-    """Return the index of each key's winning event, ordered by the keys' first events."""
     places = np.arange(len(events.keys))
-    encoded = events.keys.dictionary_encode()  # It numbers the keys by first appearance.
+    encoded = events.keys.dictionary_encode()
     codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
     if count == len(codes):
         return places
@@ -140,7 +137,6 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Return each event's rank by ordering values, null lowest; equal values share a rank."""
     places = order_of(order)
     ranked = [comparable(column).take(places) for column in order]
     steps = np.zeros(len(places), dtype=np.bool_)
@@ -152,10 +148,7 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def order_of(columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """Return the rows' positions in ascending order of these columns; null is lowest, NaN highest, and ties stay.
-
-    Chunks stay apart: the texts of a column may need more than one array.
-    """
+    """Return the rows' positions in ascending order of these columns; null is lowest, NaN highest, and ties stay."""
     parts = [part for column in map(comparable, columns) for part in (pc.is_valid(column), column)]
     names = [str(number) for number in range(len(parts))]
     return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])
@@ -193,7 +186,6 @@ def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np
 
 
 def mask_of(values: pa.Array) -> NDArray[np.bool_]:
-    """Convert a boolean Arrow array to numpy."""
     mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
     return mask
 
@@ -212,14 +204,10 @@ class LogMerge:
         self._match = match
         self._in_place = in_place or bool(side.lacks)
         self._met = np.zeros(len(side.keys), dtype=np.bool_)
-        # by key: replaced rows that `rest` returns
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return a base batch merged with the logs, in their columns; record its keys for `rest`.
-
-        Not in place, it drops replaced rows.
-        """
+        """Return a base batch merged with the logs, in their columns; record its keys for `rest`."""
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)
         if not len(old):
@@ -240,17 +228,13 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[is_kept]))
 
     def rest(self) -> pa.Table:
-        """Return log rows whose keys no batch had, or that win over rows that `merged` dropped; call it last.
-
-        Pass all batches to `merged` before.
-        """
+        """Return log rows whose keys no batch had, or that win over rows that `merged` dropped; call it last."""
         times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
         if (times == 1).all():
             return self._side.rows
         return self._side.rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
 
     def _wins(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of matched rows whose log state (index `new`) wins over the base row (index `old`)."""
         if not self._rule.ordering:
             return np.ones(len(old), dtype=np.bool_)
         base_values = [array_of(batch.column(name)).take(pa.array(old)) for name in self._rule.ordering]
@@ -259,7 +243,6 @@ class LogMerge:
         return wins
 
     def _rows(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> pa.Table:
-        """Return the log rows `new`; columns that they do not set come from the base rows `old`."""
         rows = self._side.rows.take(pa.array(new))
         for name, lacks in self._side.lacks.items():
             at = rows.column_names.index(name)
@@ -270,12 +253,11 @@ class LogMerge:
         return rows
 
 
-# Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`: the winner's fields override the loser's, so a late row
-# with a lower ordering value only fills columns that the winner lacks. Source: Hudi `PartialUpdateHandler`,
-# `SparkRecordMergingUtils.mergePartialRecords`.
+# Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`: a late row with a lower ordering value only fills
+# columns that the winner lacks. Source: Hudi `PartialUpdateHandler`, `SparkRecordMergingUtils.mergePartialRecords`.
 @dataclass(slots=True)
 class _State:
-    """Folded state of one key: `fields` maps columns to the rows with their values."""
+    """Folded state of one key: `fields` maps columns to rows."""
 
     event: int
     kind: LogEventKind
@@ -283,7 +265,7 @@ class _State:
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events with partial updates, row by row, to one state for each key: the winner's fields over the loser's."""
+    """Fold events with partial updates to one state for each key."""
     columns = (comparable(column).to_pylist() for column in events.order)
     order = list(zip(*([(value is not None, value) for value in column] for column in columns), strict=True))
     states: dict[str, _State] = {}
@@ -302,7 +284,6 @@ def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _wins(new: _State, old: _State, order: Sequence[Any]) -> bool:
-    """Return whether the later state `new` wins; `order` has ordering values by event, or is empty."""
     if not order or new.kind is LogEventKind.GONE:
         return True
     if old.kind is LogEventKind.GONE:
@@ -322,7 +303,6 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
-    """Build the folded logs from the states of all keys."""
     places = pa.array([state.event for state in states], pa.int64())
     columns, lacks = [], {}
     for name in events.rows.column_names:

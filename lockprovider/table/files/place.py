@@ -1,7 +1,6 @@
 """Base files by the location of their table: open them in any process, and look up record keys in them.
 
-In a table with one key column that column is read, and whole numbers are compared directly. Both matches find the same
-rows.
+In a table with one key column that column is read, and whole numbers are compared directly.
 """
 
 from __future__ import annotations
@@ -43,12 +42,10 @@ class TablePlace:
 
     @cached_property
     def store(self) -> Store:
-        """The table's open store."""
         return Store.from_url(self.url, self.storage_options)
 
     @cached_property
     def footer_notes(self) -> FooterNotes:
-        """This process's cache of footer notes."""
         return FooterNotes()
 
     @classmethod
@@ -63,10 +60,6 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return column ranges by path, as far as cached.
-
-        If many are missing, a place made by `of` first caches the lock folder's notes.
-        """
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
@@ -84,13 +77,12 @@ class TablePlace:
         return (f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """Read a base file's rows, or some `columns`; raise `HistoryGone` if a clean removed it."""
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> base_file.ParquetFile:
         """Open a base file, and cache its footer's note; without a `size` fetch the whole file.
 
-        May raise `HistoryGone`, `Corrupt` or `UnsupportedTable`.
+        Raises as `open_base_file`.
         """
         with base_file.reading(path):
             file = base_file.open_base_file(*self.source(path, size), path)
@@ -98,12 +90,11 @@ class TablePlace:
         return file
 
     def footer(self, path: str) -> pq.FileMetaData:
-        """Read only the footer of a base file, and cache its note; raises as `open`."""
+        """Read only the footer of a base file, and cache its note; raise as `open`."""
         return self.open(path, WHOLE_BYTES + 1).metadata
 
     @property
     def is_local(self) -> bool:
-        """Whether the table is in a local folder."""
         return self.store.kind == _LOCAL
 
 
@@ -116,7 +107,7 @@ class KeyMatch(Protocol):
     column: str
 
     def met(self, rows: pa.Table) -> Met:
-        """Return ascending positions of rows with one of the keys, and the number of each row's key."""
+        """Return ascending positions of rows with one of the keys, and each row's key number; may raise `Corrupt`."""
 
 
 class TextMatch:
@@ -127,13 +118,12 @@ class TextMatch:
         self._keys = keys.cast(pa.string())
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch.met`; raise `Corrupt` if a row has no key."""
         numbers = pc.index_in(_filled(rows, self.column), value_set=self._keys)
         return np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False)), numbers.drop_null().to_numpy()
 
 
 class NumberMatch:
-    """Match unique keys by a column of whole numbers; hash slots exclude most rows before a binary search."""
+    """Match by a column of whole numbers; hash slots exclude most rows before a binary search."""
 
     def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
         self.column = column
@@ -145,7 +135,6 @@ class NumberMatch:
         self._marks[self._slots(numbers)] = True
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch.met`; raise `Corrupt` if a row has no key."""
         values = _filled(rows, self.column).cast(pa.int64()).to_numpy()
         places = np.flatnonzero(self._marks[self._slots(values)])
         numbers = values[places]
@@ -155,7 +144,7 @@ class NumberMatch:
 
     def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         slots: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
-        return slots.view(np.int64)  # numpy's own index type
+        return slots.view(np.int64)
 
 
 def _filled(rows: pa.Table, column: str) -> pa.Array:
@@ -166,14 +155,13 @@ def _filled(rows: pa.Table, column: str) -> pa.Array:
 
 
 def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
-    """Return the match by a text column, or by record key if a schema lacks it."""
     if column is None or not all(_is_text(schema, column) for schema in schemas):
         return TextMatch(keys)
     return TextMatch(keys, column)
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """Return the match by a column of whole numbers; None if a schema lacks it or a key is no number."""
+    """Return the match by a column of whole numbers, if possible."""
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
     numbers = numbers_of(keys)
@@ -181,7 +169,7 @@ def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> Num
 
 
 def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """Convert keys to numbers, or return None if one is not a number's canonical text."""
+    """Convert keys to numbers; None if one is not a number's canonical text."""
     if types.is_int64(keys.type):
         return keys
     try:
@@ -198,7 +186,6 @@ def key_column(column: str | None, *schemas: pa.Schema) -> str:
 
 
 def is_whole(schema: pa.Schema, column: str) -> bool:
-    """Return whether the schema has this column, with whole numbers."""
     kind = schema.field(column).type if column in schema.names else pa.null()
     return bool(types.is_int32(kind) or types.is_int64(kind))
 
@@ -217,7 +204,6 @@ class KeyFile:
 
     @cached_property
     def keys(self) -> pa.Array:
-        """All record keys; the first use reads them."""
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
@@ -228,15 +214,11 @@ class KeyFile:
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
-        """Return the wanted keys that the file has, each once."""
         each = wanted.unique()
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Return which unique keys the file has, by key range, bloom filter, then stored keys.
-
-        `by_number` must be a match of all wanted keys.
-        """
+        """Return which unique keys the file has, by key range, bloom filter, then stored keys or `by_number`."""
         mask = self._note.may_have_each(wanted)
         if not mask.any():
             return mask

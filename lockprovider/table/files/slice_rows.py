@@ -1,6 +1,6 @@
 """Rows of a file slice: read its log files, and merge them with its base file in batches.
 
-Large logs are processed in parts by hash of the key, to bound memory; each part reads the whole slice again.
+Large logs are processed in parts by hash of the key; each part reads the whole slice again.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -43,11 +43,11 @@ _PART_BYTES = 128 << 20  # of stored logs with rows in memory together
 def merged_rows(
     place: TablePlace, file_slice: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
+    """Yield the rows of a slice, in parts and the same order each time.
 
-    The order is the same each time. With `in_place` log rows keep the positions of replaced rows, so that a rewritten
-    file stays sorted. Otherwise log rows come last, which costs less. Reads may raise `HistoryGone`, `Corrupt` or
-    `UnsupportedTable`.
+    `columns` must include those of `columns_to_merge`. With `in_place` log rows keep the positions of replaced rows, so
+    that a rewritten file stays sorted. Otherwise log rows come last, which costs less. May raise `HistoryGone`,
+    `Corrupt` or `UnsupportedTable`.
     """
     if not file_slice.logs:
         yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, base_file.ROW_GROUP_ROWS)
@@ -67,7 +67,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Return the match of the logs' keys, the columns to read from the base file for it, and rows per batch."""
+    """Return the match of the logs' keys, the columns to read for it, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, base_file.ROW_GROUP_ROWS
@@ -77,12 +77,11 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
 
 
 def log_bytes(file_slice: FileSlice) -> int:
-    """Return the stored bytes of a slice's logs."""
     return sum(log.size for log in file_slice.logs)
 
 
 def held_bytes(file_slice: FileSlice) -> int:
-    """Return the stored bytes of logs that a merge holds in memory at once."""
+    """Return the stored bytes of logs that a merge holds in memory."""
     return min(log_bytes(file_slice), _PART_BYTES)
 
 
@@ -96,10 +95,7 @@ def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterato
 def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
-    """Read a slice, and return the key and merge columns of its rows with these keys.
-
-    Raises as `merged_rows`.
-    """
+    """Read a slice, and return the key and merge columns of its rows with these keys."""
     full = with_meta(schema)
     wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
     columns = pa.schema([full.field(name) for name in wanted])
@@ -118,21 +114,16 @@ class KeyPart:
     parts: int = 1
 
     def among(self, keys: pa.Array) -> pa.Array:
-        """Return which of these keys are in this part."""
         return pa.array(hashes(keys) % self.parts == self.number)
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """Return the rows whose keys are in this part."""
         return rows if self.parts == 1 else rows.filter(self.among(array_of(rows.column(RECORD_KEY))))
 
 
 def read_logs(
     place: TablePlace, paths: Sequence[str], columns: pa.Schema, rule: MergeRule, part: KeyPart = KeyPart()
 ) -> LogSide:
-    """Read log files in merge order, and fold them to one state for each key of a part.
-
-    Takes columns and raises as `merged_rows`.
-    """
+    """Read log files in merge order, and fold them to one state for each key of a part."""
     if part.parts == 1:
         events = events_of(((path, _read(place, path)) for path in paths), columns, rule)
     else:
@@ -141,7 +132,6 @@ def read_logs(
 
 
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
-    """Return the columns that decide the merge of a row."""
     return [*dict.fromkeys([key_column(rule.key, full), *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
 
 
@@ -151,10 +141,6 @@ def _read(place: TablePlace, path: str) -> bytes:
 
 
 def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
-    """Return all events of log files, given as path and content in merge order.
-
-    Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
-    """
     blocks = log_block.effective(block for path, data in files for block in log_block.decode_blocks(data, path))
     return _events(blocks, columns, rule, KeyPart())
 
@@ -184,8 +170,6 @@ def _events(blocks: Iterable[LogBlock], columns: pa.Schema, rule: MergeRule, par
 
 @dataclass(slots=True)
 class _Gathered:
-    """Collector of the events of log blocks, limited to the keys in `part`."""
-
     columns: pa.Schema
     key: str
     ordering: tuple[pa.Field, ...]
@@ -197,10 +181,6 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock) -> None:
-        """Decode a block, and append its events.
-
-        Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
-        """
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block)
             return
@@ -220,7 +200,7 @@ class _Gathered:
             )
         self._append(keys, kinds, order)
         self.rows.append(rows)
-        is_partial = block.header.get(Header.IS_PARTIAL, "").lower() == "true"  # It has only columns that were set.
+        is_partial = block.header.get(Header.IS_PARTIAL, "").lower() == "true"
         self.partial.append(frozenset(block_rows.column_names) if is_partial else None)
 
     def _key(self, stored: pa.Schema) -> str:
@@ -231,10 +211,6 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock) -> None:
-        """Append a delete block's events of this part; `GONE` ones have no ordering value.
-
-        Raises `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
-        """
         deletes = log_block.decode_deletes(block.content, block.path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
@@ -256,7 +232,6 @@ class _Gathered:
         self.order.append(order)
 
     def events(self) -> LogEvents:
-        """Return all collected events."""
         rows = pa.concat_tables(self.rows or [self.columns.empty_table()]).combine_chunks()
         order = tuple(
             pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])
@@ -274,10 +249,7 @@ class _Gathered:
 
 
 def _rows(block: LogBlock, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
-    """Decode all columns of an Avro block, or the columns of a Parquet block that `needed` selects.
-
-    Raises `UnsupportedTable` (such as for HFile or a Flink change log), `UnsupportedSchema` or `Corrupt`.
-    """
+    """Decode a block; of a Parquet block only the columns that `needed` selects."""
     if block.kind is BlockKind.AVRO:
         rows = log_block.decode_avro(block.content, block.header.get(Header.SCHEMA, ""), block.path)
         base_file.check_operation(rows.schema.names, repr(block.path))

@@ -1,8 +1,7 @@
 """Bloom filter in a base file's footer: Hadoop's dynamic bloom filter with one row of bits, sized to its keys.
 
 Readers take size and hashes from the filter. JVM writers with the bloom index fail on a file without one. The JVM
-writes 2,587,966 bits up to 60,000 keys, else twice as many: at 500,000 keys one in three other keys is a false
-positive, here one in a hundred.
+writes 2,587,966 bits up to 60,000 keys, else twice as many.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -26,9 +25,9 @@ from lockprovider.table.errors import Corrupt, undamaged
 TYPE_CODE = "DYNAMIC_V0"
 
 _MOST_HASHES = 30
-_MOST_READ_HASHES = 1000  # of other writers; a damaged number would take hours
+_MOST_READ_HASHES = 1000  # a damaged number would take hours
 _MOST_BITS = 2 * 2_587_966
-# Hashes per bit and key at the largest size; the optimum 0.69 is slower and hardly better.
+# of the largest size; the optimum 0.69 is slower and hardly better
 _HASHES_A_BIT = 0.45
 _BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # one false positive in a billion
 _LEAST_ROOM = 16
@@ -36,13 +35,12 @@ _VERSION, _MURMUR = -1, 1
 _HEADER = struct.Struct(">iibi")
 _COUNTS = struct.Struct(">iii")
 _M = np.uint32(0x5BD1E995)
-# Slices fit the processor's cache.
-_SLICE = 32_768
+_SLICE = 32_768  # fits the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFilter:
-    """Existing filter as base64 text, with the number of its keys."""
+    """Existing filter as base64 text, with its number of keys."""
 
     text: str
     count: int
@@ -75,7 +73,7 @@ def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the filter of each group of keys as base64 text, in order; hash small groups together, for speed."""
+    """Yield each group's filter as base64 text, in order; hash small groups together, for speed."""
     batch: list[pa.Array] = []
     for keys in groups:
         if batch and sum(map(len, batch)) + len(keys) > _SLICE:
@@ -86,7 +84,6 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the filters of a few groups, hashed in one pass if possible."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -117,7 +114,6 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
-    """Hash `keys`, and set their bits in `bits`, a filter sized for `room` keys."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -127,7 +123,7 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """Parse `known`; None if unreadable, of another form or recorded number of keys, or of more than `count` keys."""
+    """Parse `known`; None if unreadable, of another form, or not of the first keys."""
     try:
         parsed = BloomFilter.parse(known.text)
     except Corrupt:
@@ -137,7 +133,7 @@ def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
 
 
 def _room(keys: int) -> int:
-    """Return the number of keys to size a filter for, a power of two: a growing file rarely rehashes its keys."""
+    """Return the number of keys to size for, a power of two: a growing file rarely rehashes its keys."""
     return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 
@@ -164,7 +160,6 @@ class BloomFilter:
 
     @classmethod
     def parse(cls, text: str) -> BloomFilter:
-        """Parse a footer's base64 text; raise `Corrupt` if it is not such a filter."""
         with undamaged("a bloom filter in a footer cannot be read"):
             raw = base64.b64decode(text, validate=True)
             version, hashes, kind, bits = _HEADER.unpack_from(raw, 0)
@@ -180,7 +175,7 @@ class BloomFilter:
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
     def might_contain_any(self, asked: Asked) -> bool:
-        """Return False if certainly none of these keys is in the file; caches positions in `asked`."""
+        """Return False if certainly none of these keys is in the file; cache positions in `asked`."""
         for row in self.rows:
             bits, candidates = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
@@ -193,7 +188,6 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """Return for each key whether it may be in the file."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -202,7 +196,7 @@ class BloomFilter:
             for number, row in enumerate(bits):
                 is_set[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         result = np.empty(len(lengths), dtype=np.bool_)
-        result[np.argsort(lengths, kind="stable")] = is_set.any(axis=0)  # the order of `_positions`
+        result[np.argsort(lengths, kind="stable")] = is_set.any(axis=0)
         return result
 
 
@@ -215,7 +209,7 @@ class Asked:
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
     def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
-        """Return every key's bit position, one array for each hash, keys in order of length; cache the result."""
+        """Return and cache every key's bit position, one array for each hash, keys in order of length."""
         form = hashes, bits
         if form not in self._found:
             self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
@@ -247,8 +241,7 @@ def _positions(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield for each hash the bit position of every key, in order of length; each array overwrites the previous one.
 
-    `bits` is the size of the filter, or an array with the size of each key's filter, which begins at its bit in
-    `owners`.
+    `bits` is the size of the filter, or of each key's filter, which begins at its bit in `owners`.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
@@ -296,7 +289,6 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
-    """Prepare the hash of keys that are sorted by length: `starts` and `lengths` of each in `data`."""
     counts = lengths // 4
     firsts = tuple(int(np.searchsorted(counts, j, side="right")) for j in range(int(counts.max(initial=0))))
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))

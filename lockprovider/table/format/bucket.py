@@ -34,13 +34,12 @@ _SLICE = 65_536  # fits the processor's cache
 
 @dataclass(frozen=True, slots=True)
 class BucketIndex:
-    """Bucket index: at most `buckets` file groups in each partition, by a hash of some key columns, `fields`."""
+    """At most `buckets` file groups in each partition, by a hash of some key columns, `fields`."""
 
     buckets: int
     fields: tuple[str, ...]
 
     def checked(self, key_fields: Sequence[str]) -> BucketIndex:
-        """Return this index; raise `InvalidRecords` for `fields` outside `key_fields`, or impossible `buckets`."""
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
@@ -67,7 +66,6 @@ class BucketIndex:
 
 
 def prefix(bucket: int) -> str:
-    """Return the prefix of all file ids of a bucket."""
     return f"{bucket:0{_DIGITS}d}"
 
 
@@ -85,7 +83,6 @@ def fixed_file_id(bucket: int, number: int = 0) -> str:
 
 
 def bucket_of(file_id: str) -> int | None:
-    """Return the bucket that a file id names, or None."""
     start = file_id[:_DIGITS]
     return int(start) if len(start) == _DIGITS and start.isascii() and start.isdigit() else None
 
@@ -110,7 +107,6 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 
 
 def _end(key: str, colon: int) -> int:
-    """Return where the value after `colon` ends: the last `,` before a later `:`, or the key's end."""
     following = key.find(":", colon + 1)
     while following >= 0:
         comma = key.rfind(",", colon, following)
@@ -121,7 +117,6 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
-    """Return Java's `List.hashCode` of each key's values of `fields`; odd keys one by one, slowly."""
     if len(key_fields) > 1:
         pattern = ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields))
         parts = pc.extract_regex(keys, f"(?s)^{pattern}$")
@@ -145,7 +140,6 @@ def _unmarked(text: pa.Array) -> pa.Array:
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
-    """Return Java's `List.hashCode` of each key's values by `hash_values`; slow."""
     values_by_key = [hash_values(key, fields) for key in keys.to_pylist()]
     parts = java_hashes(pa.array([value for values in values_by_key for value in values], pa.string())).tolist()
     totals, position = np.empty(len(values_by_key), dtype=np.uint32), 0

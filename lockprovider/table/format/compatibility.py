@@ -24,8 +24,8 @@ from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, PARTITIONS_KEY, READABLE_VERSIONS, TableConfig
 
 # -- settings for JVM writers ------------------------------------------------------------------------------------------
-# Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts one.
-# HoodieStreamer, Flink, the Java client, `ALTER TABLE` and `archive_commits` ignore them.
+# Spark's writers adopt every setting in `hoodie.properties`, and fail if a job contradicts one. HoodieStreamer, Flink,
+# the Java client, `ALTER TABLE` and `archive_commits` ignore them.
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
@@ -44,8 +44,8 @@ SHARED: Mapping[str, str] = MappingProxyType(
         # JVM writers must not roll back live writers; a job may set EAGER by the older name.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
         METADATA_KEY: "false",  # It would hide commits that it does not record.
-        "hoodie.write.auto.upgrade": "false",  # It locks out older readers and rolls back live writers.
-        "hoodie.rollback.avoid.duplicate.plan": "true",  # Two rollbacks of one write would fail.
+        "hoodie.write.auto.upgrade": "false",
+        "hoodie.rollback.avoid.duplicate.plan": "true",
     }
 )
 
@@ -60,10 +60,9 @@ class SettingChange:
 
 
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
-    """Return the configuration with the settings `SHARED` and time zone UTC; writes nothing.
+    """Return the configuration with the settings `SHARED` and time zone UTC.
 
-    A non-blocking table stays so if it is merge-on-read with buckets. With `keeps_listing` its metadata table stays,
-    without statistics.
+    A non-blocking table stays so if possible. With `keeps_listing` its metadata table stays, without statistics.
     """
     settings, partitions = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:
@@ -79,24 +78,21 @@ def without_shared(config: TableConfig) -> TableConfig:
 
 
 def keeps_file_listing(config: TableConfig) -> bool:
-    """Return whether the table makes Spark's writers keep a listing of files only."""
     settings = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
     return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in settings.items())
 
 
 def as_non_blocking(config: TableConfig) -> TableConfig:
-    """Return the configuration that makes Spark's writers non-blocking."""
     return replace(config, raw=MappingProxyType({**config.raw, MODE_KEY: NON_BLOCKING}))
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
-    """Return the settings that `shared` adds; the mode stays non-blocking only if merge-on-read with buckets."""
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
     listing = {METADATA_KEY: "true", STATISTICS_KEY: "false"} if keeps_listing else {}
     spelling = {}
-    # Without the spelling of one-column keys, which version 9 has no more, Hudi from 1.1 on refuses to write.
+    # Version 8 spells one-column keys in two ways; Hudi from 1.1 on refuses to write without a choice.
     if config.has_complex_single_key and config.version <= 8:  # noqa: PLR2004
         spelling = {KEY_CHECK_KEY: "false", properties.KEY_ENCODING: properties.flag_text(not config.names_single_key)}
     return {**SHARED, **mode, **listing, **spelling}
@@ -109,7 +105,7 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
 
 
 def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the setting changes that `shared` would make with the same `keeps_listing`; empty if none.
+    """Return the setting changes that `shared` would make with the same `keeps_listing`.
 
     Values compare as in Hudi, without case and outer spaces.
     """
@@ -133,12 +129,11 @@ VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
 
 
 def visibility(config: TableConfig) -> str:
-    """Return the recorded visibility, even an invalid one."""
     return config.raw.get(VISIBILITY_KEY, ORDERED)
 
 
 def is_unordered(config: TableConfig) -> bool:
-    """Return whether the commits of one decision are stored at once, in any order; by default one after the other.
+    """Return whether the commits of one decision are stored at once, in any order.
 
     JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY then MISS COMMITS.
     """
@@ -146,7 +141,6 @@ def is_unordered(config: TableConfig) -> bool:
 
 
 def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
-    """Return the configuration with this visibility; raise `InvalidInput` for an unknown one."""
     if not isinstance(wanted, str) or wanted not in VISIBILITIES:
         raise InvalidInput(f"visibility={wanted!r} is not valid: use {' or '.join(map(repr, VISIBILITIES))}")
     others = {key: value for key, value in config.raw.items() if key != VISIBILITY_KEY}
@@ -170,8 +164,8 @@ class Property:
         meaning: its effect, for SPECIFICATION.md.
         reads: the values that reads accept, in lower case; None: any.
         writes: the values that writes accept; None: any that reads accept.
-        why: the effect of other values, to follow `key=value` in a sentence.
-        elsewhere: how another engine makes the table acceptable, if at all.
+        why: the effect of other values, to follow `key=value`.
+        elsewhere: how another engine makes the table acceptable.
     """
 
     key: str
@@ -196,10 +190,7 @@ _OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Reason against writes and, if `reads`, reads: the property as `stated`, and its fault.
-
-    `elsewhere`: another engine's remedy, or empty.
-    """
+    """Reason against writes and, if `reads`, reads: the property as `stated`, its fault, and a remedy elsewhere."""
 
     stated: str
     why: str
@@ -208,18 +199,16 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The property, its value and the fault."""
         return f"{self.stated} {self.why}"
 
 
 @lru_cache(maxsize=1024)
 def property_of(key: str) -> Property | None:
-    """Return the list's entry for a property; None if it is not listed."""
     return _NAMED.get(key) or next((known for known in _FAMILIES if key.startswith(known.key)), None)
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return every reason against reads or writes, empty if none; one against reads prevents writes, too.
+    """Return every reason against reads or writes; one against reads prevents writes, too.
 
     With `keeps_listing` the writer maintains a metadata table's listing.
     """
@@ -228,7 +217,6 @@ def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason
 
 
 def check_readable(config: TableConfig) -> None:
-    """Raise `UnsupportedTable`, with the next step, if rows would be read wrongly."""
     against = tuple(reason for reason in reasons(config, keeps_listing=True) if reason.reads)
     if against:
         raise UnsupportedTable(_sentence(config, against, "read", _elsewhere(against)))
@@ -247,7 +235,6 @@ def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
 
 
 def next_step_for(config: TableConfig, against: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
-    """Return, as text, the ways to make the table writable, else the next step against these reasons."""
     ways = ways_to_write(config, keeps_listing=keeps_listing)
     return ", or ".join(ways) or _elsewhere(against)
 
@@ -257,7 +244,6 @@ def _elsewhere(against: tuple[Reason, ...]) -> str:
 
 
 def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_step: str) -> str:
-    """Build the error text of all reasons, numbered if several, and the next step."""
     name = f"table {config.name!r}"
     if len(against) == 1:
         return f"{name}: {against[0].text}; {next_step}"
@@ -266,10 +252,7 @@ def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Return ways to make the table writable, as far as its properties show.
-
-    At most one way keeps all files, and one removes the metadata table.
-    """
+    """Return ways to make the table writable: at most one keeps all files, and one removes the metadata table."""
     against: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
         remaining = reasons(change(config), keeps_listing=keeps or keeps_listing)
@@ -286,7 +269,6 @@ def _share(config: TableConfig) -> str:
 
 
 def _keep(config: TableConfig) -> str:
-    """Describe how to share the table and keep its listing of files; change nothing."""
     drops = [name for name in STATISTICS if name in config.named_metadata]
     also = f", and drops {' and '.join(drops)}" if drops else ""
     zone = ", and makes its zone UTC, if all writers ran in it" if config.timezone not in {"", "UTC"} else ""
@@ -313,10 +295,6 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each property whose value prevents reading or writing.
-
-    So it does for each nonempty unknown `_OURS` property. Judges each property alone.
-    """
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:
@@ -332,7 +310,6 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield the reasons against writes of settings that `LockSettings` refuses, alone or together."""
     if not (refused := _refusal(settings)):
         return
     alone = {f"{key}={value}": error for key, value in settings.items() if (error := _refusal({key: value}))}
@@ -341,7 +318,6 @@ def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _refusal(settings: Mapping[str, str]) -> str:
-    """Return why `LockSettings` refuses these settings; empty if it accepts them."""
     try:
         LockSettings.from_hudi(settings)
     except InvalidSettings as error:
@@ -350,7 +326,6 @@ def _refusal(settings: Mapping[str, str]) -> str:
 
 
 def _of_reads(config: TableConfig) -> Iterator[Reason]:
-    """Yield the reasons against reads: table version, timeline layout, table type."""
     call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
     if config.version not in READABLE_VERSIONS:
         to_do = f"JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`"
@@ -364,7 +339,6 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
-    """Yield the reasons against writes that follow from several properties."""
     against = partial(Reason, reads=False)
     odd = properties.unknown_merge(config) if config.is_merge_on_read else properties.own_rule(config.raw)
     mode = config.effective_merge_mode
@@ -387,7 +361,7 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
     """Return why a metadata table with these partitions prevents a write, and a remedy in another engine.
 
-    Empty texts: nothing prevents it; no remedy. With `keeps` the writer maintains the listing of files.
+    With `keeps` the writer maintains the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     other_partitions = [name for name in named if name != LISTING]
@@ -403,7 +377,6 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
 
 
 def _of_keys(config: TableConfig) -> Iterator[Reason]:
-    """Yield the reasons against writes that follow from keys and ordering fields."""
     against = partial(Reason, reads=False)
     if not config.record_keys:
         yield against(_KEYS, "is empty; rows without a key cannot be updated")
@@ -419,7 +392,6 @@ def _of_keys(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_index(config: TableConfig) -> Iterator[Reason]:
-    """Yield the reasons against writes that follow from a bucket index."""
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:
         return

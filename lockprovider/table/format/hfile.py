@@ -75,13 +75,11 @@ class HFile:
 
 
 def decode_hfile(data: bytes, file_name: str) -> HFile:
-    """Decode an HFile; raise `Corrupt` or `UnsupportedTable` with the file's name."""
     with undamaged(f"HFile {file_name!r} cannot be understood"):
         return _decode(data, file_name)
 
 
 def _decode(data: bytes, file_name: str) -> HFile:
-    """Decode an HFile; raise `UnsupportedTable`, or many kinds of errors for damaged bytes."""
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
         raise ValueError("it does not end as one")
@@ -105,10 +103,6 @@ def _decode(data: bytes, file_name: str) -> HFile:
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
-    """Return a block's magic, its uncompressed payload, and the offset of the next block.
-
-    Raises ValueError, struct.error or zlib.error if damaged.
-    """
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
     following = start + on_disk
@@ -124,7 +118,6 @@ def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
 
 
 def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of data blocks between two offsets; raise ValueError if too large in all."""
     left = 2 * LARGEST_OBJECT
     while at < end:
         magic, content, at = _block(data, at, codec)
@@ -136,7 +129,6 @@ def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes
 
 
 def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key and value of each entry of a data block; raise ValueError or struct.error if damaged."""
     at = 0
     while at < len(content):
         key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)
@@ -151,7 +143,6 @@ def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _info(content: bytes) -> dict[str, bytes]:
-    """Decode the file info; raise ValueError, TypeError, KeyError or IndexError if damaged."""
     if not content.startswith(_PROTOBUF):
         raise ValueError("file info of another form")
     length, at = _varint(content, len(_PROTOBUF))
@@ -166,10 +157,6 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number of each field of a protobuf message, with its number or bytes.
-
-    Raises ValueError or IndexError if it is cut.
-    """
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -186,7 +173,6 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a varint; return it and the offset after it. Raises ValueError or IndexError if it does not end."""
     value = 0
     for shift in range(0, _MOST_SHIFT + 1, 7):
         value |= (data[at] & 127) << shift
@@ -203,7 +189,6 @@ def _tagged(number: int, value: int | bytes) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """Encode a number, not negative, as a varint."""
     found = bytearray()
     while value > 127:  # noqa: PLR2004 - seven bits a byte
         found.append(value & 127 | 128)
@@ -269,7 +254,6 @@ def _with_length(key: bytes) -> bytes:
 
 
 def _packed(magic: bytes, payload: bytes) -> bytes:
-    """Encode a block: header, payload in GZIP, and zeros for its checksums."""
     packer = zlib.compressobj(wbits=_GZIP_WINDOW)
     packed = packer.compress(payload) + packer.flush()
     with_head = _HEAD.size + len(packed)

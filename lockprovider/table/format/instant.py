@@ -69,7 +69,7 @@ class Instant:
 
     @property
     def is_completed(self) -> bool:
-        """Whether the instant is completed; only then its files are part of the table."""
+        """Whether its files are part of the table."""
         return self.state is InstantState.COMPLETED
 
     @property
@@ -79,7 +79,6 @@ class Instant:
 
     @property
     def file_name(self) -> str:
-        """The file name in the timeline folder."""
         if self.state is InstantState.COMPLETED:
             return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
         if self.action is Action.COMMIT and self.state is InstantState.INFLIGHT:
@@ -89,7 +88,6 @@ class Instant:
 
 @lru_cache(maxsize=1 << 15)
 def parse_instant(name: str) -> Instant | None:
-    """Parse the name of a timeline file; return None if it names no instant."""
     if done := _COMPLETED.fullmatch(name):
         return Instant(done[1], Action(done[3]), InstantState.COMPLETED, done[2])
     pending = _PENDING.fullmatch(name)
@@ -125,5 +123,4 @@ def to_ms(text: str) -> int:
 
 
 def after(text: str) -> str:
-    """Return the instant time one millisecond later."""
     return format_ms(to_ms(text) + 1)

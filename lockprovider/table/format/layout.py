@@ -66,17 +66,14 @@ class Marker:
 
     @property
     def data_path(self) -> str:
-        """The path of the marked data file."""
         return join(self.partition, self.file_name)
 
 
 def join(partition: str, file_name: str) -> str:
-    """Return a file's path; the partition of an unpartitioned table is empty."""
     return f"{partition}/{file_name}" if partition else file_name
 
 
 def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Group the file names of paths by partition, in order."""
     grouped: dict[str, list[str]] = {}
     for path in paths:
         partition, _, name = path.rpartition("/")
@@ -85,17 +82,14 @@ def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def markers_dir(begin: str) -> str:
-    """Return the folder of an instant's markers."""
     return f"{MARKERS}/{begin}"
 
 
 def marker_path(begin: str, partition: str, file_name: str, kind: MarkerKind) -> str:
-    """Return the path of a data file's own marker, an empty file."""
     return f"{markers_dir(begin)}/{marker_name(partition, file_name, kind)}"
 
 
 def marker_name(partition: str, file_name: str, kind: MarkerKind) -> str:
-    """Return the name of a data file's marker."""
     return f"{join(partition, file_name)}.marker.{kind.value}"
 
 
@@ -105,38 +99,31 @@ def markers_type(begin: str) -> tuple[str, bytes]:
 
 
 def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, bytes]:
-    """Return path and bytes of an object that holds many markers."""
     return f"{markers_dir(begin)}/MARKERS{number}", "".join(f"{name}\n" for name in names).encode()
 
 
 def parse_marker(path: str) -> Marker | None:
-    """Parse the path of a data file's own marker, or return None."""
     match = _MARKER.fullmatch(path)
     return Marker(match[1], match[2] or "", match[3], MarkerKind(match[4])) if match else None
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server; skip other lines.
-
-    Raises `Corrupt` if it is no text.
-    """
+    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server; skip other lines."""
     folder = path.rpartition("/")[0]
     with undamaged(f"{path} is no list of markers"):
         return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
 
 
 def is_markers_file(path: str) -> bool:
-    """Return whether an object holds many markers."""
     return _MARKERS_FILE.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def heartbeat_path(begin: str) -> str:
-    """Return the path of a heartbeat file, whose modification time is the last beat."""
+    """Return the path of a heartbeat, whose modification time is the last beat."""
     return f"{HEARTBEATS}/{begin}"
 
 
 def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
-    """Return path and content of a partition's metafile."""
     depth = partition.count("/") + 1 if partition else 0
     content = f"#partition metadata\ncommitTime={begin}\npartitionDepth={depth}\n"
     return join(partition, PARTITION_METAFILE), content.encode("ascii")
@@ -148,7 +135,6 @@ def escape(value: str) -> str:
 
 
 def unescape(value: str) -> str:
-    """Undo `escape`; keep a `%` that starts no code."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
 
 
@@ -160,13 +146,11 @@ def checked_path(path: str) -> str:
 
 
 def outer_of(partition: str) -> list[str]:
-    """Return the paths of all partitions that would contain this one."""
     levels = partition.split("/")
     return ["/".join(levels[:count]) for count in range(1, len(levels))]
 
 
 def nested(partition: str, other: str) -> InvalidRecords:
-    """Return the error (the caller raises it) for a partition inside another one."""
     inner, outer = sorted((partition, other), key=len, reverse=True)
     return InvalidRecords(
         f"partition {inner!r} would be inside partition {outer!r}: JVM readers would find the outer one's rows only, "
@@ -204,7 +188,6 @@ class PartitionStyle:
         return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
 
     def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
-        """Yield each possible fault: whether the value has it, and its description."""
         yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
         folder = self._folder(field, text)
         levels = folder.split("/")
@@ -226,17 +209,14 @@ class PartitionStyle:
         return len(self.fields) == 1 and not self.url_encode
 
     def check_apart(self, paths: Iterable[str]) -> None:
-        """Raise `InvalidRecords` if one of these partitions is inside another; check nothing if they cannot nest."""
+        """Raise `InvalidRecords` if one of these partitions is inside another."""
         partitions = set(paths) if self.can_nest else set[str]()
         for path in partitions:
             if outer := partitions.intersection(outer_of(path)):
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the partition values of a path as text; None for the default partition.
-
-        Raises `InvalidRecords` if the path's levels are not those of `fields`.
-        """
+        """Return the partition values of a path as text; None for the default partition. May raise `InvalidRecords`."""
         if not self.fields:
             return ()
         folders = [path] if len(self.fields) == 1 else path.split("/")
@@ -271,7 +251,6 @@ def separators(fields: Sequence[str]) -> list[str]:
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Return other values that have the same composite key; empty if there are none."""
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]
@@ -291,7 +270,7 @@ _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """Parsed name of a base file: file group, write token `<task partition>-<stage>-<attempt>`, and instant."""
+    """Parsed name of a base file; the write token is `<task partition>-<stage>-<attempt>`."""
 
     file_id: str
     write_token: str
@@ -299,19 +278,17 @@ class BaseFile:
 
     @property
     def name(self) -> str:
-        """The file name in a data table, without the partition."""
         return f"{self.file_id}_{self.write_token}_{self.begin}.parquet"
 
 
 def parse_base_file(name: str, suffix: str = "parquet") -> BaseFile | None:
-    """Parse a base file's name; return None for any other file."""
     match = _BASE_FILE.fullmatch(name)
     return BaseFile(match[1], match[2], match[3]) if match and match[4] == suffix else None
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """Parsed name of a log file: file group, instant of the write, and version within that write.
+    """Parsed name of a log file; `version` counts within its instant's write.
 
     The JVM ignores logs whose `write_token` has letters. A log with `is_cdc` has changes for JVM change feeds, no rows.
     """
@@ -324,7 +301,6 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """The file name, without the partition."""
         cdc = ".cdc" if self.is_cdc else ""
         return f".{self.file_id}_{self.begin}.log.{self.version}_{self.write_token}{cdc}"
 
@@ -341,26 +317,24 @@ def parse_log_file(name: str) -> LogFile | None:
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
-    """Parse the name of a base or log file, change logs included; None for other files."""
+    """Parse the name of a base or log file, change logs included."""
     return parse_base_file(name) or parse_log_file(name)
 
 
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of a metadata table's data file, or None."""
     partition, _, name = path.rpartition("/")
     file = parse_base_file(name, "hfile") or parse_log_file(name)
     return None if file is None else (partition, file)
 
 
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of a data file outside `.hoodie`, or None."""
+    """Return partition and parsed name of a data file outside `.hoodie`."""
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)
 
 
 def data_files_in(paths: Iterable[str]) -> Iterator[tuple[FileGroup, BaseFile | LogFile, str]]:
-    """Yield file group, parsed name and path of each data file among these paths."""
     for path in paths:
         if (at := data_file_at(path)) is not None:
             yield (at[0], at[1].file_id), at[1], path

@@ -73,7 +73,6 @@ class LogBlock:
 
     @property
     def instant(self) -> str:
-        """The begin time of the write that made this block."""
         return self.header.get(Header.INSTANT_TIME, "")
 
 
@@ -83,7 +82,6 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Encode one block; raise `ValueError` for 2 GiB or more."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -129,7 +127,6 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
-    """Decode the body of one whole block; raise `Corrupt`, or `UnsupportedTable` for an unknown kind or version."""
     with undamaged(f"log file {file_name!r} has a block that cannot be understood"):
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -146,7 +143,6 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
-    """Decode a header; return its entries and the offset after it. Raises struct.error or UnicodeDecodeError."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     header: dict[int, str] = {}
@@ -178,7 +174,6 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 
 
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
-    """Replace the source blocks of log compactions by their results, at the newest source; instants in merge order."""
     order = list(by_instant)
     made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
@@ -219,10 +214,6 @@ def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
 
 
 def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
-    """Decode the rows of an Avro block; their columns are the schema's, in order.
-
-    May raise `Corrupt`, `UnsupportedTable` or `UnsupportedSchema`.
-    """
     with undamaged(f"log file {file_name!r} has rows that do not fit their schema"):
         columns = from_avro(schema_json)
         rows = _data(content, _parsed(schema_json), file_name)
@@ -230,7 +221,6 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode the rows of an Avro block; raise `UnsupportedTable` for an unknown version, many kinds for damage."""
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -257,7 +247,6 @@ def _parsed(schema_json: str) -> Any:
 
 
 def _as_stored(avro: Any) -> Any:
-    """Return an Avro schema without its logical types, also nested ones, except decimals."""
     if isinstance(avro, list):
         return [_as_stored(part) for part in avro]
     if not isinstance(avro, dict):
@@ -274,7 +263,6 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the conversion of non-null values to Avro's form, or None if none is needed."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
@@ -354,13 +342,11 @@ def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | 
 
 
 def _decimal_bytes(value: Decimal) -> bytes:
-    """Encode the unscaled number in as few bytes as Java's `BigInteger` uses."""
     unscaled = int(value.scaleb(_DECIMAL_SCALE, _EXACT))
     return unscaled.to_bytes((unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1, "big", signed=True)
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
-    """Decode the deletes of a block, in order; raise `Corrupt`, or `UnsupportedTable` for an unknown version."""
     with undamaged(f"log file {file_name!r} has a delete block that cannot be read"):
         version, length = _TWO.unpack_from(content, 0)
         if version != _CONTENT_VERSION:
@@ -374,7 +360,6 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
 
 
 def _delete(record: Any) -> LogDelete:
-    """Convert an Avro record; missing ordering values, or an int of 0, count as none."""
     name, ordering = record["orderingVal"] or ("", None)
     name = name.removeprefix(_PACKAGE)
     pairs = [_NO_VALUE if ordering is None else (name, ordering["value"])] if name != _ARRAY else _unwrapped(ordering)
@@ -394,7 +379,7 @@ def _unwrapped(array: Any) -> list[tuple[str, Any]]:
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
     """Return an array of ordering values for each column, only of deletes that have values.
 
-    Raises `Corrupt` if a value's type does not fit its column; JVM Hudi and hudi-rs fail, too.
+    Raises `Corrupt` if a value's type does not fit its column.
     """
     valued = [delete for delete in deletes if delete.values]
     expected = [wrapper_of(column.type) for column in columns] if valued else []

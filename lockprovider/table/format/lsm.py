@@ -50,23 +50,19 @@ class HistoryFile:
 
     @property
     def name(self) -> str:
-        """The file name in the archive's folder."""
         return f"{self.least}_{self.greatest}_{self.level}.parquet"
 
 
 def parse_file(name: str) -> HistoryFile | None:
-    """Parse the name of an archive file; return None for any other name."""
     match = _FILE.fullmatch(name)
     return HistoryFile(match[1], match[2], int(match[3])) if match else None
 
 
 def manifest_path(number: int) -> str:
-    """Return the path of a manifest."""
     return f"{HISTORY}/manifest_{number}"
 
 
 def parse_manifest_name(name: str) -> int | None:
-    """Parse the number of a manifest; return None for any other name."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -75,13 +71,11 @@ Manifest = Mapping[str, int]  # bytes by file name
 
 
 def encode_manifest(files: Manifest) -> bytes:
-    """Encode a manifest as JSON."""
     listed = [{"fileName": name, "fileLen": size} for name, size in files.items()]
     return json.dumps({"files": listed}, indent=2).encode("ascii")
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """Decode a manifest to bytes by file name; raise `Corrupt` with its name if it is damaged."""
     with undamaged(f"{name} cannot be understood"):
         listed = parse_json(data, most=LARGEST_OBJECT)["files"]
         return {str(file["fileName"]): int(file["fileLen"]) for file in listed}
@@ -100,7 +94,6 @@ class Digest:
     streams: Mapping[str, tuple[int, str]] | None = None
 
     def plus(self, other: Digest) -> Digest:
-        """Return the digest that covers both files."""
         streams = dict(self.streams or {})
         for stream, last in (other.streams or {}).items():
             streams[stream] = max(streams.get(stream, last), last)
@@ -108,7 +101,6 @@ class Digest:
 
 
 def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
-    """Return the digest in an archive file's footer; None if missing or unreadable."""
     try:
         digest = parse_json((footer or {})[_DIGEST_KEY.encode()], most=LARGEST_OBJECT)
         streams = {str(name): (int(batch), str(file)) for name, (batch, file) in digest["streams"].items()}
@@ -129,7 +121,6 @@ class Archived:
 
 
 def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
-    """Return the instants as rows of the archive, sorted by begin time; for `encode_file`."""
     ordered = sorted(instants, key=lambda instant: (instant.begin, instant.completion))
     return [dict(zip(SCHEMA.names, (*astuple(instant), _VERSION), strict=True)) for instant in ordered]
 
@@ -154,7 +145,6 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the rows in row groups, each ended by the row that passes 16 MiB."""
     group, size = list[Mapping[str, Any]](), 0
     for row in rows:
         group.append(row)

@@ -1,7 +1,6 @@
 """Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes.
 
-Other codecs use its functions for containers and schemas. Decoders raise `Corrupt` with the file's name, also for
-layout 1 (JSON) and empty files.
+Decoders raise `Corrupt` with the file's name, also for layout 1 (JSON) and empty files.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ def _nothing() -> Mapping[str, Any]:
 class WriteStat:
     """Statistics of one data file that a commit wrote; sizes are bytes.
 
-    `num_writes` counts all rows, rewritten ones included. `prev_commit` and `prev_base_file` are None for a new file
-    group. `note` carries the footer's note to the committing process, and is not stored.
+    `num_writes` counts all rows, rewritten ones included. A new file group has no `prev_commit` and `prev_base_file`.
+    `note` carries the footer's note to the committing process, and is not stored.
     """
 
     file_id: str
@@ -63,12 +62,10 @@ class WriteStat:
 
     @property
     def group(self) -> FileGroup:
-        """The partition and file id of the file."""
         return self.partition, self.file_id
 
     @property
     def file_name(self) -> str:
-        """The file name without folders."""
         return self.path.rsplit("/", 1)[-1]
 
     @property
@@ -92,12 +89,10 @@ class CommitMetadata:
 
     @property
     def all_stats(self) -> tuple[WriteStat, ...]:
-        """The data files that the commit wrote in all partitions."""
         return tuple(stat for stats in self.stats.values() for stat in stats)
 
     @property
     def ended(self) -> frozenset[FileGroup]:
-        """The file groups that the commit replaced."""
         return frozenset((partition, file_id) for partition, ids in self.replaced.items() for file_id in ids)
 
     @property
@@ -108,17 +103,14 @@ class CommitMetadata:
 
 
 class Victim(NamedTuple):
-    """Begin time and action of an instant that a rollback or restore undoes."""
+    """Instant that a rollback or restore undoes."""
 
     begin: str
     action: str
 
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
-    """Encode a completed or inflight commit.
-
-    It is Hudi's replacecommit if it replaces file groups, or its operation is in `REPLACING`.
-    """
+    """Encode a completed or inflight commit, as a replacecommit if it replaces or its operation is in `REPLACING`."""
     schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
     record: dict[str, Any] = {
         "partitionToWriteStats": {
@@ -136,22 +128,17 @@ def encode_commit(metadata: CommitMetadata) -> bytes:
 
 
 def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
-    """Encode the requested and inflight files of an overwrite's replacecommit."""
     requested = {"operationType": operation, "clusteringPlan": None, "extraMetadata": None, "version": 1}
     inflight = {"partitionToWriteStats": {}, "compacted": False, "extraMetadata": {}, "operationType": operation}
     return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
-    """Decode a completed commit of any kind; raise `Corrupt` if it is damaged or empty."""
     return decoded(data, file_name, "commit metadata", partial(_commit, file_name=file_name))
 
 
 def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
-    """Convert an Avro record to commit metadata; raise KeyError, TypeError or AttributeError if a field is wrong.
-
-    Other instants than commits, by their file names, need none of the fields.
-    """
+    """Convert an Avro record to commit metadata; other instants, by their file names, need none of its fields."""
     if missing := [name for name in _NEEDED.get(file_name.rpartition(".")[2], ()) if name not in record]:
         raise KeyError(*missing)
     extra = dict(record.get("extraMetadata") or {})
@@ -169,7 +156,6 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode a requested rollback, which names the files to delete below `root`."""
     requests = [
         {
             "partitionPath": partition,
@@ -185,17 +171,14 @@ def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = 
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
-    """Return the instant that a requested rollback undoes; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
 
 
 def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
-    """Encode the completed rollback that began at `begin` and deleted these files."""
     return one_record("HoodieRollbackMetadata", rollback_record(begin, victim, paths))
 
 
 def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
-    """Build Hudi's record of a rollback; a restore has one for each victim."""
     deleted = names_by_partition(paths)
     partitions = {
         partition: {
@@ -219,24 +202,20 @@ def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[st
 
 
 def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
-    """Return the instants that a completed rollback undid; raise `Corrupt` if it is damaged."""
     return decoded(
         data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
     )
 
 
 def victim_record(victim: Victim) -> dict[str, str]:
-    """Build a victim's record in a rollback or restore."""
     return {"commitTime": victim.begin, "action": victim.action}
 
 
 def victim_of(record: Mapping[str, str]) -> Victim:
-    """Read a victim from its record in a rollback or restore."""
     return Victim(record["commitTime"], record["action"])
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
-    """Build the Avro record of one file's statistics."""
     zeros = dict.fromkeys(_ZERO_COUNTS, 0)
     return zeros | {
         "fileId": stat.file_id,
@@ -263,7 +242,6 @@ _ZERO_COUNTS = (
 
 
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
-    """Read one file's statistics from their Avro record; null counts are 0. Raises KeyError without id or path."""
     previous = record.get("prevCommit")
     counts: dict[str, Any] = {name: record.get(avro) or 0 for name, avro in _COUNTS.items()}
     return WriteStat(
@@ -278,18 +256,15 @@ def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
 
 @cache
 def avro_schema(name: str) -> Any:
-    """Return Hudi's Avro schema of this name, parsed and cached."""
     return fastavro.parse_schema(json.loads(schema_text(name)))
 
 
 @cache
 def schema_text(name: str) -> str:
-    """Return the JSON text of the schema `name` of this package."""
     return (files("lockprovider.table") / "schemas" / f"{name}.json").read_text("ascii")
 
 
 def one_record(name: str, record: Mapping[str, Any]) -> bytes:
-    """Encode a record of Hudi's schema `name` as a container file."""
     out, counts = BytesIO(), BytesIO()
     fastavro.schemaless_writer(out, avro_schema(name), record)
     body = out.getvalue()
@@ -307,19 +282,13 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode a container file's one record and convert it with `read`; raise `Corrupt` if either fails.
-
-    `kind` is for the error text.
-    """
+    """Decode a container file's one record and convert it with `read`; raise `Corrupt` if either fails."""
     with undamaged(f"{file_name} cannot be read as {kind}"):
         return read(_one_value(data))
 
 
 def _one_value(data: bytes) -> Any:
-    """Decode a container file's one value within memory bounds; its schema and codec are untrusted.
-
-    Raises many kinds of errors for damaged bytes.
-    """
+    """Decode a container file's one value within memory bounds; its schema and codec are untrusted."""
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
     source = BytesIO(data)
@@ -345,7 +314,6 @@ def _one_value(data: bytes) -> Any:
 
 @lru_cache(maxsize=16)
 def parsed_schema(text: bytes | str) -> Any:
-    """Parse a file's Avro schema for fastavro, after `checked_schema`."""
     return fastavro.parse_schema(checked_schema(text))
 
 
@@ -391,7 +359,6 @@ SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
-    """Return each stream's last batch from a commit's extra metadata; empty if missing or unreadable."""
     try:
         batches = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
@@ -400,10 +367,7 @@ def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
 
 
 def with_batch(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
-    """Return one entry for extra metadata: this batch, and the other streams' of `extra`.
-
-    `extra`'s other entries are left out.
-    """
+    """Return an entry for extra metadata: this batch, and the other streams' of `extra`."""
     said = {name: str(number) for name, number in batches_by_stream(extra).items()}
     return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
 
@@ -416,7 +380,6 @@ def _is_number(batch: object) -> bool:
 
 
 def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
-    """Group file statistics by partition path, in order."""
     grouped: dict[str, tuple[WriteStat, ...]] = {}
     for stat in stats:
         grouped[stat.partition] = (*grouped.get(stat.partition, ()), stat)

@@ -69,7 +69,6 @@ class FileListing:
 
 
 def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[FilesRecord, ...]:
-    """Decode the partition's records from an HFile; raise `Corrupt` for other values."""
     with undamaged(f"{file_name!r} has records that are no listing of files"):
         parsed = parsed_schema(schema_json)
         return tuple(_record(key.decode(), _datum(value, parsed)) for key, value in content.entries)
@@ -109,7 +108,6 @@ def written_files(commit: CommitMetadata) -> tuple[FilesRecord, ...]:
 
 
 def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]:
-    """Return the records that remove a clean's files, given by partition."""
     removed = {
         partition: {name: ListedFile(0, is_deleted=True) for name in files} for partition, files in names.items()
     }
@@ -117,7 +115,6 @@ def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]
 
 
 def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
-    """Return the records of a base file with exactly this listing."""
     everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in sorted(listing.partitions)}
     partitions = (
         FilesRecord(_key(partition), {name: ListedFile(size, is_deleted=False) for name, size in files.items()})
@@ -127,7 +124,7 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 
 
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
-    """Encode records, each key once, as HFile entries by key, in `schema_json` or, if None, Hudi 1.2's whole schema."""
+    """Encode records, each key once, as HFile entries in `schema_json` or, if None, Hudi 1.2's schema."""
     parsed = parsed_schema(schema_json or metadata_schema())
     entries: dict[bytes, bytes] = {}
     for record in records:
@@ -146,7 +143,6 @@ def metadata_schema() -> str:
 
 @lru_cache(maxsize=8)
 def record_schema(schema_json: str) -> str:
-    """Return the schema without meta columns, as commits of a metadata table state it."""
     whole = json.loads(schema_json)
     plain = [one for one in whole["fields"] if not one["name"].startswith("_hoodie_")]
     return json.dumps({**whole, "fields": plain}, separators=(",", ":"))
@@ -193,7 +189,7 @@ class ListingCommit:
 
     @classmethod
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
-        """Build the files of a commit of these records, each key once; write nothing.
+        """Build the files of a commit of these records, each key once.
 
         hudi-rs reads all files by one schema, so `schema_json` must be that of the other files.
         """
@@ -207,7 +203,6 @@ class ListingCommit:
 
     @property
     def log_path(self) -> str:
-        """The path of the log file with the records."""
         return f"{METADATA_TABLE}/{LISTING}/{_log_name(self.begin)}"
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
@@ -226,7 +221,7 @@ def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> byte
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """Contents of the metadata table's files for one compaction: base file, plan and completed instant."""
+    """Contents of the metadata table's files for one compaction."""
 
     begin: str
     base_path: str
@@ -238,7 +233,7 @@ class ListingCompaction:
     def of(
         cls, begin: str, planned: PlannedSlice, listing: FileListing, schema_json: str | None = None
     ) -> ListingCompaction:
-        """Build the files of the compaction of one slice into `listing`, with the slice's schema; write nothing."""
+        """Build the files of the compaction of one slice into `listing`, with the slice's schema."""
         schema = schema_json or metadata_schema()
         entries = encode_files(whole_listing(listing), schema)
         bloom = encode_filter([key.decode() for key in sorted(entries)])

@@ -23,7 +23,6 @@ _UTF16_UNIT = re.compile(rb"(..)", re.DOTALL)
 
 
 def pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the unescaped (key, value) pairs of properties text, in file order."""
     for line in _logical_lines(text):
         match = _KEY.fullmatch(line)
         if match is not None:
@@ -31,7 +30,6 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines without comments and blank lines, with continuation lines joined."""
     joined, continues = "", False
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -59,12 +57,10 @@ def _unescape(text: str) -> str:
 
 
 def escape_key(text: str) -> str:
-    """Escape a key with all its spaces, since a bare space would end it."""
     return "".join(map(_escape_one, text)).replace(" ", "\\ ")
 
 
 def escape_value(text: str) -> str:
-    """Escape a value and its leading space, which readers would skip."""
     out = "".join(map(_escape_one, text))
     return f"\\{out}" if out.startswith(" ") else out
 
@@ -79,18 +75,15 @@ def _escape_one(char: str) -> str:
 
 
 def list_at(raw: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """Return the values of a comma-separated property; empty if it is missing."""
     return tuple(part.strip() for part in raw.get(key, "").split(",") if part.strip())
 
 
 def flag_at(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
-    """Return whether a property is true, or `default` if it is missing or empty."""
     value = raw.get(key, "").strip().lower()
     return value == "true" if value else default
 
 
 def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
-    """Return a property as a whole number; raise `Corrupt` if it is none."""
     try:
         return int(raw[key])
     except (KeyError, ValueError) as error:
@@ -98,7 +91,6 @@ def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
 
 
 def flag_text(value: bool) -> str:  # noqa: FBT001 - it is the value written
-    """Format a flag as Java does."""
     return "true" if value else "false"
 
 
@@ -162,10 +154,7 @@ _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 # Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 def own_rule(raw: Mapping[str, str]) -> str:
-    """Return the `key=value` that gives this table a special merge rule, or empty text.
-
-    In version 9 these properties replace payload classes.
-    """
+    """Return the `key=value` that gives this table a special merge rule, or empty text."""
     rule = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
     return next((f"{key}={raw[key]}" for key in rule if raw[key].strip().upper() not in {"", "NONE"}), "")
 
@@ -201,12 +190,10 @@ class TableConfig:
 
     @property
     def is_merge_on_read(self) -> bool:
-        """Whether changes go to log files, which readers merge with the base files."""
         return self.table_type == MERGE_ON_READ
 
     @property
     def named_metadata(self) -> tuple[str, ...]:
-        """All partitions of a metadata table, including those that are being built."""
         return tuple(dict.fromkeys((*self.metadata_partitions, *self.metadata_inflight)))
 
     @property
@@ -216,7 +203,6 @@ class TableConfig:
 
     @property
     def identifying(self) -> tuple[str, ...]:
-        """The columns that determine a row's key and partition."""
         return tuple(dict.fromkeys((*self.record_keys, *self.partition_fields)))
 
     @property
@@ -227,12 +213,10 @@ class TableConfig:
 
     @property
     def bucket_by(self) -> tuple[str, ...]:
-        """The key columns that determine a row's bucket; empty without a bucket index."""
         return self.bucket_index.fields if self.bucket_index else ()
 
     @property
     def partition_style(self) -> PartitionStyle:
-        """The mapping from partition values to folders."""
         return PartitionStyle(self.partition_fields, self.hive_style, self.url_encode)
 
     @property
@@ -255,7 +239,6 @@ class TableConfig:
 
     @property
     def keygenerator_type(self) -> str:
-        """Hudi's name for the way to build keys and partitions, inferred if not recorded."""
         if self.keygenerator:
             return self.keygenerator
         if not self.partition_fields:
@@ -264,12 +247,10 @@ class TableConfig:
 
     @property
     def effective_merge_mode(self) -> str:
-        """The recorded merge mode, or the default, which depends on an ordering field."""
         return self.merge_mode or (EVENT_TIME if self.ordering_fields else COMMIT_TIME)
 
 
 def checksum(name: str, database: str) -> int:
-    """Return the CRC32 of `<database>.<table>`, by which Hudi checks that the file is whole."""
     return crc32(f"{database}.{name}".encode())
 
 
@@ -284,7 +265,6 @@ def encode_properties(config: TableConfig) -> bytes:
 
 
 def _fixed(config: TableConfig) -> dict[str, str]:
-    """Return the properties of a new table that an existing table may override."""
     own = {
         "hoodie.table.initial.version": str(config.version),
         "hoodie.table.base.file.format": "PARQUET",
@@ -300,7 +280,6 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
-    """Return the properties that are written only if not empty."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),
@@ -313,7 +292,6 @@ def _optional(config: TableConfig) -> dict[str, str]:
 
 
 def _stated(config: TableConfig) -> dict[str, str]:
-    """Return the properties that always follow from the configuration."""
     buckets, index = dict[str, str](), config.bucket_index
     if index is not None:
         buckets = {
@@ -339,10 +317,7 @@ def _stated(config: TableConfig) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text.
-
-    Raises `Corrupt` if it is too large, has no name, its checksum differs, or a number is missing or wrong.
-    """
+    """Parse the file's text; raise `Corrupt` for a wrong checksum or number."""
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))
@@ -377,7 +352,6 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
 
 
 def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
-    """Return the bucket index, or None for another index; raise `Corrupt` for an impossible number of buckets."""
     if raw.get(INDEX, "").strip().upper() != BUCKET:
         return None
     buckets = number_at(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS

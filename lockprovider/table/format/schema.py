@@ -37,28 +37,23 @@ _LOCAL_US = pa.timestamp("us")
 
 
 def with_meta(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a base file: Hudi's five meta columns, then the user's."""
     return pa.schema([*(pa.field(name, pa.string()) for name in META_COLUMNS), *without_meta(schema)])
 
 
 def without_meta(schema: pa.Schema) -> pa.Schema:
-    """Return the schema without Hudi's meta columns."""
     return pa.schema([column for column in schema if column.name not in META_COLUMNS])
 
 
 def has_deletes(columns: pa.Schema) -> bool:
-    """Return whether rows with these columns may be deletes."""
     return IS_DELETED in columns.names and bool(types.is_boolean(columns.field(IS_DELETED).type))
 
 
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:
-    """Return the names that are in `among`, in order."""
     available = frozenset(among)
     return [name for name in names if name in available]
 
 
 def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
-    """Return the names that are not in `among`, in order."""
     available = frozenset(among)
     return [name for name in names if name not in available]
 
@@ -74,13 +69,11 @@ def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[
 
 
 def refuse_nested_ordering(field: str, kind: pa.DataType) -> None:
-    """Raise `UnsupportedSchema` for an ordering column of lists, structs or maps."""
     if types.is_nested(kind):
         raise UnsupportedSchema(f"ordering column {field!r} of type {kind} cannot be compared; choose another")
 
 
 def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
-    """Raise `UnsupportedSchema` for key and partition columns whose types have no key text."""
     for name in present(fields, schema.names):
         kind = schema.field(name).type
         if not has_key_text(kind):
@@ -118,7 +111,6 @@ def to_avro(schema: pa.Schema, name: str) -> str:
 
 
 def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
-    """Build the Avro record of these columns; raise `UnsupportedSchema` as `_avro_type`."""
     inside = f"{namespace}.{name}"
     return {
         "type": "record",
@@ -134,7 +126,6 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
-    """Convert a canonical Arrow type to Avro; raise `UnsupportedSchema` for any other."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if types.is_decimal128(kind):
@@ -176,7 +167,6 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
-    """Convert a table's Avro schema (JSON) to Arrow; raise `Corrupt` or `UnsupportedSchema`."""
     with undamaged(f"the table schema is no Avro record: {text[:80]!r}"):
         record, named = _parsed(text.encode()), dict[str, Any]()
         if record["type"] != "record":
@@ -192,10 +182,6 @@ def stated_columns(text: str) -> pa.Schema:
 
 
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
-    """Convert an Avro field, nullable if its union has null; record named types in `named`.
-
-    Raises `UnsupportedSchema` for other unions and types.
-    """
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)
     options = [option for option in avro if option != "null"]
@@ -207,7 +193,6 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
-    """Convert an Avro type to Arrow, and record named types in `named`; raise `UnsupportedSchema` for unknown types."""
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -223,7 +208,6 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
-    """Convert an Avro record, array or map to Arrow; raise `UnsupportedSchema` for any other type."""
     match avro["type"]:
         case "record":
             return pa.struct(
@@ -260,20 +244,17 @@ def schema_file(begin: str) -> str:
 
 
 def begin_of_schema_file(path: str) -> str:
-    """Return the begin time in a `schema_file` name; empty for any other path."""
     name = path.removeprefix(f"{SCHEMAS}/")
     begin = name.removesuffix(_SUFFIX).partition("_")[0]
     return begin if name.endswith(_SUFFIX) and begin.isdigit() else ""
 
 
 def parse_version(text: str, name: str) -> SchemaVersion:
-    """Parse the schema-on-read JSON that a commit states; raise `Corrupt` with `name` if it is damaged."""
     with undamaged(f"the schema in {name} cannot be understood"):
         return _version(_parsed(text.encode()))
 
 
 def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
-    """Parse the schemas of a `schema_file`, oldest first; raise `Corrupt` if it is damaged."""
     with undamaged(f"the history of schemas {name} cannot be understood"):
         versions = map(_version, _parsed(data)["schemas"])
         return tuple(sorted(versions, key=lambda version: version.version))
@@ -296,7 +277,6 @@ def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begi
 
 
 def _difference(then: Mapping[str, int], now: Mapping[str, int]) -> str:
-    """Describe a column of `now` that `then` has by another id or another name; empty if none."""
     names = {number: path for path, number in then.items()}
     for path, number in now.items():
         if path in then and then[path] != number:
@@ -322,7 +302,6 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield path and id of each column inside a nested type."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

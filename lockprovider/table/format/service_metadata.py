@@ -21,8 +21,8 @@ _RESTORE_PLAN_VERSION = 2
 class CleanPlan:
     """Plan of a clean: the names of files to remove, by partition.
 
-    `earliest` is begin time and action of the oldest commit that stays whole, or None. `last_commit` is the begin time
-    of the last commit completed before the plan.
+    `earliest` is begin time and action of the oldest commit that stays whole. `last_commit` is the begin time of the
+    last commit completed before the plan.
     """
 
     policy: str
@@ -33,7 +33,6 @@ class CleanPlan:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths of all files to remove."""
         return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
 
 
@@ -48,7 +47,6 @@ class Savepoint:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths of all files to keep."""
         return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
 
 
@@ -81,15 +79,11 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Decode a requested clean, without a JVM plan's whole partitions, in which others may write.
-
-    Raises `Corrupt` if it is damaged.
-    """
+    """Decode a requested clean, without a JVM plan's whole partitions, in which others may write."""
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
 def _clean_plan(record: Mapping[str, Any]) -> CleanPlan:
-    """Convert an Avro record to a clean plan."""
     paths = record.get("filePathsToBeDeletedPerPartition") or {}
     old = record.get("filesToBeDeletedPerPartition") or {}
     earliest = record.get("earliestInstantToRetain")
@@ -113,7 +107,6 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
-    """Encode the completed clean that removed all files of its plan, in `took_ms` milliseconds."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -140,7 +133,6 @@ def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
 
 
 def encode_savepoint(savepoint: Savepoint) -> bytes:
-    """Encode a completed savepoint."""
     partitions = {
         partition: {"partitionPath": partition, "savepointDataFile": list(names)}
         for partition, names in savepoint.files.items()
@@ -156,7 +148,6 @@ def encode_savepoint(savepoint: Savepoint) -> bytes:
 
 
 def decode_savepoint(data: bytes, file_name: str) -> Savepoint:
-    """Decode a completed savepoint; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "savepoint metadata", _savepoint)
 
 
@@ -167,7 +158,6 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
 
 
 def encode_restore_plan(plan: RestorePlan) -> bytes:
-    """Encode a requested restore."""
     record = {
         "instantsToRollback": [metadata.victim_record(victim) for victim in plan.victims],
         "version": _RESTORE_PLAN_VERSION,
@@ -177,7 +167,6 @@ def encode_restore_plan(plan: RestorePlan) -> bytes:
 
 
 def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
-    """Decode a requested restore; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "a restore plan", _restore_plan)
 
 
@@ -202,7 +191,6 @@ def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, It
 
 
 def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
-    """Return the begin times that a completed restore undid; raise `Corrupt` if it is damaged."""
     return decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
 
 
@@ -232,12 +220,10 @@ class PlannedSlice:
 
     @property
     def group(self) -> FileGroup:
-        """The partition and file id of the slice."""
         return self.partition, self.file_id
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all files of the slice."""
         return frozenset([*([self.base_file] if self.base_file else []), *self.logs])
 
 
@@ -264,17 +250,14 @@ class ClusteringPlan:
 
     @property
     def slices(self) -> tuple[PlannedSlice, ...]:
-        """The slices of all groups."""
         return tuple(planned for group in self.groups for planned in group.slices)
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The file groups that this clustering ends."""
         return frozenset(planned.group for planned in self.slices)
 
 
 def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
-    """Encode a requested clustering; its paths begin with `root`, as in Hudi's plans."""
     groups = [
         {
             "slices": [_slice_to_avro(planned, root) for planned in group.slices],
@@ -303,7 +286,6 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
 
 
 def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
-    """Build the Avro record of a slice in a clustering plan; its paths begin with `root`."""
     return {
         "dataFilePath": f"{root}/{join(planned.partition, planned.base_file)}" if planned.base_file else "",
         "deltaFilePaths": [f"{root}/{join(planned.partition, name)}" for name in planned.logs],
@@ -320,7 +302,6 @@ def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
 
 
 def _clustering_plan(record: Mapping[str, Any]) -> ClusteringPlan:
-    """Convert an Avro record to a clustering plan; missing parts are empty."""
     plan = record.get("clusteringPlan") or {}
     params = (plan.get("strategy") or {}).get("strategyParams") or {}
     columns = (name.strip() for name in params.get(SORTED_BY, "").split(","))
@@ -335,7 +316,6 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(record: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
-    """Convert an Avro slice or operation; folders are cut from its file names. Raises KeyError without a file id."""
     return PlannedSlice(
         record.get("partitionPath") or "",
         record["fileId"],
@@ -350,7 +330,6 @@ _COMPACTION_VERSION = 2
 
 
 def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
-    """Encode a requested compaction."""
     planned = [
         {
             "baseInstantTime": one.base_instant,
@@ -372,7 +351,6 @@ def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
 
 
 def decode_compaction_plan(data: bytes, file_name: str) -> tuple[PlannedSlice, ...]:
-    """Decode a requested compaction; raise `Corrupt` if it is damaged or empty."""
     return decoded(data, file_name, "a compaction plan", _compaction_plan)
 
 

@@ -68,12 +68,9 @@ class Like:
 class OneOf:
     """Question `column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
 
-    `Chain.add` and `negate` change it in place while a filter is built.
-
-    Attributes:
-        values: in a form that pyarrow accepts for an array of the type `kind`.
-        matches_null: whether null is an ordinary value, as in pyarrow. By SQL's rule, null's answer is null, and, if
-            the list has a null, so is the answer for a value that is not in it.
+    `Chain.add` and `negate` change it in place while a filter is built. With `matches_null`, null is an ordinary value,
+    as in pyarrow. By SQL's rule, null's answer is null, and, if the list has a null, so is the answer for a value that
+    is not in it.
     """
 
     column: str
@@ -369,7 +366,7 @@ def check_kind(value: Any) -> None:
 
 
 def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
-    """Convert tuples `(column, sign, value)`, or lists of them, of which one must be true; may raise `InvalidInput`.
+    """Convert tuples `(column, sign, value)`, or lists of them, of which one must be true.
 
     `in` and `not in` treat null as an ordinary value.
     """

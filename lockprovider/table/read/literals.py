@@ -55,7 +55,7 @@ class Position(NamedTuple):
 class TimeLiteral:
     """Moment: `units` since 1970, `per_second` of them a second.
 
-    `zoned`: whether it has a time zone; None (text without a zone, in UTC) fits all columns.
+    `zoned`: None (text without a zone, in UTC) fits all columns.
     """
 
     units: int

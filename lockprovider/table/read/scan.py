@@ -219,7 +219,7 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition value of type text, integer or day from its text; None if the text is ambiguous."""
+    """Return a partition's text, integer or day from its path; None if the text is ambiguous."""
     if text is None or "/" in text:
         return None  # null and empty share one text; a path of several levels may be one value
     try:

@@ -72,7 +72,7 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
 
 
 class _Parser:
-    """Parser of one text, for one call of `parsed`. Its methods advance `_token`, the first unread token."""
+    """Parser of one text, for one call of `parsed`. `_token` is the first unread token."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text

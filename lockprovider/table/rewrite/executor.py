@@ -145,8 +145,8 @@ def executing(
     """Become a plan's only executor: store its inflight state, and start a heartbeat that ends with the block.
 
     `read` reads the plan under the lock. Removes files of the instant for which `is_ours` is false. `owned` is the own
-    plan's heartbeat, already started. Raises `Aborted` if another executor runs the plan, or an `owned` one was
-    removed; `HistoryGone` if another plan is not scheduled.
+    plan's heartbeat. Raises `Aborted` if another executor runs the plan, or an `owned` one was removed; `HistoryGone`
+    if another plan is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run archival, compaction and clustering, each if set, due and possible; report failures to the watcher.
+    """Run archival, compaction and clustering, each if set and due; report failures to the watcher.
 
     Also compacts the metadata table if due, whatever the settings.
     """

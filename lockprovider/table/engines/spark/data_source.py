@@ -255,7 +255,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch in commits, as Spark's limit in files."""
+        """Return the limit of a batch in commits."""
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 

@@ -182,7 +182,7 @@ def read(
         spark: the session.
         source: a table, or a transaction.
         columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
-        partitions: paths of partitions, as folders are named.
+        partitions: paths of partitions.
         filter: Spark SQL, or a pyarrow filter: an expression, a list of tuples.
         as_of: a version, see `Table.scan`; not for a transaction.
         read_optimized: base files only.

@@ -78,7 +78,7 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change its file group (`tasks.GROUP`), a new key's by hash; may run the write's second job."""
+    """Add to each change its file group (`tasks.GROUP`), a new key's by hash; may run the second job."""
     if writer.config.bucket_index is not None:
 
         def by_bucket(changes: pa.Table) -> pa.Table:
@@ -171,7 +171,7 @@ class Steps:
 
 
 def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
-    """Select the columns whose names occur in an SQL text, the only ones it can use."""
+    """Select the columns whose names occur in an SQL text, so all that it can use."""
     if "*" in where:
         return schema  # a `*` may stand for all columns
     words = {word.lower() for word in re.findall(r"\w+", where)}

@@ -187,7 +187,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
         return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch in slots, as Spark's limit in files."""
+        """Return the limit of a batch in slots."""
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 

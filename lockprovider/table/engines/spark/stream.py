@@ -141,7 +141,7 @@ def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str |
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
-    """Return the query's id and Spark's id of this attempt: None for rows of no stream, `_CONNECT` with Connect."""
+    """Return the query's id and Spark's id of this attempt; None for rows of no stream."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         return _CONNECT, _CONNECT  # Connect starts a process per start of a query, without its id
     context = rows.sparkSession.sparkContext

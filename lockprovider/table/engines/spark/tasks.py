@@ -192,8 +192,8 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """The file groups of one write, numbered by the driver, the same in every attempt.
 
-    `old` has the file groups that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first
-    task number of its `buckets` new groups.
+    `old` has those that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
+    of its `buckets` new groups.
     """
 
     old: Mapping[int, FileSlice]

@@ -2,9 +2,8 @@
 
 Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
 planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
-commit. It sends the heartbeat, as does every task, and `commit` resumes the instant.
-
-Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes.
+commit. It sends the heartbeat, as does every task, and `commit` resumes the instant. Not promised: that a write
+survives longer than the heartbeat's tolerance (120 s) without one of these processes.
 
 Source: Spark's `DataSourceWriter`; Hudi `HoodieStreamingSink`.
 """

@@ -33,7 +33,7 @@ R = TypeVar("R", bound="Recipe")
 
 
 class ProcessBound:
-    """Base of objects that refuse pickling, and start anew in a forked child."""
+    """Base of objects that refuse pickling, and start anew in a fork."""
 
     def _init_state(self) -> None:
         self._reset()
@@ -141,13 +141,13 @@ class StoreCheck:
         self._has_passed = False
 
     def require(self) -> None:
-        """Raise NotSupported if the store ignores write conditions. Call it before each write."""
+        """Raise NotSupported if the store ignores write conditions."""
         if not self._has_passed:
             require_safe_for_locks(self.store)
             self._has_passed = True
 
     def create(self, path: str, data: bytes, timeout_s: float) -> bool:
-        """Check the store, and create an object; return whether this call did."""
+        """Create an object in a checked store; return whether this call did."""
         self.require()
         outcome = self._root.put_if_absent(path, data, timeout=timeout_s)
         if isinstance(outcome, Unknown):
@@ -259,7 +259,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
         """Add an operation to the next write, start the writing thread unless it runs, and return the future.
 
-        Raises CoordinationError once closed, or Overloaded if 10,000 wait.
+        Raises CoordinationError once closed, or Overloaded.
         """
         answer = answer or Later()
         if uncancellable:
@@ -275,7 +275,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Submit an operation, and wait for its result; an interrupt cancels it, unless a write took it."""
+        """Submit an operation, and wait for it; an interrupt cancels it, unless a write took it."""
         answer = answer or Later()
         try:
             self.submit(operation, answer=answer)
@@ -306,7 +306,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pass
 
     def wait_slice(self, answer: Later[T]) -> bool:
-        """Wait up to a second, and return whether the operation has ended."""
+        """Wait up to a second; return whether the operation has ended."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -315,7 +315,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait for the waiting ones, unless on the writing thread."""
+        """Refuse further operations, and wait for waiting ones."""
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
         while (self.waiting or self._writing.locked()) and self._writer is not threading.current_thread():
@@ -329,7 +329,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 writer.join(left_s)
 
     def _have_written(self) -> None:
-        """Start the writing thread unless it runs; an ending interpreter starts none, so this thread writes."""
+        """Start the writing thread unless it runs; an ending interpreter writes on this thread."""
         if self._writing.locked():
             return
         try:
@@ -348,7 +348,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Write a batch's uncancelled operations, and set each future's result or error."""
+        """Write a batch's uncancelled operations; set each future."""
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
         try:

@@ -50,7 +50,7 @@ class NoFrame(Exception):
 
 
 def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:
-    """Send one JSON frame; after BrokenLink a part may be sent. Sets the socket's timeout."""
+    """Send a JSON frame; after BrokenLink a part may be sent."""
     with undecodable_as(NoFrame, "the content makes no frame"):
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
         check_fits(data, most=FRAME_BYTES)
@@ -62,7 +62,7 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a JSON object, or raise BrokenLink. Sets the socket's timeout."""
+    """Receive a JSON object, or raise BrokenLink."""
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -177,7 +177,7 @@ class Service:
             open_socket.close()
 
     def _accept(self) -> None:
-        """Accept peers until closed; hang up on those beyond 1000. A failure is logged, and tried again each second."""
+        """Accept peers until closed, 1000 at most; after a failure, try again each second."""
         is_failing = False
         while True:
             try:
@@ -241,7 +241,7 @@ class Link:
             raise BrokenLink(f"{address}: {error}") from error
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send operations; return one answer for each, within 23 s. After BrokenLink the outcome is unknown."""
+        """Send operations, and return an answer for each; after BrokenLink the outcome is unknown."""
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
         try:
@@ -390,7 +390,7 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Ask the offered broker. None: nothing was sent. A failed link becomes `NotHere` for all."""
+        """Ask the offered broker. None: nothing was sent. After a failure each answer is `NotHere`."""
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
         try:
@@ -470,7 +470,7 @@ class Broker(Generic[T]):
 
 
 class Handover(Generic[T]):
-    """A batch that a broker may carry out; `handed` marks operations that one may have done, or still may."""
+    """A batch for a broker; `handed` marks operations that one may have done, or still may."""
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T]) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)
@@ -480,14 +480,14 @@ class Handover(Generic[T]):
         self._left_out: dict[int, NotHere] = {}
 
     def ask(self, named: object, sent: Sequence[bool]) -> HandedOver | None:
-        """Hand the batch to the broker in `named`; None: carry it out here."""
+        """Hand the batch to a broker in `named`; None: carry it out here."""
         handed = self._broker.hand_over(named, self._operations, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations, with `nothing` for foreign ones of a closed connection, or that would add a name."""
+        """Return the operations, without foreign ones of a closed connection, or that add a name."""
         self._left_out = {}
         hung_up: dict[int, bool] = {}
         for index, operation in enumerate(self._operations):
@@ -503,7 +503,7 @@ class Handover(Generic[T]):
         ]
 
     def with_left_out(self, results: Sequence[Any]) -> list[Any]:
-        """Return the last draft's results, with `NotHere` for what it left out."""
+        """Return the draft's results, with `NotHere` for what it left out."""
         return [self._left_out.get(index, result) for index, result in enumerate(results)]
 
     def outcomes(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:

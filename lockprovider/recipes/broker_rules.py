@@ -43,7 +43,7 @@ class Forgotten(Exception):
 
 
 class NotHere(Exception):
-    """The broker did not carry out the operation, or may have (`sent`)."""
+    """The broker did not carry out the operation, or (`sent`) may have."""
 
     def __init__(self, message: str = "", *, sent: bool = False) -> None:
         super().__init__(message)
@@ -127,7 +127,7 @@ def broker_to_ask(named: object, host: str, own_offer: Offer | None, avoided: Ca
 
 
 def combine_answers(answers: Sequence[Any], sent: Sequence[bool]) -> HandedOver:
-    """Return a broker's results if complete; else mark operations that may be done."""
+    """Return a broker's results; if incomplete, mark operations that may be done."""
     if not any(isinstance(answer, NotHere) for answer in answers):
         return HandedOver(list(answers), tuple(sent))
     pairs = zip(answers, sent, strict=True)

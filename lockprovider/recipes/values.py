@@ -21,7 +21,7 @@ _LONGEST_TEXT = 1 << 16  # characters
 
 
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
-    """Return a JSON copy of the value (tuples become lists), or raise InvalidInput, naming `argument`."""
+    """Return a JSON copy of the value (tuples become lists), or raise InvalidInput."""
     _check_keys(value, argument, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -89,7 +89,7 @@ def _check_keys(value: Any, argument: str, levels: int) -> None:
 
 @dataclass(slots=True)
 class FailedNumbers:
-    """Remembers each producer's lowest failed number; higher ones must wait. Not thread-safe."""
+    """Remembers each producer's lowest failed number. Not thread-safe."""
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class FailedNumbers:
         return results
 
     def note(self, numbered: ProducerNumber | None, result: object) -> None:
-        """Record a number's error if it is the lowest failed one; its success removes it."""
+        """Record a number's error if it is the lowest failed one; success removes it."""
         if numbered is None:
             return
         who, number = numbered

@@ -138,7 +138,7 @@ def observe(
 
 
 def observe_missing(before: Observed | None) -> Observed | None:
-    """Return the observation of a missing object, whose leader may still believe."""
+    """Return the observation of a missing object."""
     return None if before is None else replace(before, is_removed=True)
 
 
@@ -155,7 +155,7 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
 def candidate_record(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """Build the record that elects the candidate. In a new object, `now_ms` exceeds a removed object's epoch."""
+    """Build the record that elects the candidate; in a new object, `now_ms` exceeds earlier epochs."""
     record = None if observed is None or observed.is_removed else observed.record
     epoch = max(highest + 1, now_ms) if record is None else max(highest, record.epoch) + 1
     more = () if record is None else record.more
@@ -176,7 +176,7 @@ def term_after(me: CandidateId, record: ElectionRecord, version: Version, sent_s
 
 
 def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Observed | None) -> Leading | None:
-    """Return the term if a read after an unclear answer shows the candidacy."""
+    """Return the term if a later read shows the candidacy."""
     if observed is None or observed.is_removed or observed.record.write != sent.write:
         return None
     return term_after(me, sent, observed.version, sent_s)
@@ -185,7 +185,7 @@ def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Obse
 def renewed(
     me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, observed: Observed | None
 ) -> Leading | None:
-    """Return the term if a read after an unclear renewal shows that it goes on."""
+    """Return the term if a later read shows that it goes on."""
     if not goes_on(me, leading, observed):
         return None
     assert observed is not None  # noqa: S101 - a term that goes on has a record

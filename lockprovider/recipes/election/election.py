@@ -367,7 +367,7 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait for the task, and return its error. A lost term or a cancellation ends it."""
+    """Wait for the task, and return its error; a lost term or a cancellation ends it."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

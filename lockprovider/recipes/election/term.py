@@ -146,7 +146,7 @@ class Candidate:
         return cached[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age by the store's own clock, by a HEAD; 0 if unknown or changed."""
+        """Return the record's age by the store's clock, by a HEAD."""
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -387,7 +387,7 @@ class Ending:
         return min(AGAIN_S, self.grace_s - waited_s) if self.on_deposed == "exit" else AGAIN_S
 
     def end_process(self, waited_s: float, epoch: int) -> None:
-        """Exit the process if `on_deposed` is "exit" and the grace is over."""
+        """Exit the process if the grace of "exit" is over."""
         if self.on_deposed == "exit" and waited_s >= self.grace_s:
             sys.stderr.write(f"lockprovider: term {epoch} is lost, but its work still runs: ending this process\n")
             sys.stderr.flush()
@@ -409,7 +409,7 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 
 
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
-    """Return whether work ended while it led (maybe renewing the term to find out), or raise its own error."""
+    """Return whether work ended while it led, maybe renewing the term, or raise its own error."""
     if error is None:
         return not term.lost.is_set()
     if isinstance(error, (Deposed, asyncio.CancelledError, TermLost, Fenced)):
@@ -435,7 +435,7 @@ class _Call:
         self._thread.start()
 
     def end(self, ending: Ending) -> None:
-        """Interrupt the call as `ending` says until it ends; may exit the process."""
+        """Interrupt the call until it ends; may exit the process."""
         waited_s = 0.0
         while True:
             if ending.on_deposed != "event":

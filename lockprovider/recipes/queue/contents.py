@@ -149,7 +149,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Messages in their own object, if they are read. `first` is their lowest order, `due_ms` 0: now."""
+    """A segment; `messages` is None unless it is new or was read."""
 
     name: str
     count: int
@@ -171,7 +171,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of the object; `ready` and `segments` are in the order of delivery."""
+    """The object's contents; `ready` and `segments` are in the order of delivery."""
 
     id: str
     settings: QueueSettings = field(default_factory=QueueSettings)
@@ -368,7 +368,7 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move ready messages beyond the limits into new segments. Writes no object."""
+    """Move ready messages beyond the limits into new segments."""
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -408,7 +408,7 @@ def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]])
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """Move messages, all delayed or all due, from the end of `loose` into a new segment; one stays."""
+    """Move messages from the end of `loose`, all delayed or all due, into a new segment."""
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []
     size = 0

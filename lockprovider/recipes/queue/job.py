@@ -339,7 +339,7 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Prolong claims three times in the shortest one, until a second without jobs."""
+        """Prolong claims, three times in the shortest one."""
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -358,7 +358,7 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these jobs' claims, and set `lost` of lost ones. Swallows errors."""
+        """Prolong these jobs' claims, and set `lost`. Swallows errors."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

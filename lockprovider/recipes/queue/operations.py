@@ -141,7 +141,7 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation; Forgotten: an earlier try's outcome is unknown."""
+    """Change the contents by one operation; Forgotten: a repeat's outcome is unknown."""
     match operation:
         case Put():
             return _put(contents, operation, sent=sent)
@@ -167,7 +167,7 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Apply a batch to `contents`, spill segments; return each result or error. After SegmentWanted use a new copy."""
+    """Apply a batch, and spill segments; return results and errors."""
     results: list[Any] = []
     numbers = FailedNumbers()
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
@@ -342,7 +342,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Return whether all of the message and its claims is gone, or in a segment."""
+    """Return whether nothing of the message and its claims is known."""
     exists = n in contents.claims or n in contents.dead or any(message.n == n for message in contents.ready)
     return not exists and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
@@ -360,7 +360,7 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
-    """End a claim: its message is ready after `delay_ms`, or a dead letter."""
+    """End a claim: its message is ready, or a dead letter."""
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -416,8 +416,7 @@ def _purge(contents: Contents, rev: int) -> int:
 class Watch:
     """Heartbeats as last read, and until when (monotonic s) each may stay unchanged.
 
-    A claim lapses when its heartbeat did not change for its time, by the watcher's monotonic clock; on its first look,
-    by the store's.
+    A claim lapses by the watcher's monotonic clock; on its first look, by the store's.
     """
 
     deadlines: dict[tuple[int, str, int], float] | None = None
@@ -448,7 +447,7 @@ class QueueCodec:
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
-        """Return whether a broker may carry it out; not if it adds a forgettable name."""
+        """Return whether a broker may carry it out: not if it adds a forgettable name."""
         if isinstance(operation, Put):
             return operation.seq > 1 or not operation.producer.startswith(UNNAMED)
         return isinstance(operation, (Take, End, Beat))

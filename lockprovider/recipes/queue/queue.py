@@ -229,7 +229,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Submit a claim. After an interrupt a late success is given back."""
+        """Submit a claim. After an interrupt a late one is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -305,7 +305,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on threads until all end; an interrupt calls `stop` first."""
+        """Run `live` on threads until all end; an interrupt calls `stop`."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for worker in crew:
             worker.start()
@@ -417,7 +417,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message, and submit its put; may first read the producer's last number."""
+        """Number a message, and submit its put; may read the producer's last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = epoch_of(fence)

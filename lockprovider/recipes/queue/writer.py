@@ -84,7 +84,7 @@ class _Progress:
     """Progress of one batch.
 
     `tries` has the results of each write, by its id; `touched` the segments made or promoted; `base` the version that
-    the last try was to replace. `full`: why the batch's messages are not added.
+    the last try was to replace. `full`: why no messages are added.
     """
 
     handover: Handover[QueueOperation]
@@ -133,7 +133,7 @@ class QueueWriter:
         return self._store_check.create(self.path, contents.encode(), self._timeout_s)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
-        """Read and cache the queue; its contents must not be changed. Fenced: it was created anew."""
+        """Read and cache the queue, which must not be changed."""
         content = self._object.get(max_age_s=max_age_s)
         if content is None and max_age_s:  # it may have been created since
             content = self._object.get()
@@ -152,7 +152,7 @@ class QueueWriter:
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
-        """Carry out operations, maybe by a broker; after other errors than OutcomeUnknown nothing was done."""
+        """Carry out operations, maybe by a broker. Only after OutcomeUnknown they may be done."""
         flattened = flatten(operations)
         return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
@@ -185,7 +185,7 @@ class QueueWriter:
     def _try_once(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Write the batch once; return its results ([]: read again), and the outcome (None: no write)."""
+        """Write the batch once; return its results ([]: read again), and the outcome."""
         tries = progress.tries
         try:
             draft, results, batch = self._drafted(contents, version, operations, progress)
@@ -219,7 +219,7 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out lapses and the batch on a copy, reading segments; return it, the results, and the write's id."""
+        """Carry out the batch on a copy, reading segments; return it, the results, and the write's id."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -259,7 +259,7 @@ class QueueWriter:
             self.segments.remove(progress.touched - _names(contents))
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Read and return the first messages in the order of delivery, also delayed ones."""
+        """Read and return the first messages in the order of delivery."""
         while True:
             contents, version = self.read()
             shown = contents.copy()
@@ -283,7 +283,7 @@ class QueueWriter:
         raise MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue. If an operation may be done, retry Unavailable, and raise OutcomeUnknown."""
+        """Read the queue; if an operation may be done, errors become OutcomeUnknown."""
         failures = 0
         while True:
             try:
@@ -297,7 +297,7 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record heartbeats, first by the store's clock (a HEAD), and wake callers for `more` messages."""
+        """Record heartbeats, first by the store's clock (a HEAD); wake callers for `more` messages."""
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms

@@ -192,7 +192,7 @@ class Json:
     """Codec of JSON values; refuses None."""
 
     def encode(self, value: Any) -> Any:
-        """Return a JSON copy; raises InvalidInput for None, no JSON, or above `LARGEST_STATE` bytes."""
+        """Return a JSON copy, or raise InvalidInput."""
         if value is None:
             raise InvalidInput("None is not a state: return the new value, or UNCHANGED to write nothing")
         return json_copy(value, "a state", LARGEST_STATE)
@@ -206,7 +206,7 @@ class Raw:
     """Codec of bytes."""
 
     def encode(self, value: bytes) -> dict[str, str]:
-        """Encode bytes; raises InvalidInput for other types, or beyond the limit."""
+        """Encode bytes, or raise InvalidInput."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is not bytes, which the state's codec needs")
         if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
@@ -226,7 +226,7 @@ class Model(Generic[V]):
         self._model: Any = model
 
     def encode(self, value: V) -> Any:
-        """Encode an instance of the model; raises InvalidInput for other values."""
+        """Encode an instance, or raise InvalidInput."""
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
         instance: Any = value
@@ -245,7 +245,7 @@ class Checked(Generic[V]):
         self.codec = codec
 
     def encode(self, value: V) -> Any:
-        """Encode by the caller's codec; raises InvalidInput if its result is not JSON."""
+        """Encode by the caller's codec; InvalidInput: the result is not JSON."""
         return json_copy(self.codec.encode(value), "the value that the codec returned", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:

@@ -358,7 +358,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def _do(self, change: StateChange) -> Revision[V]:
         """Submit a change, and return its revision; an interrupt cancels it, unless a write took it.
 
-        Raises NestedUpdate inside an `update` function of this state, or if one has run longer than the timeout.
+        NestedUpdate: an `update` function of this state calls it, or has run longer than the timeout.
         """
         if self._place in _UPDATED.get():
             raise NestedUpdate(

@@ -153,7 +153,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here; without lock and `identity` (force-unlock), break the state's lock."""
+        """Release the lock held here; without it and `identity` (force-unlock), break the state's."""
         held = self._held
         if held is None and not identity:
             self.state.unlock(self.state.who())
@@ -197,7 +197,7 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def replacing(self, stored: bytes | None, *, force: bool) -> bytes:
-        """Return this state's bytes; raise StateConflict unless they may replace the stored state."""
+        """Return this state's bytes, or raise StateConflict if they may not replace the stored state."""
         if force or not stored:
             return self.data
         try:

@@ -203,7 +203,7 @@ class StateWriter:
         return turn
 
     def _editor(self) -> NotAcquired | None:
-        """Acquire and release the lock of edits; return the refusal if another client holds it."""
+        """Acquire and release the lock of edits; return the refusal, if any."""
         try:
             self.new_lock().acquire(0.0).release()
         except NotAcquired as refusal:

@@ -85,7 +85,7 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The next slot of a log, and which operations need the write (`carried`)."""
+    """The next slot, and which operations need its write (`carried`)."""
 
     head: Head
     records: tuple[bytes, ...]
@@ -102,7 +102,7 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """Build the slot after `last` from operations in order; errors become their results."""
+    """Build the slot after `last` from operations; errors become results."""
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
     records: list[bytes] = []
@@ -188,7 +188,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
-    """Raise Fenced or Sealed unless a client may append: it leads under epoch `leads`, or (0) has epoch `since`."""
+    """Raise Fenced or Sealed unless a client leads under epoch `leads`, or (0) may append with epoch `since`."""
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
     _must_be_open(head)
@@ -214,7 +214,7 @@ def _leads(head: Head, epoch: int) -> int:
 
 
 def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
-    """Return the head sealed under `epoch` (0: no leader), unchanged for a repeat."""
+    """Return the sealed head, unchanged for a repeat."""
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.sealed is not None and successor in (None, head.sealed):
@@ -266,7 +266,7 @@ class Appending:
         return self.drafted.head.slot
 
     def draft_after(self, last: Head, at_ms: int, since: int) -> Appending:
-        """Draft the batch after the last slot; finish if no operation needs a write."""
+        """Draft the batch after the last slot; finish if nothing needs a write."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
             return replace(self, need=AppendStep.DONE, results=drafted.results)
@@ -324,7 +324,7 @@ class Appending:
 
 
 class LogCodec:
-    """Encodes appends for a broker, except a client's first, which takes the name."""
+    """Encodes appends for a broker, except a client's first."""
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:

@@ -222,7 +222,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A producer's last number, the place of that record, and the client that has the name.
+    """A producer's last number, its place, and the client that has the name.
 
     `epoch` rises with each client; `base` was the last number when it took the name.
     """

@@ -60,7 +60,7 @@ def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> in
 
 
 class LogObjects:
-    """Reads and writes a log's objects, and caches manifest and versions. Thread-safe."""
+    """A log's objects; caches manifest and versions. Thread-safe."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
         self.store = store
@@ -78,14 +78,14 @@ class LogObjects:
         return self._store_check.create(self._manifest_path, manifest.encode(), self.timeout_s)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
-        """Read the manifest, from the cache unless `fresh`; Fenced: the log was created anew."""
+        """Read the manifest, from the cache unless `fresh`."""
         if self._manifest is None or fresh:
             content = self.store.read_or_none(self._manifest_path, timeout=self.timeout_s)
             self._manifest = self._decoded(None if content is None else content.data)
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Store and return `fn(manifest)`. `fn` may run several times, even after a write was done."""
+        """Store and return `fn(manifest)`; `fn` may run again after a write was done."""
         self._store_check.require()
         changed = self.manifest()
 
@@ -108,7 +108,7 @@ class LogObjects:
         return manifest
 
     def look(self, slot: int, cached: Slot | None = None) -> Slot | None:
-        """Read the place of `slot`, which may hold another slot; cache its version."""
+        """Read the slot in the place of `slot`; cache its version."""
         path = self.slot_path(slot)
         before = None if cached is None else cached.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
@@ -121,7 +121,7 @@ class LogObjects:
         return replace(decoded, content=content)
 
     def require_reached(self, start: Position) -> None:
-        """Raise InvalidInput if the log ends before `start`; may read two slots."""
+        """Raise InvalidInput if the log ends before `start`."""
         if start <= self._reached:
             return
         place = self.look(start.slot)
@@ -141,7 +141,7 @@ class LogObjects:
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
-        """Return the cached condition for writing a slot; None: read its place first."""
+        """Return the condition for writing a slot; None: read its place first."""
         slots = self.manifest().slots
         if slots is None or slot < slots:
             return ABSENT
@@ -149,7 +149,7 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot on a condition. Every 64 slots, update the hint in the background."""
+        """Write a slot on a condition; sometimes update the hint in the background."""
         self._store_check.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -164,7 +164,7 @@ class LogObjects:
         return outcome
 
     def last(self, written: int = NOT_YET) -> Slot:
-        """Search the end by reads, and return the last slot (number -1: none), at `written` or after it."""
+        """Search the end from `written` by reads; return the last slot (number -1: none)."""
         manifest = self.manifest()
         slots = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -189,7 +189,7 @@ class LogObjects:
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _cache_version(self, head: Head, version: Version) -> None:
-        """Cache the version of the slot's place, and that the log has come this far."""
+        """Cache the version of the slot's place, and the known end."""
         slot, manifest = head.slot, self.manifest()
         self._reached = max(self._reached, next_position(head))
         if manifest.slots is not None:
@@ -260,7 +260,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Yield each slot to the end or seal, reading up to 8 concurrently."""
+    """Yield each slot to the end, reading up to 8 concurrently."""
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -276,7 +276,7 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch:
-    """Return the slot's records from `offset` on; Trimmed: its place holds a later slot."""
+    """Return the slot's records from `offset` on; Trimmed: it was overwritten."""
     head = place.head
     if head.slot > slot:
         raise objects.trimmed_error(slot)
@@ -359,7 +359,7 @@ class LogReader(ProcessBound):
         self._write(lambda _: position)
 
     def _write(self, position: Callable[[Mapping[str, Any]], Position], *, opens: bool = False) -> None:
-        """Store the result of `position`, which gets the stored fields; `opens` raises the epoch."""
+        """Store the result of `position`; `opens` raises the epoch."""
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
@@ -390,7 +390,7 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
 
 
 def _kept(stored: Mapping[str, Any], began: int) -> Position:
-    """Return the later of a stored position, maybe of a dropped reader, and this reader's begin."""
+    """Return the later of a stored position and this reader's begin."""
     return max(Position(stored["slot"], stored["offset"]), Position(began, 0))
 
 
@@ -399,7 +399,7 @@ class _OtherReaders(Exception):
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor up to `before`, or (for readers) up to the slowest reader; return it."""
+    """Raise the floor up to `before` or the slowest reader; return it."""
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"
@@ -418,7 +418,7 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> None:
-    """Raise a full ring's floor above the slot that `slot` replaces, or raise LogFull."""
+    """Raise a full ring's floor above the slot to replace, or raise LogFull."""
     if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
         return
     slots, slowest = manifest.slots or 0, ""

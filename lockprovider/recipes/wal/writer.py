@@ -28,7 +28,7 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches of operations, one at a time; caches the log's end."""
+    """Writes batches, one at a time; caches the log's end."""
 
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation]) -> None:
         self._objects = objects
@@ -53,7 +53,7 @@ class LogWriter:
         return regroup(operations, results)
 
     def forget(self, client: str) -> None:
-        """Drop the cached facts of a client. Any thread may call it."""
+        """Drop a client's cached facts; from any thread."""
         self._took.pop(client, None)
         self._numbers.forget(client)
 
@@ -210,7 +210,7 @@ class Appender(ProcessBound):
 
     @property
     def last_seq(self) -> int:
-        """Last number of this producer in the log, read from the store; 0 if none."""
+        """Last number of this producer, read from the store; 0 if none."""
         last = self._objects.last().head.producers.get(self._name)
         return 0 if last is None else last.seq
 

@@ -80,7 +80,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Return the distribution's version for `__version__`, looked up on each use; other names raise AttributeError."""
     if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+        from importlib.metadata import version  # noqa: PLC0415 - slow
 
         return version("fsspec-cas")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,6 @@
-"""Answers of a store to one request, and the decision table of a conditional write that follows on them.
+"""Answers of a store to one request, and the decision table of a conditional write.
 
-The table says what a refusal or a missing answer means, given what a HEAD then reads. All sends carry the same
-condition and identity. `doubt` is true once a copy may have been applied, or may still arrive.
+All sends carry the same condition and identity. `doubt`: a copy may have been applied, or may still arrive.
 
     after               answer                     next
     ------------------  -------------------------  --------------------------------------------------
@@ -38,24 +37,21 @@ from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Wr
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Answer: the store performed the write or delete; `version` is None if the answer carried none."""
+    """The store performed the write or delete; `version` is None if the answer carried none."""
 
     version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """Answer: the condition is false (412, 409 "exists", or 404 on a match).
-
-    `dialect`: the form in which the condition was sent, for `Backend.adapt`.
-    """
+    """The condition is false. `dialect`: the form in which it was sent, for `Backend.adapt`."""
 
     dialect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NotApplied:
-    """Answer: the request was certainly not applied, and may be re-sent (409 "conflict", 429, no connection)."""
+    """The request was certainly not applied, and may be re-sent."""
 
     why: str
     retry_after_s: float | None = None
@@ -63,10 +59,7 @@ class NotApplied:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Answer: the request may have been applied (timeout, reset, or a reply that may not be the store's).
-
-    `stranger`: the endpoint has never proved to be a store.
-    """
+    """The request may have been applied. `stranger`: the endpoint has never proved to be a store."""
 
     why: str
     retry_after_s: float | None = None
@@ -74,23 +67,20 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Return whether the answer is a throttle: its `why` begins with 429 or 503, or names S3's SlowDown."""
+    """Return whether the answer is a throttle (429, 503, SlowDown)."""
     return isinstance(answer, (NotApplied, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 @dataclass(frozen=True, slots=True)
 class UploadGone:
-    """Answer: the upload does not exist; an earlier send completed it, or it was dropped."""
+    """The upload does not exist: an earlier send completed it, or it was dropped."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """Answer: an object, as one response showed it; `data` is None for a `head`.
-
-    `answered_ms` is the store's clock at the answer, or None.
-    """
+    """An object, as one response showed it; `data` is None for a `head`. Times are the store's clock, in epoch ms."""
 
     version: Version
     size: int
@@ -104,12 +94,12 @@ class ObjectState:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Answer: no object is at the path."""
+    """No object is at the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Answer: the object is still at the reader's version (304, without a body)."""
+    """The object is still at the reader's version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +116,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The metadata of an object. A field is None if the store does not report it.
+    """The metadata of an object; a field is None if the store does not report it.
 
-    `path` includes the store's root. `modified_ms` and `answered_ms` are the store's clock at write and answer, in
-    epoch ms (over HTTP whole seconds). `metadata` leaves out the write's identity.
+    `path` includes the store's root. Times are the store's clock, in epoch ms (over HTTP whole seconds). `metadata`
+    leaves out the write's identity.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()
@@ -150,9 +140,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object in a listing.
-
-    `modified_ms` is the store's clock, epoch ms. `version` is None if the listing has none.
+    """One object in a listing; `modified_ms` is the store's clock, epoch ms. `version` is None if the listing has none.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("days/mon", b"rows").unwrap()
@@ -168,7 +156,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a listing, ordered by path; `token` requests the next, and is None on the last."""
+    """One page of a listing, ordered by path; `token` requests the next page, and is None on the last."""
 
     entries: tuple[Entry, ...]
     token: str | None = None
@@ -176,10 +164,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts; its object is invisible until the create `write` completes it.
-
-    `token` and `tags` are the store's names for the upload and its parts; `sent` counts bytes.
-    """
+    """An upload in parts, invisible until completed; `tags` are the store's names of the parts, `sent` counts bytes."""
 
     write: Write
     token: str
@@ -239,13 +224,12 @@ class WriteProgress:
     """Progress of one logical write.
 
     Attributes:
-        doubt: a copy may have been applied, or may still arrive: an answer was lost, or carried no version.
-        refused: the newest send was answered "condition false".
-        failures: sends and HEADs in a row without a result; they set the pace.
+        doubt: a copy may have been applied, or may still arrive.
+        refused: the newest send was answered "condition false", in the form `dialect`.
+        failures: sends and HEADs in a row without a result.
         spent: the write cannot be re-sent.
         resent: two copies may have been applied, or may still be.
         contradictions: refusals of a condition that a HEAD showed to be true.
-        dialect: form of the condition in the newest refusal.
     """
 
     write: Write
@@ -260,13 +244,13 @@ class WriteProgress:
 
     @property
     def unsure(self) -> bool:
-        """True if the write may have been applied, as far as its answers show."""
+        """True if the write may have been applied."""
         return self.doubt or (self.refused and self.write.removes)
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Next step: send the write, after a pause drawn for `after_failures`."""
+    """Send the write, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -274,7 +258,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Next step: read the object's head, after a pause drawn for `after_failures`."""
+    """Read the object's head, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -282,10 +266,7 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Next step: switch from the dialect `refused` to the other one, unless another write did, and send again.
-
-    One refusal does not blame the store: a racing write that came and went looks the same.
-    """
+    """Switch from the dialect `refused` to the other one, unless another write did, and send again."""
 
     after_failures: int
     refused: str = ""
@@ -293,14 +274,14 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """Final step: the store keeps refusing a true condition. Never in doubt, as the HEAD may then be wrong."""
+    """The store keeps refusing a true condition."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """Final step: no further read can settle whether the write was applied."""
+    """No further read can settle whether the write was applied."""
 
     why: str
 
@@ -309,12 +290,12 @@ Next = Send | ReadHead | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
 def first_step(write: Write) -> Next:
-    """Return a write's first step: a HEAD for a delete, else a send."""
+    """Return a write's first step."""
     return ReadHead() if write.removes else Send()
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
-    """Return the write's progress and next step after the answer to a send; sends nothing."""
+    """Return progress and next step after the answer to a send."""
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
@@ -338,7 +319,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """Return the write's progress and next step after the answer to a HEAD; sends nothing."""
+    """Return progress and next step after the answer to a HEAD."""
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -352,20 +333,14 @@ def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WritePr
 
 
 def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -> tuple[WriteProgress, Next]:
-    """Return progress and next step for the state `current` that a HEAD read, of another write or none."""
     if current == progress.write.condition:
         return _as_expected(progress)
     if progress.unsure:
         return progress, _replaced_or_not(progress, current, write_id)
-    # It was refused, or is an unsent delete.
     return progress, Lost(progress.write.path, progress.write.condition, current)
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
-    """Return progress and next step for an object that a HEAD showed unchanged.
-
-    The condition makes another send safe.
-    """
     if progress.spent:
         return progress, Inconclusive(
             f"{progress.why}; now the object is as before, and this write cannot be sent again"
@@ -382,7 +357,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return the final step of a write in doubt, whose object has another version or is gone: lost or inconclusive."""
+    """Return the final step of a write in doubt: lost or inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

@@ -1,8 +1,8 @@
-"""Checks of callers' arguments before any request: numbers, functions, lists, bytes, and names of stores and objects.
+"""Checks of callers' arguments, and of names of stores and objects, before any request.
 
-One rule of names for all stores and the lock: one slash separates a path's steps, none of which is `.` or `..`. A name
-has no blanks at its ends, no NUL, no lone surrogate. A root is normalized as by JVM Hudi's `StoragePath`, except that
-`..` is refused. An object's path must be normalized: stores disagree on whether `a//b` is `a/b`.
+One slash separates a path's steps, none of which is `.` or `..`. A name has no blanks at its ends, no NUL, no lone
+surrogate. A root is normalized as by JVM Hudi's `StoragePath`. An object's path must be normalized: stores disagree on
+whether `a//b` is `a/b`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from fsspec_cas.errors import InvalidInput, InvalidUrl, NotBytes
 LARGEST_NUMBER = (1 << 53) - 1
 """The largest whole number that every JSON reader keeps exactly."""
 _LONGEST_S = 100 * 365.25 * 86_400
-_SHOWN = 200  # characters of a value in an error text
+_SHOWN = 200  # characters
 
 
 def check_seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
-    """Return a duration as a float; raise InvalidInput unless a number of 0 or more (`above`: more than 0).
-
-    `finite` refuses over 100 years.
-    """
+    """Return a float of 0 or more (`above`: more than 0; `finite`: at most 100 years), or raise InvalidInput."""
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
         least = "above 0" if above else "0 or more"
@@ -34,7 +31,7 @@ def check_seconds(value: object, name: str = "timeout", *, finite: bool = False,
 
 
 def check_whole(value: object, name: str, *, least: int = 0) -> int:
-    """Return the whole number; raise InvalidInput unless it is an int, no bool, from `least` to `LARGEST_NUMBER`."""
+    """Return an int, no bool, from `least` to `LARGEST_NUMBER`, or raise InvalidInput."""
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -45,17 +42,17 @@ def check_whole(value: object, name: str, *, least: int = 0) -> int:
 
 
 def check_text(value: object, name: str) -> str:
-    """Return the text, which may be empty; raise InvalidInput for other values."""
+    """Return the text, which may be empty, or raise InvalidInput."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name}={shown(value)} must be text, e.g. {name}='nightly'")
     return value
 
 
 def check_function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
-    """Return the function; raise InvalidInput for a value that is not callable. `purpose` ends the message."""
+    """Return the callable, or raise InvalidInput with a message that ends with `purpose`."""
     if not callable(value):
         raise InvalidInput(f"{name}={shown(value)} must be a function {purpose}")
-    return value  # type: ignore[no-any-return] # callable() says no more
+    return value  # type: ignore[no-any-return]
 
 
 def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
@@ -70,7 +67,7 @@ def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
 
 
 def check_texts(value: Any, name: str, items: str) -> tuple[str, ...]:
-    """Return the texts of an iterable; raise InvalidInput as `check_items`, and for an item that is no text."""
+    """Return the texts of an iterable; raise InvalidInput also for an item that is no text."""
     result = tuple(check_items(value, name, items))
     strange = [item for item in result if not isinstance(item, str)]
     if strange:
@@ -79,10 +76,10 @@ def check_texts(value: Any, name: str, items: str) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """Return the value for an error text, shortened; a value that cannot be printed is named by its type."""
+    """Return the value for an error text, shortened; a value without a repr is named by its type."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a repr may raise anything: Python's does for numbers of 4,301 digits
+    except Exception:  # noqa: BLE001 - a repr may raise anything
         text = f"this {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -91,12 +88,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def check_bytes(path: str, data: object) -> bytes:
-    """Return the bytes to write to `path`, copied if mutable.
-
-    Other types are refused: `bytes(5)` would write five zeros and hide the mistake.
-
-    Raises:
-        NotBytes: `data` is not bytes, bytearray or memoryview.
+    """Return the bytes to write to `path`, copied if mutable; other types raise NotBytes.
 
     >>> check_bytes("a", bytearray(b"1"))
     b'1'
@@ -113,23 +105,22 @@ def check_bytes(path: str, data: object) -> bytes:
 
 
 def check_buffer(path: str, data: object) -> memoryview:
-    """Return a byte view of any object with the buffer protocol, for a stream to `path`; else raise NotBytes."""
+    """Return a byte view of any object with the buffer protocol, else raise NotBytes."""
     try:
-        view = memoryview(data)  # type: ignore[arg-type] # this call is the check
+        view = memoryview(data)  # type: ignore[arg-type]
     except TypeError:
         raise not_bytes(path, data) from None
     return view.cast("B") if view.nbytes and view.c_contiguous else memoryview(view.tobytes())
 
 
 def not_bytes(path: str, data: object) -> NotBytes:
-    """Return the error for a body that is not bytes, with its type and the remedy."""
+    """Return the error for a body that is not bytes."""
     cure = "encode the text first: data.encode()" if isinstance(data, str) else "give bytes, bytearray or memoryview"
     return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)
 
 
 _LOCAL = ("file", "local")
 _PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
-# An access point. S3 also takes it with colons.
 _ARN = re.compile(r"^(arn:aws[^/:]*:s3[^/:]*:[^/:]*:\d{12}:(?:accesspoint|outpost))/([^/]+)(?:/(accesspoint)/([^/]+))?")
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|token|passw|pwd|sig|credential|key)[^=&]*)=", re.IGNORECASE)
 _PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}
@@ -138,11 +129,10 @@ _PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}
 def check_url(url: object) -> str:
     """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
 
-    A local path may be relative. Write `./a:b` for a ":" in its first step, and `file:///a?b` for a "?".
+    Write `./a:b` for a local path with a ":" in its first step, and `file:///a?b` for a "?".
 
     Raises:
-        InvalidUrl: it is not text, empty, neither a URL nor a path, has blanks at its ends or a step "..", or contains
-            a password, token or signature.
+        InvalidUrl: it is neither a URL nor a path, has blanks at its ends or a step "..", or contains a secret.
 
     >>> check_url("s3://bucket//x/./y/")
     's3://bucket/x/y'
@@ -175,17 +165,14 @@ def check_url(url: object) -> str:
 
 
 def check_root(root: object) -> str:
-    """Return the root without needless slashes and `.` steps; it may be empty.
-
-    Raises InvalidInput for `..`, NUL, outer blanks, or no text.
-    """
+    """Return the root, which may be empty, without needless slashes and `.` steps."""
     return _normalized(_checked(root, InvalidInput))
 
 
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
     """Check the path of an object below the root, and return it.
 
-    `absolute` (without a root) permits a leading slash, `marker` a trailing one (a folder's marker).
+    `absolute` (without a root) permits a leading slash, `marker` a trailing one.
 
     Raises:
         InvalidInput: it is not text, names no object, or is not normalized.
@@ -211,10 +198,7 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
-    """Return a checked prefix; it may be empty or end within a step. `absolute` permits one leading slash.
-
-    Empty, `.` or `..` steps raise InvalidInput.
-    """
+    """Return a prefix, which may be empty or end within a step; `absolute` permits one leading slash."""
     text = _checked(prefix, InvalidInput, blanks=True)
     steps = text.split("/")
     whole = steps[1 if absolute and not steps[0] else 0 : -1]
@@ -225,25 +209,21 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
 
 def check_start(text: object) -> str:
-    """Return the text after which a listing starts, unchanged; it need not name an object.
-
-    `..` steps, NUL or no text raise InvalidInput.
-    """
+    """Return the text after which a listing starts, unchanged."""
     return _checked(text, InvalidInput, blanks=True)
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path whose access point ARN is joined by colons instead of slashes; other paths stay."""
+    """Return an S3 path with the slashes of an access point's ARN replaced by colons."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
 def url_of(kind: str, root: str) -> str:
-    """Return the URL of a root in a store of this kind, for messages."""
+    """Return a root as a URL, for messages."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
 def _as_text(value: object, kind: type[InvalidInput]) -> str:
-    """Return text unchanged, or a path as text; raise `kind` for other values."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise kind(f"{value!r} is not text: give a URL or a path, as str or pathlib.Path")
@@ -251,7 +231,6 @@ def _as_text(value: object, kind: type[InvalidInput]) -> str:
 
 
 def _check_secrets(url: str) -> None:
-    """Raise InvalidUrl for a URL with a secret, before a message could show it."""
     if password := _PASSWORD.match(url):
         masked = f"{password[1]}***@{url[password.end() :]}"
         raise InvalidUrl(f"{masked!r} has a password in it: leave it out, and give credentials as storage options")
@@ -276,10 +255,7 @@ def _check_local(path: str) -> None:
 
 
 def _checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
-    """Return the text; raise `kind` for no text, `..` steps, NUL, a lone surrogate, or blanks at its ends.
-
-    `blanks` permits those.
-    """
+    """Return the text; raise `kind` for no text, `..` steps, NUL, a lone surrogate, or blanks at its ends."""
     text = _as_text(value, kind)
     if ".." in text.split("/"):
         raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
@@ -300,10 +276,6 @@ def _normalized(path: str) -> str:
 
 
 def _normalized_url(url: str) -> str:
-    """Return a URL or local path without needless slashes and `.` steps.
-
-    The bucket and the dot of `.` and `./a:b` stay; a URL without a bucket is returned unchanged.
-    """
     protocol, separator, rest = url.partition("://")
     if not separator:
         return (

@@ -37,7 +37,7 @@ _BATCH = 1000  # S3's maximum
 class AsyncStore:
     """Conditional writes below one root, for async callers, with the promises of `Store`.
 
-    Paths are relative to the root. A store is bound to the event loop of its first use; close it there (`async with`).
+    A store is bound to the event loop of its first use; close it there (`async with`).
 
     >>> store = AsyncStore.from_url("memory://docs/store")
     >>> outcome = await store.put_if_absent("a", b"1")
@@ -57,19 +57,13 @@ class AsyncStore:
         self.backend = backend
         self.root = check_root(root)
         self._world = world or Machine()
-        self._drive = drive or OnLoop()  # only for its pauses
+        self._drive = drive or OnLoop()
         self._on_throttled = on_throttled
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> AsyncStore:
-        """Open the store at `url`, with fsspec's storage options; may look for credentials, sends the store nothing.
-
-        Raises:
-            InvalidUrl: the URL cannot be parsed.
-            InvalidInput: this kind of store has no such option.
-            NotSupported: no backend for this protocol.
-            StoreError: no credentials were found, or their service did not answer.
+        """Open the store at `url` as `Store.from_url` does.
 
         >>> AsyncStore.from_url("playground", {"auto_mkdir": True})
         <AsyncStore 'file:///.../playground'>
@@ -115,9 +109,7 @@ class AsyncStore:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms; None until an answer to a `head` or read shows it.
-
-        Over HTTP it has whole seconds. A monotonic clock adds the time since.
+        """The store's clock now, in epoch ms (over HTTP whole seconds); None until a `head` or read shows it.
 
         >>> store.time_ms is None
         True
@@ -142,10 +134,7 @@ class AsyncStore:
     async def read_or_none(
         self, path: str, known: Content | None = None, *, timeout: float = TIMEOUT_S
     ) -> Content | None:
-        """Read the object as `read` does; return None if it does not exist.
-
-        While the object is unchanged, `known`, an earlier read's content, is returned. A store with conditional reads
-        then sends no body.
+        """Read the object as `read` does; None if it does not exist, and `known`, an earlier content, while unchanged.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -160,10 +149,9 @@ class AsyncStore:
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """Return the object, or None while it is at `version`. A store with conditional reads then sends no body.
 
-        A version of another kind of store raises InvalidVersion.
-
         Raises:
             ObjectNotFound: no object is at `path`.
+            InvalidVersion: the version is one of another kind of store.
 
         >>> await store.read_if_changed("a", version) is None
         True
@@ -220,8 +208,7 @@ class AsyncStore:
         other parameters by the store's API names, such as S3's `CacheControl`, GCS's `cacheControl`, Azure's `tags`.
 
         Raises:
-            NotBytes: `data` is not bytes; nothing was sent.
-            InvalidInput: this kind of store does not take an argument; nothing was sent.
+            NotBytes, InvalidInput: an argument is invalid, or not of this kind of store; nothing was sent.
             NotSupported: local files keep only bytes; memory also keeps content type and metadata.
             StoreError: the store did not perform the write, and no copy of it can still arrive.
 
@@ -244,7 +231,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Replace the object if it is still at `version` (a `Version` or its text); return `Won`, `Lost` or `Unknown`.
+        """Replace the object if it is still at `version` (or its text); return `Won`, `Lost` or `Unknown`.
 
         Other arguments and errors: see `put_if_absent`. A version of another kind of store raises InvalidVersion.
 
@@ -272,12 +259,12 @@ class AsyncStore:
     ) -> AsyncExclusive:
         """Return a writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
 
-        Memory: a few times `part_size` bytes. Up to one part is written by `put_if_absent`; more goes in parts,
-        completed under the condition. An exception in the `with` block, or no `close`, leaves no object. `timeout`
-        (seconds) is for each part and the completion. Other arguments: see `put_if_absent`.
+        Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition. An exception in
+        the `with` block, or no `close`, leaves no object. Memory: a few times `part_size` bytes. `timeout` (seconds) is
+        for each part and the completion.
 
         Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several simultaneous
-        completions can succeed; fake-gcs-server ignores their conditions. `fsspec-cas probe` detects both.
+        completions can succeed; fake-gcs-server ignores their conditions.
 
         Raises:
             InvalidInput: the store does not take parts of this size, or another argument.
@@ -295,8 +282,7 @@ class AsyncStore:
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Settle a write with an unknown outcome: read, re-send it while its condition holds; may return `Unknown`.
 
-        A stream cannot be re-sent, so it is only read. A delete whose object is gone stays unknown. Store errors do not
-        raise, but return `Unknown`.
+        A stream is only read. A delete whose object is gone stays unknown. Store errors return `Unknown`.
 
         Raises:
             InvalidInput: `unknown` is not an `Unknown`.
@@ -316,11 +302,8 @@ class AsyncStore:
         """Delete the object if it is still at `version`. `Won` carries the version removed.
 
         The call reads the head first, and is `Lost` if the object is gone or replaced by then. A later refusal with the
-        object gone or replaced is `Unknown`, as a delete leaves no identity. So is success on a store that reports it
-        for a missing object.
-
-        An S3 store other than Amazon's is first tested, once per bucket and process: four requests on a temporary
-        object in the same folder.
+        object gone or replaced is `Unknown`; so is success on a store that reports it for a missing object. An S3 store
+        other than Amazon's is first tested, as by `require_conditional_delete`.
 
         Raises:
             NotSupported: this client or store has no conditional delete; nothing was deleted.
@@ -336,7 +319,7 @@ class AsyncStore:
         return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
 
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
-        """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it; raise if not.
+        """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it.
 
         The test runs once per bucket and process: some four requests on a temporary object below the root.
 
@@ -359,9 +342,7 @@ class AsyncStore:
         await self._sender.repeat(full, partial(self.backend.delete, full, None), timeout)
 
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
-        """Delete these objects at any version, several per request if the store can.
-
-        `timeout` (seconds) is for each request.
+        """Delete these objects at any version, several per request if the store can; `timeout` is for each request.
 
         Raises:
             InvalidInput: `paths` is not a list of paths; nothing was removed.
@@ -376,7 +357,7 @@ class AsyncStore:
             await self._delete_in_bucket(in_bucket, timeout)
 
     async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
-        """Delete the objects, all of one bucket: several per request if the store can, else one; consumes `rest`."""
+        """Delete the objects, all of one bucket; consumes `rest`."""
         delete_batch = getattr(self.backend, "delete_batch", None)
         if delete_batch is not None:
             with contextlib.suppress(NotSupported):
@@ -391,8 +372,7 @@ class AsyncStore:
     ) -> Entries:
         """List all objects whose path starts with `prefix`, ordered by path; the paths are relative to the root.
 
-        Returns only paths after `start_after` and before `stop_at`, and requests no page beyond. Several pages are no
-        snapshot.
+        Returns only paths after `start_after` and before `stop_at`. Several pages are no snapshot.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']
@@ -414,7 +394,7 @@ class AsyncStore:
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.
 
-        `fn` gets None if the object does not exist. It may be called several times and must have no side effects.
+        `fn` gets None if the object does not exist. It may be called several times.
 
         Raises:
             NotBytes: `fn` did not return bytes; nothing was written.
@@ -449,11 +429,6 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
-        """Return a write with a new identity; sends nothing.
-
-        A bad path or attribute raises InvalidInput; an attribute that this store or a single write cannot have may
-        raise NotSupported.
-        """
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -471,7 +446,7 @@ class AsyncStore:
         return f"{self.root.rstrip('/')}/{path}" if self.root else path
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
-        """Return the parsed version; raise InvalidVersion for other values, a wildcard, or another kind of store."""
+        """Return the version; raise InvalidVersion for a wildcard, or another kind of store."""
         version = Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
@@ -487,7 +462,6 @@ def check_backend(backend: object, kind: str) -> None:
 
 
 def _content(answer: ObjectState | Missing | Unchanged, full: str) -> Content:
-    """Return the answer's bytes and version; raise ObjectNotFound without bytes, even for `Unchanged`."""
     if not isinstance(answer, ObjectState) or answer.data is None:
         raise ObjectNotFound(f"there is no object at {full!r}", path=full)
     return Content(answer.data, answer.version)

@@ -55,14 +55,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[T]):
-    """Immutable state of one object's reads; each event method returns the next state.
+    """Immutable state of one object's reads, without I/O; each event method returns the next state.
 
-    One read is under way at a time, as versions have no order. A caller never gets a read that began before its call,
-    which may show overwritten content. A read that overlaps with a local write has no known order to it, so its content
-    gets no age.
+    One read is under way at a time, as versions have no order. A caller never gets a read that began before its call. A
+    read that overlaps with a local write has no known order to it, so its content gets no age.
 
     Attributes:
-        reads_begun: number of reads begun, ever.
         events_ended: number of reads answered and writes ended, ever.
         known: content last read or written here; callers get it only if `is_recent`.
         as_of_s: `known` was current at this time or later; None if unknown.
@@ -85,7 +83,7 @@ class ReadState(Generic[T]):
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def with_caller(self) -> tuple[ReadState[T], int]:
-        """Return the state with one more waiting caller, and the number of the first read that may serve it."""
+        """Add a waiting caller; return also the number of the first read that may serve it."""
         return replace(self, waiting=self.waiting + 1), self.reads_begun + 1
 
     def answer(self, number: int) -> ReadResult[T] | Failed | None:
@@ -99,21 +97,18 @@ class ReadState(Generic[T]):
         return self.answer(number) is None and self.read is not None
 
     def without_caller(self) -> ReadState[T]:
-        """Return the state with one waiting caller less; after the last one the kept answers go."""
+        """Remove a waiting caller; after the last one the kept answers go."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, last_result=None, failed=None)
 
     def with_read_begun(self, caller: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedRead[T]]:
-        """Return the state with a read begun for `caller` (a weak reference), and that read; sends nothing."""
+        """Begin a read for `caller` (a weak reference), and return it too."""
         read = SharedRead(self.reads_begun + 1, caller, self.known, self.events_ended, now_s)
         return replace(self, reads_begun=read.number, read=read), read
 
     def with_answer(self, read: SharedRead[T], content: T | None) -> ReadState[T]:
-        """Return the state after a read's answer.
-
-        `content` becomes `known` unless a write was won here since the read began.
-        """
+        """End a read; `content` becomes `known` unless a write was won here since the read began."""
         return replace(
             self,
             events_ended=self.events_ended + 1,
@@ -124,29 +119,26 @@ class ReadState(Generic[T]):
         )
 
     def with_failure(self, read: SharedRead[T], error: Exception) -> ReadState[T]:
-        """Return the state after a failed read, with its error for waiting callers; the known content stays."""
+        """End a failed read; the known content stays."""
         return replace(self, read=None, failed=Failed(read.number, error))
 
     def without_read(self) -> ReadState[T]:
-        """Return the state without the read, whose caller is gone; waiting callers stay, and one begins another."""
+        """Drop the read, whose caller is gone; a waiting caller begins another."""
         return replace(self, read=None)
 
     def with_won_write(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
-        """Return the state after a won write of `content` (a delete: None).
-
-        When the write began, `after` reads and writes were over.
-        """
+        """End a won write of `content` (a delete: None); when it began, `after` reads and writes were over."""
         as_of_s = began_s if self.events_ended == after else None
         return replace(
             self, events_ended=self.events_ended + 1, written=self.events_ended + 1, known=content, as_of_s=as_of_s
         )
 
     def with_other_write(self) -> ReadState[T]:
-        """Return the state after a lost, unknown or failed write; `known` loses its age, so no `get` trusts it."""
+        """End a lost, unknown or failed write; `known` loses its age, so no `get` trusts it."""
         return replace(self, events_ended=self.events_ended + 1, as_of_s=None)
 
     def after_fork(self) -> ReadState[T]:
-        """Return the state for a forked child, without the parent's read, callers and kept answers."""
+        """Drop the parent's read, callers and kept answers."""
         return replace(self, read=None, waiting=0, last_result=None, failed=None)
 
 
@@ -183,15 +175,15 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Drop a read whose caller is gone; return whether the caller with this number must wait for another read."""
+        """Drop a read whose caller is gone; return whether this caller must wait for another read."""
         if self._state.read is not None and self._state.read.caller() is None:
             self._state = self._state.without_read()
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """End a call: drop its unfinished read, if any, and wake waiting callers then.
+        """End a call: drop its unfinished read, and wake waiting callers then.
 
-        Takes the call out of the number of waiting ones; `number` 0: it was never counted.
+        `number` 0: it was never counted as waiting.
         """
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
@@ -200,10 +192,6 @@ class _Shared:
             self._state = self._state.without_caller()
 
     def _record_answer(self, read: SharedRead[Content], content: Content | None) -> Content | None:
-        """Record the read's content for the callers that share it, wake all waiting ones, and return it.
-
-        Takes the guard.
-        """
         with self._guard:
             self._state = self._state.with_answer(read, content)
             self._wake()
@@ -211,10 +199,6 @@ class _Shared:
 
     @contextlib.contextmanager
     def _failure_shared(self, read: SharedRead[Content]) -> Iterator[None]:
-        """Record the block's error for the callers that share the read, and wake all waiting ones.
-
-        Takes the guard.
-        """
         try:
             yield
         except Exception as error:
@@ -224,13 +208,12 @@ class _Shared:
             raise
 
     def _wake(self) -> None:
-        """Wake all waiting callers, and make a new signal for later ones."""
         self._woken.set()
         self._woken = self._new_signal()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Yield a record of one write; when the block ends, even by an error, update the cached state from it."""
+        """Yield a record of one write; when the block ends, even by an error, update the cached state."""
         with self._guard:
             after, began_s = self._state.events_ended, self._world.monotonic_s()
         write = _Writing(self._path)
@@ -244,14 +227,13 @@ class _Shared:
                     self._state = self._state.with_other_write()
 
     def _after_fork(self) -> None:
-        """In a forked child, replace guard and signal, drop the parent's read and callers, and keep the content."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
         self._state = self._state.after_fork()
 
 
 class _Writing:
-    """Record of one write through the cache: its bytes and outcome."""
+    """Record of one write through the cache."""
 
     def __init__(self, path: str) -> None:
         self.won = False
@@ -260,28 +242,23 @@ class _Writing:
         self._path = path
 
     def of(self, data: Bytes) -> bytes:
-        """Check, record and return the bytes to write; other data raises NotBytes."""
         self.data = check_bytes(self._path, data)
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """Wrap `fn` to record each result as the bytes to write; return a value that is not callable unchanged."""
+        """Wrap `fn` to record each result; return a value that is not callable unchanged."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def record_outcome(self, outcome: Outcome) -> Outcome:
-        """Record whether the write was won, and its content; return the outcome."""
         if isinstance(outcome, Won):
             self.won, self.content = True, None if self.data is None else Content(self.data, outcome.version)
         return outcome
 
 
 class AsyncCached(_Shared):
-    """One object for any number of tasks of one event loop, with the promises of `Cached`.
+    """One object for any number of tasks of one event loop, with the promises and errors of `Cached`.
 
     A cancelled task cancels its request; another waiting task begins the next one.
-
-    Raises:
-        InvalidInput: as `Cached`, for an `AsyncStore`.
 
     >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
     >>> outcome = await flags.put_if_absent(b"{}")
@@ -319,7 +296,7 @@ class AsyncCached(_Shared):
             self._leave(caller, number)
 
     async def put_if_absent(self, data: Bytes) -> Outcome:
-        """Create the object as `AsyncStore.put_if_absent` does; a won write is cached, else the next `get` asks again.
+        """Create the object as `AsyncStore.put_if_absent` does; a won write is cached.
 
         >>> outcome = await flags.put_if_absent(b"mine")
         >>> type(outcome).__name__
@@ -331,7 +308,7 @@ class AsyncCached(_Shared):
             )
 
     async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """Replace the object as `AsyncStore.put_if_match` does; a won write is cached, else the next `get` asks again.
+        """Replace the object as `AsyncStore.put_if_match` does; a won write is cached.
 
         >>> outcome = await flags.put_if_match(b"[]", version)
         >>> type(outcome).__name__
@@ -354,9 +331,7 @@ class AsyncCached(_Shared):
             )
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `AsyncStore.update` does, and cache the result.
-
-        `fn` gets the store's content, never the cache's; it may be called several times.
+        """Update the object as `AsyncStore.update` does, from the store's content, and cache the result.
 
         >>> newer = await flags.update(lambda old: old + b" ")
         >>> newer == version
@@ -372,9 +347,7 @@ class Cached(_Shared):
 
     - `get` returns a state that the object had at some moment between the call and its return.
     - One conditional GET is under way at a time; callers that arrive during it share the next.
-    - A read of content that the cache itself wrote moves no body.
-    - A failed request fails for all callers that share it. After an interrupt or cancellation another caller repeats
-      it.
+    - A failed request fails for all callers that share it. An interrupted one is repeated by another caller.
     - A forked child keeps the cached content. No thread or task is started.
     - Memory: the body once, up to three times during requests.
 
@@ -385,7 +358,7 @@ class Cached(_Shared):
     interrupted.
 
     Raises:
-        InvalidInput: `store` is not a `Store`, `path` is invalid, or `timeout` is not a number of seconds.
+        InvalidInput: `store` is not a `Store`, or another argument is invalid.
 
     >>> flags = Cached(Store.from_url("memory://docs/store"), "flags.json")
     >>> version = flags.put_if_absent(b"{}").unwrap()
@@ -405,7 +378,7 @@ class Cached(_Shared):
         this cache returned or wrote before.
 
         Raises:
-            StoreError: the store did not answer, or refused access. Older content is not returned instead.
+            StoreError: the store did not answer, or refused access.
             CasError: called on fsspec's own event loop, which it would block.
 
         >>> flags.get().data, flags.get(max_age_s=60).version == version  # the second costs nothing
@@ -448,7 +421,6 @@ class Cached(_Shared):
 
 
 def _given(answer: ReadResult[Content] | Failed) -> Content | None:
-    """Return the content of a read's result, or raise the error of a failed one."""
     if isinstance(answer, Failed):
         raise answer.error
     return answer.content
@@ -459,9 +431,8 @@ _ALL: weakref.WeakSet[_Shared] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    """In a forked child, call `_after_fork` of every cache of the process."""
     for cache in _ALL:
-        cache._after_fork()  # noqa: SLF001 - a class of this file
+        cache._after_fork()  # noqa: SLF001
 
 
 if hasattr(os, "register_at_fork"):

@@ -46,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="fsspec-cas",
@@ -59,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_completion(commands, _parser)
 
     def add(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
-        """Add and return a subparser with the options of all commands; `run` executes it."""
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
         command.add_storage_options(sub)
@@ -105,10 +103,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    """Probe the store by live requests, print the report, and return the exit code.
-
-    On a terminal, without `--json`, it also prints the progress.
-    """
     fs, root = split_url(arguments.url, command.storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -122,7 +116,6 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
-    """Read the object; write it to stdout or replace a file, print its version to stderr or stdout; return `DONE`."""
     store, name = _object(arguments)
     content = store.read(name, timeout=arguments.timeout)
     to_stdout = arguments.file == "-"
@@ -137,7 +130,6 @@ def _get(arguments: Any) -> int:
 
 
 def _put(arguments: Any) -> int:
-    """Write stdin or a file to the object under its condition, print the outcome, and return its exit code."""
     store, name = _object(arguments)
     version = None if arguments.if_absent else Version.parse(arguments.if_match)
     with nullcontext(sys.stdin.buffer) if arguments.file == "-" else Path(arguments.file).open("rb") as source:
@@ -145,10 +137,7 @@ def _put(arguments: Any) -> int:
 
 
 def _written(store: Store, name: str, source: BinaryIO, version: Version | None, timeout: float) -> Outcome:
-    """Write the source and return the outcome.
-
-    A replacement is one read; a create (`version` None) streams chunks, and is aborted after errors.
-    """
+    """Write the source: a replacement is one read; a create (`version` None) streams, and is aborted after errors."""
     if version is not None:
         return store.put_if_match(name, source.read(), version, timeout=timeout)
     writer = store.open_exclusive(name, timeout=timeout)
@@ -162,7 +151,6 @@ def _written(store: Store, name: str, source: BinaryIO, version: Version | None,
 
 
 def _rm(arguments: Any) -> int:
-    """Delete the object if it still has the version, print the outcome, and return its exit code."""
     store, name = _object(arguments)
     return _report(arguments, store.delete_if_match(name, Version.parse(arguments.if_match), timeout=arguments.timeout))
 
@@ -177,10 +165,6 @@ def _object(arguments: Any) -> tuple[Store, str]:
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
-    """Print the version of a won write to stdout, another outcome to stderr; return the exit code.
-
-    With `--json` every outcome goes to stdout as JSON.
-    """
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)
@@ -197,7 +181,6 @@ def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None
 
 
 def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -> int:
-    """Print the report if JSON is asked for, and the outcome's error to stderr; return `code`."""
     if arguments.json:
         print(json.dumps(report))
     try:

@@ -37,18 +37,14 @@ def add_general(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Option that prints the program's version to stdout and exits with `DONE`."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - slower than all other imports
+        from importlib.metadata import version  # noqa: PLC0415 - slow
 
         print(f"{parser.prog} {version('fsspec-cas')}")
         parser.exit(DONE)
 
 
 class _Complaints(logging.Handler):
-    """Log handler that prints a warning as a command's message."""
-
     def __init__(self, program: str) -> None:
         super().__init__(logging.WARNING)
         self.program = program
@@ -58,10 +54,7 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Replace the log handlers of `fsspec_cas` and `lockprovider`: warnings go to stderr.
-
-    With `verbose`, set up a handler of the root logger instead, and log both at INFO (1) or DEBUG (2 or more).
-    """
+    """Print the packages' warnings to stderr; with `verbose`, log at INFO (1) or DEBUG (2)."""
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
@@ -71,10 +64,7 @@ def log_to_stderr(program: str, verbose: int) -> None:
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
-    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins.
-
-    Raises InvalidInput for bad `KEY=VALUE` or JSON, or if one -o contradicts another.
-    """
+    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins. May raise InvalidInput."""
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
     values: dict[str, Any] = {}
     for number, pair in enumerate(arguments.options, 1):
@@ -100,7 +90,6 @@ def storage_options(arguments: Any) -> dict[str, Any]:
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    """Parse the JSON object of `--storage-options`; raise InvalidInput for other text."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -111,10 +100,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parse an option's value; only objects, lists, true, false and null are JSON, all else stays text.
-
-    Broken JSON raises InvalidInput, naming `key`.
-    """
+    """Parse an option's value; only objects, lists, true, false and null are JSON."""
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
             return json.loads(text)
@@ -151,7 +137,6 @@ def run(program: str, arguments: Any, code_of: Callable[[Exception], int | None]
 
 
 def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
-    """Print "interrupted" to stderr; return UNKNOWN if a write may have been applied, else INTERRUPTED."""
     cause: BaseException | None = stop.__cause__
     while cause is not None and not isinstance(cause, OutcomeUnknown):
         cause = cause.__cause__
@@ -187,9 +172,9 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[str]]:
-    """Return the commands and options that may follow `path`, a sequence of commands, and each longer sequence."""
+    """Return the commands and options that may follow each sequence of commands, from `path` on."""
     words, words_by_path = list[str](), dict[tuple[str, ...], list[str]]()
-    for action in parser._actions:  # noqa: SLF001 - argparse has no public way
+    for action in parser._actions:  # noqa: SLF001
         words += [option for option in action.option_strings if option.startswith("--")]
         for name, inner in action.choices.items() if isinstance(action, argparse._SubParsersAction) else ():  # noqa: SLF001
             words.append(name)
@@ -198,7 +183,6 @@ def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dic
 
 
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
-    """Return the completion script for bash, or for zsh's bash emulation."""
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]
     lines = [
@@ -220,7 +204,6 @@ def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh:
 
 
 def _fish(program: str, words_by_path: dict[tuple[str, ...], list[str]]) -> str:
-    """Return the completion script for fish."""
     lines = []
     for path, words in sorted(words_by_path.items()):
         inner = [word for word in words if not word.startswith("-")]

@@ -1,22 +1,13 @@
 """Errors, grouped by what the caller would do next.
 
     CasError
-        Refused              read again, decide again
-            AlreadyExists        (a FileExistsError)
-            VersionMismatch
-        OutcomeUnknown       `Store.resolve`, or read and decide
-        StoreError           nothing was written (an OSError)
-            ObjectNotFound       (a FileNotFoundError)
-            BucketNotFound       (a FileNotFoundError)
-            AccessDenied         (a PermissionError)
-            Unavailable          try again later
-        NotSupported         choose another store or protocol
-        InvalidInput         no retry makes it valid (a ValueError)
-            InvalidUrl
-            InvalidVersion
-            NotBytes             (a TypeError)
+        Refused              AlreadyExists, VersionMismatch
+        OutcomeUnknown
+        StoreError           ObjectNotFound, BucketNotFound, AccessDenied, Unavailable
+        NotSupported
+        InvalidInput         InvalidUrl, InvalidVersion, NotBytes
 
-Every error has a one-sentence message and can be pickled. `path` names the object, if any.
+Every error has a one-sentence message and can be pickled.
 """
 
 from __future__ import annotations
@@ -49,7 +40,7 @@ class Refused(CasError):
 
 
 class AlreadyExists(Refused, FileExistsError):
-    """A create (`put_if_absent`, or an exclusive file or copy) found an object at its path; nothing was written."""
+    """A create found an object at its path; nothing was written."""
 
 
 class VersionMismatch(Refused):
@@ -57,10 +48,7 @@ class VersionMismatch(Refused):
 
 
 class OutcomeUnknown(CasError):
-    """The write may have been applied, applied and replaced since, or never applied.
-
-    `outcome` holds the evidence; `resolve()` reads again and re-sends the same guarded write.
-    """
+    """The write may have been applied, applied and replaced since, or never applied; `outcome` holds the evidence."""
 
     def __init__(
         self,
@@ -77,8 +65,8 @@ class OutcomeUnknown(CasError):
     def resolve(self) -> Version:
         """Read again, re-send the write while its condition holds, and return its version.
 
-        Without a resolver, which only some calls of the `cas` filesystem set, it raises itself and sends nothing: then
-        use `Store.resolve(error.outcome)`.
+        Only some calls of the `cas` filesystem set a resolver; without one it raises itself and sends nothing: then use
+        `Store.resolve(error.outcome)`.
 
         Raises:
             Refused: the write was never applied, and no copy of it can still be applied.

@@ -52,10 +52,6 @@ class AsyncExclusive:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        """Close the writer and raise unless the write was won; after an exception abort it.
-
-        Do nothing once it is closed.
-        """
         if kind is not None:
             await self.abort()
         elif not self.closed:
@@ -64,13 +60,14 @@ class AsyncExclusive:
     async def write(self, data: Bytes) -> int:
         """Append the bytes, sending each full part once more bytes follow; return their number.
 
-        A failed part aborts the writer. If the store has refused the upload, as the path is taken, bytes are dropped. A
-        closed writer raises InvalidInput.
+        A failed part aborts the writer. Where the store has refused the upload, as the path is taken, bytes are
+        dropped.
 
         Raises:
             NotBytes: `data` has no buffer; nothing was appended.
             OutcomeUnknown: the store made an object of the parts so far.
             StoreError: a part could not be sent; no object will appear.
+            InvalidInput: the writer is closed.
         """
         self._check_open()
         rest = view = check_buffer(self.path, data)
@@ -84,7 +81,7 @@ class AsyncExclusive:
         return view.nbytes
 
     async def close(self) -> Outcome:
-        """Create the object if the path is empty, and return the outcome; later calls return the same outcome.
+        """Create the object if the path is empty, and return the outcome, also when called again.
 
         Unless it is won, the parts sent are dropped.
 
@@ -105,10 +102,7 @@ class AsyncExclusive:
         return self.outcome
 
     async def abort(self) -> None:
-        """Close the writer, drop its data and the parts sent; do nothing once closed.
-
-        Store errors are logged, not raised.
-        """
+        """Close the writer, drop its data and the parts sent; do nothing once closed. Store errors are logged."""
         if not self.closed:
             self.closed = True
             self._buffer = bytearray()
@@ -119,24 +113,18 @@ class AsyncExclusive:
         return not self.closed and len(self._buffer) + size <= self._part_size
 
     def take(self, data: memoryview) -> int:
-        """Append bytes that `fits` accepted, without a request or another check; return their number."""
+        """Append bytes that `fits` accepted; return their number."""
         self._buffer += data
         self.written += data.nbytes
         return data.nbytes
 
     @property
     def cleanup(self) -> Coroutine[Any, Any, None] | None:
-        """New coroutine that aborts a writer never closed; None if closed or without parts.
-
-        The caller must run or close it.
-        """
+        """New coroutine that aborts a writer never closed, or None without parts; to be run or closed."""
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
-        """Send the buffer as the next part, after opening the upload, and empty it; drop it if opening was refused.
-
-        A failure aborts and raises.
-        """
+        """Send the buffer as the next part, after opening the upload; a failure aborts."""
         part = bytes(self._buffer)
         self._buffer.clear()
         try:
@@ -151,10 +139,6 @@ class AsyncExclusive:
             raise
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
-        """Send one part, with retries; return the upload with it.
-
-        Raises InvalidInput above the store's number of parts, CasError if refused.
-        """
         if len(upload.tags) >= self._backend.part_rules.most_parts:
             problem = f"{self.path!r} has {len(upload.tags)} parts and its store takes no more"
             raise InvalidInput(f"{problem}: choose a part_size above {self._part_size}", path=self.path)
@@ -165,10 +149,6 @@ class AsyncExclusive:
         return added
 
     async def _finish(self) -> Outcome:
-        """Create the object by a put or the upload's completion, and return the outcome.
-
-        After a refused opening, only read the winner and return `Lost`.
-        """
         tail = bytes(self._buffer)
         if self._denied:  # no request could create the object
             state = await self._sender.head(self.path, self._timeout)
@@ -180,7 +160,7 @@ class AsyncExclusive:
         return await self._sender.finish(self._write, partial(self._backend.finish, self._upload, tail), self._timeout)
 
     async def _drop(self) -> None:
-        """Forget the upload and abort it in the store; a CasError is logged, not raised."""
+        """Abort the upload in the store; a CasError is logged, not raised."""
         upload, self._upload = self._upload, None
         if upload is None:
             return
@@ -195,10 +175,7 @@ class AsyncExclusive:
 
 
 class Exclusive:
-    """`AsyncExclusive` for sync callers, one thread at a time.
-
-    Leaving `with` closes and raises unless won; an exception aborts. Garbage collection aborts an unclosed writer.
-    """
+    """`AsyncExclusive` for sync callers, one thread at a time; garbage collection aborts an unclosed writer."""
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
         self._async = inner
@@ -208,20 +185,13 @@ class Exclusive:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Close the writer and raise unless the write was won; after an exception abort it.
-
-        Do nothing once it is closed.
-        """
         if kind is not None:
             self.abort()
         elif not self.closed:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        """Drop the parts of an unclosed writer; do nothing while the interpreter ends.
-
-        Over a network this only starts it; local files and memory drop them here.
-        """
+        """Drop the parts of an unclosed writer, over a network without waiting, unless the interpreter ends."""
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():
             cleanup.close()

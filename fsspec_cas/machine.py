@@ -1,6 +1,6 @@
 """The machine's clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck.
 
-Elsewhere only event loops read a clock. The owner of a call can end its waits (`ends_with`).
+Elsewhere only event loops read a clock.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """Raised by a wait in a call whose task no longer waits for it; like KeyboardInterrupt, not an `Exception`."""
+    """Raised by a wait whose task no longer waits for the call; like KeyboardInterrupt, not an `Exception`."""
 
 
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
-    `threading.Event`, `Condition`, `Semaphore` and `Future` take their lock in Python code, where a Ctrl-C can leave it
-    taken; then every other thread blocks forever. `with` on a plain `threading.Lock` is safe, being C code.
-
-    Here each waiting thread puts its own lock into a deque. Setting writes the flag, then removes and releases those
-    locks, each in one C call. A thread that is not woken re-reads the flag within `SLICE_S`.
+    Python code of `threading` and of `Future` takes locks that a Ctrl-C can leave taken. Here each waiting thread puts
+    its own lock into a deque; setting writes the flag, then removes and releases those locks, each in one C call. A
+    thread that is not woken re-reads the flag within `SLICE_S`.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -73,8 +71,7 @@ class Signal:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set; return False if it is still clear after `timeout` seconds.
 
-        Raises:
-            WaitStopped: the call runs under `ends_with`, and its stop signal is set.
+        Under `ends_with` it raises WaitStopped once the stop signal is set.
         """
         stop: Signal | None = getattr(_HERE, "stop", None)
         if self._is_set and stop is None:
@@ -83,7 +80,7 @@ class Signal:
         gate.acquire()
         self._gates.append(gate)
         if stop is not None:
-            stop._gates.append(gate)  # noqa: SLF001 - same class
+            stop._gates.append(gate)  # noqa: SLF001
         end_s = float("inf") if timeout is None else time.monotonic() + timeout
         try:
             while not self._is_set:
@@ -103,21 +100,18 @@ class Signal:
 class Worker(threading.Thread):
     """A daemon thread, started from a separate thread.
 
-    CPython marks a new thread with its creator's number until it runs, so an exception sent to the creator
-    (`PyThreadState_SetAsyncExc`) can kill it, and `Thread.start` waits forever.
+    CPython marks a new thread with its creator's number until it runs: an exception sent to the creator
+    (`PyThreadState_SetAsyncExc`) can kill it, and `Thread.start` then waits forever.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the thread, and return once it runs; with `wait=False`, return at once.
-
-        A finalizer must not wait: garbage collection may run it in a thread that holds a lock of `threading`, or that
-        the starting thread waits for.
+        """Start the thread, and return once it runs; with `wait=False`, return at once, as a finalizer must.
 
         Raises:
-            RuntimeError: the system (not reported with `wait=False`) or the ending interpreter starts no more threads.
+            RuntimeError: the system (not with `wait=False`) or the ending interpreter starts no more threads.
         """
         _STARTER.start(super().start, wait=wait)
 
@@ -144,10 +138,7 @@ class _Starter:
         self._looks_s = math.inf  # when the starting thread next looks for what is due
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call` on the starting thread, even if interrupted here.
-
-        With `wait`, return after it and raise its error; else its error is lost.
-        """
+        """Run `call` on the starting thread, even if interrupted here; `wait` for its end, and raise its error."""
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
@@ -166,21 +157,15 @@ class _Starter:
             self.start(lambda: None, wait=not self._lives)
 
     def cancel(self, call: Callable[[], None]) -> None:
-        """Do not run `call` any more."""
         self._due.pop(call, None)
 
     def _begin(self) -> None:
-        """Start the starting thread unless it runs; a next call replaces a thread killed before it ran.
-
-        Raises RuntimeError at interpreter exit.
-        """
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
         if not self._lives:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
-        """Body of the starting thread: mark it as alive until its end, and run queued and due calls forever."""
         self._lives = True
         try:
             while True:
@@ -204,17 +189,15 @@ class _Starter:
         return min([*self._due.values()], default=math.inf)
 
     def _help(self) -> None:
-        """Run the queued calls in this extra thread, then end."""
         with contextlib.suppress(Empty):
             while True:
                 self._make(*self._asked.get_nowait())
 
     @staticmethod
     def _make(call: Callable[[], None], over: _thread.LockType, errors: list[BaseException]) -> None:
-        """Run `call`, append its error to `errors`, and release `over`; never raises."""
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - raised where the thread was asked for
+        except BaseException as error:  # noqa: BLE001 - raised there
             errors.append(error)
         over.release()
 
@@ -234,7 +217,7 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def ends_with(stop: Signal) -> Iterator[None]:
-    """Make this thread's `Signal.wait` and `pause` in the block raise `WaitStopped` once `stop` is set."""
+    """Make this thread's waits and pauses in the block raise `WaitStopped` once `stop` is set."""
     before = getattr(_HERE, "stop", None)
     _HERE.stop = stop
     try:
@@ -263,7 +246,7 @@ class World(Protocol):
         """
 
     def monotonic_s(self) -> float:
-        """Monotonic clock, in seconds; use it only for differences within this process.
+        """Monotonic clock, in seconds, for differences within this process.
 
         >>> clock.monotonic_s()
         0.0
@@ -360,5 +343,5 @@ class Machine:
 
 
 def time_ns() -> int:
-    """Wall clock in ns, for files' time stamps."""
+    """Wall clock in ns."""
     return time.time_ns()

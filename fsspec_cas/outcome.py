@@ -22,8 +22,7 @@ class Version:
     """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
     Versions are opaque and unordered: compare them for equality, send them as conditions, keep their text. Where
-    `Capabilities.unique_versions` is false (S3: the ETag is a hash), writing equal bytes again brings an old version
-    back.
+    `Capabilities.unique_versions` is false (S3: the ETag is a hash), writing equal bytes brings an old version back.
 
     >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
     >>> Version.parse(str(version)) == version
@@ -39,10 +38,7 @@ class Version:
 
     @classmethod
     def of(cls, given: Version | str) -> Version:
-        """Return a version that is given as a `Version` or as its text.
-
-        Raises:
-            InvalidVersion: `given` is neither.
+        """Return a version that is given as a `Version` or as its text; other values raise InvalidVersion.
 
         >>> Version.of("s3:1") == Version("s3", "1") == Version.of(Version("s3", "1"))
         True
@@ -57,10 +53,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Return the version whose text this is.
-
-        Raises:
-            InvalidVersion: the text is not `backend:token`.
+        """Return the version whose text `backend:token` this is; other text raises InvalidVersion.
 
         >>> Version.parse("gcs:17")
         Version(backend='gcs', token='17')
@@ -91,10 +84,7 @@ Condition = Version | Absent
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Content type, user metadata, and parameters by the store's API names (`own`) of one write.
-
-    The object's next write replaces them all. `own` may hold secrets, so `repr` omits it.
-    """
+    """Content type, metadata, and parameters by the store's API names (`own`, perhaps secret) of one write."""
 
     content_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -107,9 +97,8 @@ class Write:
 
     Attributes:
         create_once: no writer ever overwrites or deletes this path; another's object there proves that this write was
-            never applied, even after a lost answer.
+            never applied.
         removes: this is a delete.
-        attributes: content type, metadata, and parameters by the store's API names.
         success_is_proof: the store's success answer proves that this delete removed the object.
     """
 
@@ -128,7 +117,6 @@ class _ThreeWay:
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:
-        """Raise TypeError, as three outcomes fit no truth value."""
         raise TypeError(
             f"an outcome is Won, Lost or Unknown and has no truth value (this one is {type(self).__name__}): "
             "use `match`, or `.unwrap()`, which raises unless it was won"
@@ -141,7 +129,7 @@ class Won(_ThreeWay):
 
     It was applied at least once while its condition held, and again only if the condition became true again after other
     writes: a create on a path that others delete, or a match where versions are not unique. `resent`: a late copy could
-    do that, since the write was re-sent after a missing answer. Requests that a proxy repeats cannot be detected.
+    do that. Requests that a proxy repeats cannot be detected.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> won = store.put_if_absent("leader", b"me")
@@ -199,9 +187,8 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    `store.resolve(unknown)` can settle it later, even in another process. `data` is None for a delete, and for a
-    consumed stream, which cannot be re-sent. A delete after which the object is gone can never be attributed to one
-    client.
+    `store.resolve(unknown)` can settle it later, even in another process. `data` is None for a delete or a stream. A
+    delete after which the object is gone can never be attributed to one client.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")
@@ -217,7 +204,7 @@ class Unknown(_ThreeWay):
     resent: bool = False
 
     def unwrap(self) -> Version:
-        """Raise OutcomeUnknown, whose `outcome` is this object; it has no resolver, so settle it by `Store.resolve`.
+        """Raise OutcomeUnknown, without a resolver: settle it by `Store.resolve`.
 
         >>> unknown.unwrap()
         Traceback (most recent call last):

@@ -47,8 +47,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 _LOG = logging.getLogger("fsspec_cas")
 _STRANGERS = 5  # answers of an unproven endpoint before a call gives up
-_SMALL_BYTES = 1 << 20  # larger bodies may take long
-_DIRECTORY = "--x-s3"  # a directory bucket's suffix
+_SMALL_BYTES = 1 << 20
+_DIRECTORY = "--x-s3"  # buckets
 _SILENCES = 3  # unanswered deletes before a head decides
 _NEVER = '"00000000000000000000000000000000"'  # an ETag that no object has
 # By endpoint and bucket: a delete's success proves that it removed the object. None: the condition is ignored.
@@ -69,10 +69,7 @@ Sending = Ask[FinishAnswer]
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries, from now on.
-
-    Logs one warning after `WARN_AFTER_S` seconds without success.
-    """
+    """Time budget of one call with all its tries, from now on; logs one warning when it takes long."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -86,7 +83,7 @@ class RetryBudget:
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
         """Sleep the back-off delay; return the seconds left, 0 if too few for another try.
 
-        Without failures and `retry_after_s` it does not sleep. May log the budget's warning, with `why`.
+        May log the budget's warning, with `why`.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -100,10 +97,7 @@ class RetryBudget:
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try; return its answer or raise its error.
-
-        Records the length of a try that returns. A `small` try may log the warning.
-        """
+        """Await one try and record how long it took; return its answer. A `small` try may log the warning."""
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
         try:
@@ -115,10 +109,6 @@ class RetryBudget:
         return answer
 
     def _alarm(self) -> asyncio.TimerHandle | None:
-        """Schedule the warning on the running loop; return its handle.
-
-        None if it was logged before, time ends sooner, or no loop runs.
-        """
         silent_s = self._begun_s + WARN_AFTER_S - self._world.monotonic_s()
         if self._warned or silent_s >= self._left_s():
             return None
@@ -152,7 +142,7 @@ class Sender:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms; see `AsyncStore.time_ms`."""
+        """See `AsyncStore.time_ms`."""
         if self._clock_reading is None:
             return None
         answered_ms, sent_s = self._clock_reading
@@ -166,24 +156,18 @@ class Sender:
         return await self._settle(WriteProgress(write), first_step(write), self._sending(write, data), data, timeout)
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
-        """Complete a stream by `send`, repeated while the object stays absent; return the outcome.
-
-        Raises as `write`. An unknown outcome keeps no data.
-        """
+        """Complete a stream by `send`, repeated while the object stays absent; raises as `write`."""
         return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
-        """Read the object, re-send the write while its condition holds; return the outcome, perhaps again Unknown.
-
-        Store errors become Unknown.
-        """
+        """Read the object, re-send the write while its condition holds; store errors become Unknown."""
         write, data = unknown.write, unknown.data
         spent = data is None and not write.removes
         progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
-        """Repeat `ask`, with pauses, until answered; return the answer. Only for requests safe to repeat.
+        """Repeat `ask`, with pauses, until answered. Only for requests that are safe to repeat.
 
         Raises Unavailable at `timeout`, or after five answers of a server that never proved to be a store.
         """
@@ -202,28 +186,19 @@ class Sender:
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> HeadState:
-        """Read an object's state without its bytes, with retries; `Missing` if none exists.
-
-        Records the store's clock. Raises as `repeat`.
-        """
+        """Read an object's state without its bytes; records the store's clock. Raises as `repeat`."""
         return await self._repeat_read(path, partial(self._backend.head, path), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
-        """Read an object with its bytes, with retries; `Missing` if none exists, `Unchanged` if still at `unless`.
-
-        Records the store's clock.
-        """
+        """Read an object with its bytes, unless still at `unless`; records the store's clock."""
         return await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
 
     async def check_delete(self, path: str, timeout: float) -> bool:
-        """Return whether a conditional delete's success proves that it removed the object.
+        """Return whether a conditional delete's success proves that it removed the object, or raise NotSupported.
 
         An S3 store other than Amazon's is tested first, once per bucket and process, on an object in the folder of
-        `path`: MinIO and Ceph delete any version with a 204; Versity Gateway, like S3 directory buckets, answers 204
-        for a missing object. All others document the behaviour.
-
-        Raises:
-            NotSupported: the store ignores the condition, or has no conditional delete.
+        `path`: MinIO and Ceph delete any version with a 204; Versity Gateway answers 204 for a missing object. All
+        others document the behaviour.
         """
         name = self._backend.name
         if not self._backend.capabilities.delete_match:
@@ -242,22 +217,15 @@ class Sender:
         return is_proof
 
     async def _try_deletes(self, folder: str, timeout: float) -> bool | None:
-        """Create an object, delete it under conditions, and return what `_SUCCESS_IS_PROOF` holds.
-
-        Raises Unavailable without clear answers, or the store's refusal; the object may then remain.
-        """
+        """Delete an object under conditions; return what `_SUCCESS_IS_PROOF` holds. The object may remain."""
         new_id = self._world.new_id()
         path = f"{folder}/cas-probe-{new_id}"
 
         async def remove(version: Version | None) -> bool:
-            """Delete the object, with retries; return whether it was removed.
-
-            After lost answers a head decides; if it still exists after three, raise Unavailable.
-            """
+            """Delete the object; return whether it was removed. After lost answers a head decides."""
             silences = 0
 
             async def ask(*, timeout_s: float) -> WriteAnswer | None:
-                """Send the delete once; return None instead of the third lost answer, which ends the retries."""
                 nonlocal silences
                 answer = await self._backend.delete(path, version, timeout_s=timeout_s)
                 silences += isinstance(answer, NoAnswer)
@@ -283,8 +251,6 @@ class Sender:
         return None
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
-        """Repeat a read until it is answered, and record the store's clock; raises as `repeat`."""
-
         async def timed(*, timeout_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
             answer = await ask(timeout_s=timeout_s)
@@ -295,7 +261,6 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
-        """Return a function that sends the write, a put or a delete, once."""
         removed = None if isinstance(write.condition, Absent) else write.condition
 
         async def remove(*, timeout_s: float) -> WriteAnswer:
@@ -351,10 +316,9 @@ class Sender:
     async def _send_step(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left_s: float
     ) -> FinishAnswer | ReadAnswer:
-        """Send one step's request; return its answer.
+        """Send one step's request; return its answer. `Adapt` first switches the backend's dialect.
 
-        `Adapt` first switches the backend's dialect. A delete's head that finds no object, before any doubt, also sends
-        a get.
+        A delete's head that finds no object, before any doubt, also sends a get.
         """
         path = progress.write.path
         if isinstance(step, ReadHead):
@@ -367,7 +331,6 @@ class Sender:
         return self._logged("delete" if progress.write.removes else "write", path, await send(timeout_s=left_s))
 
     def _logged(self, kind: str, path: str, answer: T) -> T:
-        """Log the answer at DEBUG, call `on_throttled` if it is a throttle, and return it."""
         if _LOG.isEnabledFor(logging.DEBUG):
             detail = getattr(answer, "why", None) or getattr(answer, "version", None) or ""  # never an object's bytes
             _LOG.debug("%s of %s: %s", kind, path, f"{type(answer).__name__} {detail}".rstrip())
@@ -396,7 +359,6 @@ async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> 
 
 
 def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:
-    """Return Unknown if the write may be applied, or a refusal was not checked; else raise Unavailable."""
     write = progress.write
     if progress.doubt or progress.refused:
         return Unknown(write, progress.why or "the read after a refusal failed", data, progress.resent)
@@ -405,7 +367,6 @@ def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:
 
 
 def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
-    """Return the OutcomeUnknown that an interrupt of this write carries as its cause."""
     resent = progress.resent or progress.doubt
     unknown = Unknown(progress.write, "the call was interrupted before its answer came", data, resent)
     path = progress.write.path
@@ -431,8 +392,5 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
 
 
 def least_try_s(slowest_s: float) -> float:
-    """Return the seconds that another try needs, given the slowest so far.
-
-    With less, it would time out and turn a certain failure into an unknown outcome.
-    """
+    """Return the seconds that another try needs. With less, it would turn a certain failure into an unknown outcome."""
     return max(_LEAST_S, 2 * slowest_s)

@@ -24,7 +24,7 @@ class Store:
 
     Promised, of writes and conditional deletes: a `Won` write was applied, as a whole, while its condition held. A
     `Lost` one was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and `Lost`
-    document the limits.
+    document the limits. Paths are relative to the root.
 
     Not promised: a bound on time beyond `timeout` seconds per call; order between clients except by conditions;
     anything for stores that ignore the conditions (see `fsspec-cas probe`).
@@ -94,7 +94,7 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """Return the same store with its own connections, made by the first call; later calls return the same object.
+        """Return the same store with its own connections, which later calls return again.
 
         Use it for requests that must not wait while all connections of this store are busy. Without connections (local
         files, memory) it is this store.
@@ -111,10 +111,9 @@ class Store:
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:
-        """Return a new store that calls `call` after each throttled answer (429, 503), before it re-sends.
+        """Return a new store that calls `call`, not this store's callback, after each throttled answer (429, 503).
 
-        This store does not change; its own callback is not called by the new one. `call` runs on the request's thread;
-        an exception in it fails the request.
+        `call` runs on the request's thread; an exception in it fails the request.
 
         >>> asked = []
         >>> store.on_throttled(lambda: asked.append("slow down")).read("a").data, asked
@@ -125,8 +124,8 @@ class Store:
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Start `call`, which uses this store, on its own thread; return the future of its result or error.
 
-        Without a network the call ends before this returns. Otherwise it waits for no other call, and goes on even if
-        no caller waits for its future; the interpreter's exit waits up to 60 s for it.
+        Without a network the call ends before this returns. Otherwise it waits for no other call; the interpreter's
+        exit waits up to 60 s for it.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data
@@ -174,7 +173,7 @@ class Store:
 
     @property
     def kind(self) -> str:
-        """The kind of store: `s3`, `gcs`, `azure`, `local` or `memory`."""
+        """`s3`, `gcs`, `azure`, `local` or `memory`."""
         return self._async.backend.name
 
     @property

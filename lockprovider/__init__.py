@@ -88,10 +88,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return the module `state`, `queue`, `wal` or `election`, or read `__version__`.
-
-    Other names raise AttributeError.
-    """
+    """Import a recipe's module, or read `__version__`."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
@@ -135,7 +132,7 @@ def lock(
         settings: all of these values, to share among locks.
         storage_options: passed to fsspec unchanged.
         on_lost: called when a lease is lost, in the thread that notices it.
-        on_metric: called with each `Measure`; see `lockprovider.storage_lock.metrics`.
+        on_metric: called with each `Measure`.
 
     Raises:
         InvalidSettings: an option is unknown, out of range, or given twice with different values.

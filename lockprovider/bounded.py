@@ -4,7 +4,7 @@
         found = parse_object(data, most=MOST_BYTES)
         return Queue(text_in(found, "id"), whole_in(found, "rev"))
 
-Each decoder may raise `Undecodable`. A writer calls `check_fits` first, so that every reader can read its bytes.
+Each may raise `Undecodable`. A writer calls `check_fits` first, so that every reader can read its bytes.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ class Undecodable(ValueError):
 def undecodable_as(
     kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None
 ) -> Iterator[None]:
-    """Raise a block's decoding errors as `kind`: `message`, start of `shown`, reason, `step`.
-
-    Other errors pass unchanged; so do errors that are `kind` already, except `Undecodable`.
-    """
+    """Raise a block's decoding errors as `kind`, with `message`, start of `shown`, reason, `step`."""
     try:
         yield
     except _DECODING as error:
@@ -70,10 +67,7 @@ def undecodable_as(
 
 
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
-    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
-
-    Infinite numbers and text that UTF-8 cannot store are refused.
-    """
+    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values, with finite numbers and UTF-8 text."""
     check_fits(data, most=most, deepest=deepest, items=items)
     try:
         value = _DECODER.decode(data.decode())
@@ -89,7 +83,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
-    """Parse JSON as `parse_json` does, with its errors; raise `Undecodable` if the value is no object."""
+    """Parse a JSON object as `parse_json` does."""
     value = parse_json(data, most=most, deepest=deepest)
     if not isinstance(value, dict):
         raise Undecodable(f"it holds a {type(value).__name__}, where a JSON object is expected")
@@ -97,10 +91,7 @@ def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str,
 
 
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
-    """Raise `Undecodable` if JSON has more than `most` bytes, or `deepest` nested levels; parses nothing.
-
-    `items`: most commas and opening brackets.
-    """
+    """Raise `Undecodable` if JSON has more bytes, levels or items (commas and opening brackets)."""
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
     opened = data.count(b"[") + data.count(b"{")
@@ -132,10 +123,7 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate `packed`; raise `Undecodable` above `most` bytes, if cut off, or if bytes follow.
-
-    Other bytes raise `zlib.error`. `like`: the dictionary used to deflate.
-    """
+    """Inflate `packed`, deflated with the dictionary `like`; may raise `zlib.error`."""
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
     data = inflating.decompress(packed, most + 1)
     if len(data) > most:
@@ -146,25 +134,19 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
 
 
 def unbase64(text: Any, name: str) -> bytes:
-    """Decode base64 text; a value that is no text raises `Undecodable`, which names `name`.
-
-    Other text raises ValueError.
-    """
+    """Decode base64 text; may raise ValueError."""
     if type(text) is not str:
         raise _no(name, "base64 text", text)
     return base64.b64decode(text, validate=True)
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the whole number `fields[name]`.
-
-    Raises KeyError if absent, `Undecodable` for other values or out of bounds.
-    """
+    """Return the whole number `fields[name]`, or raise KeyError."""
     return as_whole(fields[name], name, least=least, most=most)
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the value; raise `Undecodable` unless it is a whole number (no bool) from `least` to `most`."""
+    """Return the value if it is a whole number (no bool) from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
     return value
@@ -179,22 +161,19 @@ def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
 
 
 def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return the text `fields[name]`, or `default` if absent; without a default, raise KeyError.
-
-    Other values raise `Undecodable`.
-    """
+    """Return the text `fields[name]`, or `default`, or raise KeyError."""
     return as_text(fields[name] if default is None else fields.get(name, default), name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """Return the value; raise `Undecodable`, which names `name`, unless it is text."""
+    """Return the value if it is text."""
     if type(value) is not str:
         raise _no(name, "text", value)
     return value
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return the value; raise `Undecodable`, which names `name`, unless it is true or false."""
+    """Return the value if it is true or false."""
     if type(value) is not bool:
         raise _no(name, "true or false", value)
     return value

@@ -15,8 +15,7 @@ from lockprovider.commands.arguments import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
 from lockprovider.recipes import errors
 
-# Modules imported only when their commands run. `add_<name>` sets `run` to a function of the parsed arguments that
-# returns the exit code.
+# Modules imported only when their commands run; their `add_<name>` sets `run`, which returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "Run a command while this process leads an election."),
     "leader": ("lockprovider.commands.election", "Show the leader of an election."),
@@ -64,10 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands; import only those of `LATE` in `first`.
-
-    Other late commands have only their help. A missing package raises SystemExit.
-    """
+    """Build the parser of all commands; import only those of `LATE` in `first`, and print others' help alone."""
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",
@@ -88,10 +84,7 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _late(name: str, module: str) -> Any:
-    """Import and return a command's module.
-
-    If a package is missing, prints what to install to stderr and raises SystemExit.
-    """
+    """Import a command's module; if a package is missing, print what to install and raise SystemExit."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -100,7 +93,6 @@ def _late(name: str, module: str) -> Any:
 
 
 def _code(error: Exception) -> int | None:  # noqa: PLR0911 - a table
-    """Return the exit code of a lock's or recipe's error; else None."""
     match error:
         case PublishUnknown():
             return UNKNOWN

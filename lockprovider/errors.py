@@ -1,14 +1,4 @@
-"""Errors of the lock, grouped by what the caller can do.
-
-LockError
-├── NotAcquired          another client holds the lock: wait longer (a TimeoutError)
-├── LeaseLost            stop: another client may hold the lock
-├── PublishUnknown       acquire the lock again, then read the path
-├── Unappliable          run `lockprovider break`, then acquire again
-├── MalformedRecord      no lock record at the path; nothing was overwritten (a ValueError)
-├── NotPicklable         a held lock cannot go to another process (a TypeError)
-└── InvalidSettings      settings contradict, or are out of range (a ValueError)
-"""
+"""Errors of the lock. All are `LockError`s; each says in `next_step` what the caller can do."""
 
 from __future__ import annotations
 
@@ -54,8 +44,7 @@ def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int)
 class LockError(Exception):
     """Base class of all errors of the lock.
 
-    Where known, `url` names the lock, `owner` and `holder` its holder, and `valid_until_ms` (epoch ms) the promised end
-    of the lease.
+    Where known, `url` names the lock, `owner` and `holder` its holder, and `valid_until_ms` the lease's end (epoch ms).
     """
 
     next_step: ClassVar[str] = ""
@@ -103,10 +92,7 @@ class LossReason(enum.Enum):
 
 
 class LeaseLost(LockError):
-    """The lease lapsed, was taken over, broken, or released: see `reason`, and `why` for people.
-
-    What was not published will never appear.
-    """
+    """The lease lapsed, was taken over, broken, or released; see `reason`, and `why` for people."""
 
     next_step = "stop the work and acquire the lock again; what was not published will never appear"
 
@@ -119,10 +105,7 @@ class LeaseLost(LockError):
 
 
 class PublishUnknown(LockError):
-    """The outcome of the publish is unknown, or it is decided and another client has to apply it.
-
-    Its object may be there, may appear later, or never will.
-    """
+    """The publish may be applied, may be applied later by another client, or never will be."""
 
     next_step = "acquire the lock again, then read the path"
 

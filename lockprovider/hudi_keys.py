@@ -1,7 +1,6 @@
 """Tables of Hudi's keys: honoured, without effect, or refused.
 
 Keys outside `OWNED` are accepted, unless they look like a misspelt honoured key, or `_VALUES` refuses their value.
-Others are in a table, or refused.
 
 Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
 `HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys.
@@ -226,10 +225,7 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Raise `InvalidSettings` for misspelt keys, and keys or values that this library cannot honour.
-
-    Likewise for another lock provider, and for credentials of the store.
-    """
+    """Raise `InvalidSettings` for misspelt keys, what this library cannot honour, and credentials of the store."""
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
         raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")
@@ -256,13 +252,10 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
-    """Raise `InvalidSettings` for an unknown key under `OWNED`, or a key that resembles an honoured key.
-
-    Accepts all others.
-    """
+    """Raise `InvalidSettings` for an unknown key under `OWNED`, or a key that resembles an honoured key."""
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
-    from difflib import get_close_matches  # noqa: PLC0415 - needed for unknown keys only
+    from difflib import get_close_matches  # noqa: PLC0415 - rare
 
     if key.lower().startswith(OWNED):
         alike = get_close_matches(key.lower(), sorted(HONOURED | WITHOUT_EFFECT), n=3)

@@ -1,6 +1,4 @@
-"""Settings of a lock, checked against each other: from arguments, Hudi's keys, or options behind a URL.
-
-`InvalidSettings` reports what contradicts or is out of range; keys and URLs also keep Hudi's lower bounds.
+"""Settings of a lock: from arguments, Hudi's keys, or options behind a URL, with Hudi's lower bounds.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -65,10 +63,6 @@ class LockSettings:
         check_store: bool = True,
         max_hold: float | None = None,
     ) -> None:
-        """Check and set the fields; `renew` defaults to a tenth of `validity`.
-
-        Raises `InvalidSettings` for bad values, or `validity` below ten times `renew`.
-        """
         times = {"validity": validity, "renew": renew, "timeout": timeout, "poll": poll, "max_hold": max_hold}
         shown = ", ".join(f"{name}={value!r}" for name, value in times.items() if value is not None or name in _NEEDED)
         values: list[Any] = [value for name, value in times.items() if value is not None or name in _NEEDED]
@@ -125,7 +119,7 @@ def checked(settings: object) -> LockSettings:
 
 
 def wait_s(timeout: Any, default_s: float) -> float:
-    """Return `timeout` as seconds, `default_s` for None; raise `InvalidSettings` unless it is a number of 0 or more."""
+    """Return `timeout` as seconds, `default_s` for None; raise `InvalidSettings` unless it is 0 or more."""
     if timeout is None:
         return default_s
     if not _is_number(timeout) or not timeout >= 0:
@@ -134,7 +128,7 @@ def wait_s(timeout: Any, default_s: float) -> float:
 
 
 def check_functions(**functions: object) -> None:
-    """Raise `InvalidSettings`, which names the argument, unless each argument is callable or None."""
+    """Raise `InvalidSettings` unless each argument is callable or None."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
@@ -146,10 +140,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options read from a URL or config; absent `settings` and `on` (the lock's path) are None.
-
-    `url` has no query.
-    """
+    """Options read from a URL or config; absent `settings` and `on` are None, and `url` has no query."""
 
     url: str
     settings: LockSettings | None = None
@@ -159,7 +150,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """Name and unit of a setting in a URL or config: `per_s` units make a second; `whole` refuses fractions."""
+    """A setting's name and unit in a URL or config: `per_s` units make a second; `whole` refuses fractions."""
 
     name: str
     unit: str = "seconds"
@@ -180,10 +171,7 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """Return the table's URL, lock settings and Azure credentials from Hudi's keys, opening nothing.
-
-    Raises `InvalidSettings` without a base path, or as `hudi_keys.check`.
-    """
+    """Return the table's URL, lock settings and Azure credentials from Hudi's keys; may raise `InvalidSettings`."""
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -199,10 +187,7 @@ def from_config(config: Mapping[str, object]) -> Options:
 
 
 def from_url(url: str) -> Options:
-    """Split lock options off a URL's query; a path without `://` stays whole.
-
-    Raises `InvalidSettings` for unknown, repeated or bad options.
-    """
+    """Split lock options off a URL's query; a path without `://` stays whole. May raise `InvalidSettings`."""
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
@@ -229,10 +214,7 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Return the config's key of each setting, for `renew` Hudi's older one if present.
-
-    Raises `InvalidSettings` if both renewal keys disagree.
-    """
+    """Return the config's key of each setting, for `renew` Hudi's older one if present."""
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -245,10 +227,7 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings from `values`, with defaults for absent ones.
-
-    Raises `InvalidSettings`, in the user's words, for bad values or below Hudi's lower bounds.
-    """
+    """Build settings from `values`; raise `InvalidSettings`, in the user's words, also below Hudi's lower bounds."""
     seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in seconds:
@@ -276,10 +255,6 @@ def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
 
 
 def _seconds(word: _Word, value: object) -> float:
-    """Convert the value to seconds.
-
-    Raises `InvalidSettings` unless it is a finite number, and whole if the word requires it.
-    """
     expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:
         number = float(str(value).strip())

@@ -9,7 +9,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def storable(text: str) -> str:
-    """Return the text with escapes for characters that UTF-8 cannot encode."""
+    """Escape characters that UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -42,10 +42,7 @@ class Inline:
         self._remote = remote
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine here in a single step; return its result or raise its error.
-
-        Raises RuntimeError if it suspends.
-        """
+        """Run the coroutine here in a single step; raise RuntimeError if it suspends."""
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -54,7 +51,7 @@ class Inline:
         raise RuntimeError("a blocking backend suspended")
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine to its end in the calling thread, and raise its error; if remote, start a thread for it."""
+        """Run the coroutine here, or if remote on a new thread."""
         if self._remote:
             Worker(partial(self.run, coroutine), "fsspec_cas-cleanup").start(wait=False)
         else:
@@ -72,9 +69,9 @@ class OnLoop:
     """
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on fsspec's loop, wait, and return its result or raise its error.
+        """Run the coroutine on fsspec's loop, and wait; an interrupt cancels it.
 
-        An interrupt cancels it. On that loop itself raises CasError, under gevent's patched threads NotSupported.
+        On that loop itself raises CasError, under gevent's patched threads NotSupported.
         """
         loop = _fsspecs_loop()
         try:
@@ -119,12 +116,10 @@ class _Call(Generic[T]):
         self.over = Signal()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the coroutine; runs on the loop."""
         self._begun = True
         loop.create_task(self._run())
 
     def cancel(self) -> None:
-        """End the coroutine, or prevent its start; runs on the loop."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -133,7 +128,7 @@ class _Call(Generic[T]):
             self.over.set()
 
     def result(self) -> T:
-        """Return the result or, once only, raise the error; call it after `over` is set."""
+        """Return the result or, once only, raise the error."""
         if self.error is None:
             return self._answer
         try:
@@ -142,31 +137,26 @@ class _Call(Generic[T]):
             self.error = None  # its traceback refers to this frame
 
     async def _run(self) -> None:
-        """Run the coroutine in its task, keep its result or error, and set `over`."""
         self._task = asyncio.current_task()
         if self._task is not None and self._cancelled:
             self._task.cancel()  # takes effect at the first suspension
         try:
             self._answer = await self._coroutine
-        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
+        except BaseException as error:  # noqa: BLE001 - raised there
             self.error = error
         finally:
             self.over.set()
 
 
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:
-    """Return fsspec's event loop, after starting its thread and giving it an executor, each if needed."""
-    from fsspec.asyn import get_loop  # noqa: PLC0415 - already imported with any filesystem
+    from fsspec.asyn import get_loop  # noqa: PLC0415 - slow
 
     return _with_executor(get_loop())
 
 
 @lru_cache(maxsize=1)
 def _with_executor(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-    """Give the loop, unless it has one, a default executor that works at exit; return the loop.
-
-    aiohttp then still looks up names.
-    """
+    """Give the loop an executor that works at exit, when aiohttp looks up names."""
     if getattr(loop, "_default_executor", None) is None:
         loop.set_default_executor(WorksAtExit(thread_name_prefix="asyncio"))
     return loop
@@ -179,7 +169,7 @@ def refuse_on_fsspecs_loop() -> None:
         problem = "gevent has patched threads, and this call needs a real event loop"
         lean = "use client='obstore' on S3 (with check_store=False for a lock where the store is not Amazon's)"
         raise NotSupported(f"{problem}: patch with monkey.patch_all(thread=False), or {lean}")
-    with contextlib.suppress(RuntimeError):  # no loop runs here
+    with contextlib.suppress(RuntimeError):
         if asyncio.get_running_loop() is _fsspecs_loop():
             raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
 
@@ -201,7 +191,7 @@ class SyncForm(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncForm[A], P], T]:
-    """Derive the sync form of an async method, with its docstring."""
+    """Derive the sync form of an async method."""
 
     @wraps(method)
     def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -212,7 +202,7 @@ def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callabl
 
 
 def without_await(doc: str | None) -> str:
-    """Return a docstring for the sync form, without `await` in its examples."""
+    """Return a docstring without `await` in its examples."""
     return "\n".join(
         line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
         for line in (doc or "").split("\n")

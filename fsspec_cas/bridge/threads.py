@@ -1,4 +1,4 @@
-"""Threads of this library that run any number of calls at once, the calls' futures, and their forms for tasks.
+"""Threads that run any number of calls at once, the calls' futures, and their forms for tasks.
 
 The import registers an exit function that waits for these calls.
 """
@@ -36,11 +36,10 @@ _RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED
 
 
 class Later(Future[T]):
-    """The future of a call, which an interrupt cannot leave locked.
+    """The future of a call, which an interrupt cannot leave locked (see `Signal`).
 
-    The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting caller can leave locked; then
-    the thread that sets results blocks. A `Later` uses a `Signal`. `concurrent.futures.wait` and `as_completed` still
-    need the `Condition`, which the setting thread tries to lock for one second.
+    `concurrent.futures.wait` and `as_completed` still need the standard `Condition`, which the setting thread tries to
+    lock for one second.
     """
 
     def __init__(self) -> None:
@@ -71,10 +70,7 @@ class Later(Future[T]):
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the call to end; return its result or raise its error.
-
-        Raises TimeoutError after `timeout` seconds, CancelledError if cancelled.
-        """
+        """Wait for the call to end; return its result or raise its error, TimeoutError, or CancelledError."""
         error = self.exception(timeout)
         if error is None:
             return self._result  # type: ignore[return-value] # set before the state
@@ -84,10 +80,7 @@ class Later(Future[T]):
             del error, self  # the traceback refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call to end; return its error, or None.
-
-        Raises TimeoutError after `timeout` seconds, CancelledError if cancelled.
-        """
+        """Wait for the call to end; return its error, or None; raise TimeoutError or CancelledError."""
         if not self._over.wait(timeout):
             raise NotYet
         if self.cancelled():
@@ -110,20 +103,16 @@ class Later(Future[T]):
         return False
 
     def set_result(self, result: T) -> None:
-        """Store the call's result, wake waiting callers, and run the callbacks here."""
+        """Store the result, wake waiting callers, and run the callbacks here."""
         self._result = result
         self._end(_FINISHED)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Store the call's error, wake waiting callers, and run the callbacks here."""
+        """Store the error, wake waiting callers, and run the callbacks here."""
         self._exception: BaseException | None = exception
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
-        """Set the final state, wake waiting callers, and run callbacks here.
-
-        Another thread reports to `concurrent.futures.wait`.
-        """
         self._state = state
         self._over.set()
         self._call_back()
@@ -134,7 +123,6 @@ class Later(Future[T]):
                 Worker(partial(self._report, waiters), "told-later").start()
 
     def _report(self, waiters: list[Any]) -> None:
-        """Report the end to callers of `concurrent.futures.wait` and `as_completed`."""
         for waiter in waiters:
             if self.cancelled():
                 waiter.add_cancelled(self)
@@ -144,15 +132,15 @@ class Later(Future[T]):
                 waiter.add_result(self)
 
     def _call_back(self) -> None:
-        """Run each registered callback once, in this thread; log their errors."""
+        """Run each registered callback once; log their errors."""
         while self._calls:
             try:
                 call = self._calls.popleft()
-            except IndexError:  # another thread took it
+            except IndexError:
                 return
             try:
                 call(self)
-            except Exception:  # noqa: BLE001 - as the standard library does
+            except Exception:  # noqa: BLE001
                 _LOG.exception("a callback of %r failed", self)
 
 
@@ -164,7 +152,7 @@ _AT_EXIT_S = 60.0
 class Background:
     """Runs each call on its own thread at once; the interpreter's exit waits for calls started by `begin`.
 
-    Its queue and deque are C code, so an interrupt leaves no lock taken, at most one idle thread too many.
+    Its queue and deque are C code: an interrupt leaves no lock taken, at most one idle thread too many.
     """
 
     def __init__(self) -> None:
@@ -173,10 +161,7 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread at once; return its future, which cannot be cancelled.
-
-        If no thread can start, the call runs here. The interpreter's exit waits up to 60 s for it.
-        """
+        """Start the call on a thread, or run it if none can start; return its future, which cannot be cancelled."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -202,16 +187,15 @@ class Background:
                 answer.exception(timeout_s)
 
     def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
-        """Run the call, store its result or error in `answer`, and remove it from the calls under way."""
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is read
+        except BaseException as error:  # noqa: BLE001 - raised there
             answer.set_exception(error)
         finally:
             self._under_way.discard(answer)
 
     def _live(self) -> None:
-        """Thread body: run queued calls, until none comes in time or enough idle threads wait."""
+        """Run queued calls, until none comes in time or enough idle threads wait."""
         while True:
             try:
                 call = self._calls.get(timeout=_KEPT_S)
@@ -233,7 +217,7 @@ def run_here(call: Callable[[], T]) -> Later[T]:
     answer: Later[T] = Later()
     try:
         answer.set_result(call())
-    except Exception as error:  # noqa: BLE001 - raised where the result is read
+    except Exception as error:  # noqa: BLE001 - raised there
         answer.set_exception(error)
     return answer
 
@@ -242,7 +226,7 @@ class WorksAtExit(ThreadPoolExecutor):
     """Runs calls on threads; after the interpreter has ended all executors, in the thread that submits them."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start the call on a thread, or at interpreter exit run it here; return its future."""
+        """Start the call on a thread, or at interpreter exit run it here."""
         try:
             return super().submit(call, *args, **kwargs)
         except RuntimeError:
@@ -251,8 +235,8 @@ class WorksAtExit(ThreadPoolExecutor):
 
 BACKGROUND = Background()  # a forked child starts anew
 
-# Exit functions run in reverse order. The first `finalize` of a process registers the exit function that closes the
-# filesystems' sessions; this line makes it older than ours, so that ours runs before it.
+# The first `finalize` registers the exit function that closes the filesystems' sessions. Exit functions run in reverse
+# order: ours must run before it.
 weakref.finalize(BACKGROUND, int)
 atexit.register(BACKGROUND.wait, _AT_EXIT_S)
 if hasattr(os, "register_at_fork"):
@@ -278,9 +262,8 @@ async def on_thread(
 ) -> T:
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
-    A cancelled task ends at once, and every wait in its call raises `WaitStopped`. If the call still returns a result,
-    `undo` gets it on a thread. With `runs_to_end` the call runs to its end instead. The interpreter's exit waits for
-    that, and for a cancelled call with `undo`.
+    A cancelled task ends at once, and every wait in its call raises `WaitStopped`; `undo` gets a result that still
+    comes. With `runs_to_end` the call runs to its end instead. The interpreter's exit waits for both.
     """
     running = _Call(call, undo)
     (BACKGROUND.begin if runs_to_end else BACKGROUND.run)(running.run)
@@ -303,10 +286,7 @@ class _Call(Generic[T]):
         self._context = contextvars.copy_context()
 
     def run(self) -> None:
-        """Run the call and report its result to the loop; runs on the thread.
-
-        If the task was cancelled, or the loop is closed, undo the result here.
-        """
+        """Run the call, and report to the loop; undo the result here if the task was cancelled."""
         try:
             self._run()
         finally:
@@ -318,17 +298,17 @@ class _Call(Generic[T]):
         try:
             with ends_with(self._stop):
                 result = self._context.run(self._call)
-        except BaseException as raised:  # noqa: BLE001 - raised where the call is awaited
+        except BaseException as raised:  # noqa: BLE001 - raised there
             error = raised
         if self._stop.is_set():  # its loop may stand still
             return self._undo_result(result)
         try:
             self._loop.call_soon_threadsafe(self._report, result, error)
-        except RuntimeError:  # the loop is closed
+        except RuntimeError:
             self._undo_result(result)
 
     def abandon(self, *, runs_to_end: bool) -> None:
-        """Stop a cancelled task's call, unless `runs_to_end`; undo a result that already came. Runs on the loop."""
+        """Stop a cancelled task's call, unless `runs_to_end`; undo a result that already came."""
         if not runs_to_end:
             self._stop.set()
             if self._undo is not None:
@@ -338,8 +318,7 @@ class _Call(Generic[T]):
             BACKGROUND.begin(partial(self._undo_result, self.result_future.result()))
 
     def _report(self, result: Any, error: BaseException | None) -> None:
-        """Set the task's result or error; undo the result on a thread if the task was cancelled. Runs on the loop."""
-        if self.result_future.done():  # cancelled
+        if self.result_future.done():
             BACKGROUND.begin(partial(self._undo_result, result))
         elif error is None:
             self.result_future.set_result(result)
@@ -349,7 +328,7 @@ class _Call(Generic[T]):
     def _undo_result(self, result: Any) -> None:
         """Call `undo` with a result other than None; its errors are lost."""
         if self._undo is not None and result is not _NO_RESULT and result is not None:
-            with contextlib.suppress(Exception):  # no caller is left
+            with contextlib.suppress(Exception):
                 self._undo(result)
 
 
@@ -361,9 +340,8 @@ class ForTasks(Generic[S]):
 
     @classmethod
     def _over(cls: type[Made], sync: Any) -> Made:
-        """Return the async form of `sync`, without calling `__init__`."""
         task_form = cls.__new__(cls)
-        task_form._sync = sync  # noqa: SLF001 - same class
+        task_form._sync = sync  # noqa: SLF001
         return task_form
 
     def __repr__(self) -> str:
@@ -435,6 +413,5 @@ def iterated(
 
 
 def _for_tasks(method: Callable[..., Any]) -> str:
-    """Return the method's docstring without its examples, with a note that this is its form for tasks."""
     text = (method.__doc__ or "").partition(">>> ")[0].rstrip()
     return f"{text}\n\n        This is `{method.__qualname__}` for tasks.\n        "

@@ -1,1 +1,1 @@
-"""Demo of three PySpark pipelines on one table: `run` runs them, `proof` checks the result."""
+"""Demo of three PySpark pipelines on one table."""

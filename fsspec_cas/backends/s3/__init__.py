@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from fsspec_cas.answer import Applied, WriteAnswer
+from fsspec_cas.answer import WriteAnswer
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.http import ALL_CAPABILITIES, HttpBackend
 from fsspec_cas.backends.reply import StoreRequest, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import NotSupported
-from fsspec_cas.outcome import Absent, Condition, Version, Write
+from fsspec_cas.outcome import Absent, Condition, Version
 
 _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 
@@ -33,17 +33,8 @@ class S3Api(HttpBackend):
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, S3Dialect())
-        self._quoted = True
+        self._etag_form = "quoted"
         self._batches = True
-        self._proved: bool | None = None  # the last condition that held was quoted
-
-    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send PutObject under its condition; after an applied match, record its ETag form as proved."""
-        quoted = self._quoted
-        answer = await super().put(write, data, timeout_s=timeout_s)
-        if isinstance(answer, Applied) and not isinstance(write.condition, Absent):
-            self._proved = quoted
-        return answer
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObject, with If-Match if a condition is given.
@@ -78,13 +69,12 @@ class S3Api(HttpBackend):
 
         Of concurrent refusals of one form only the first switches.
         """
-        if refused in ("", _form(quoted=self._quoted)):
-            proved = self._proved
-            self._quoted = not self._quoted if proved is None or proved == self._quoted else proved
+        if refused in ("", self._etag_form):
+            self._etag_form = "unquoted" if self._etag_form == "quoted" else "quoted"
         return True
 
     def _form(self, path: str, condition: Condition) -> str:
-        return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
+        return "" if isinstance(condition, Absent) else self._etag_form
 
     def _conditions(self, request: StoreRequest) -> dict[str, str]:
         version = request.version
@@ -92,8 +82,4 @@ class S3Api(HttpBackend):
             return {"IfNoneMatch": "*"} if request.verb in (Verb.CREATE, Verb.FINISH) else {}
         if request.verb is Verb.GET:
             return {"IfNoneMatch": version.token}
-        return {"IfMatch": version.token if self._quoted else version.token.strip('"')}
-
-
-def _form(*, quoted: bool) -> str:
-    return "quoted" if quoted else "unquoted"
+        return {"IfMatch": version.token if self._etag_form == "quoted" else version.token.strip('"')}

@@ -114,7 +114,7 @@ class CommitHistory(list[Commit]):
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment (None: now, which is cached while valid), or raise `HistoryGone`."""
+    """Return the snapshot of a moment (None: now, cached while valid), or raise `HistoryGone`; may list files."""
     return repeat_while_stale(partial(_snapshot, table, as_of))
 
 
@@ -266,7 +266,7 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """Plan the changes in (after, until] without reading rows; raises as `Table.changes`."""
+    """List the timeline and files, and plan the changes in (after, until]; raises as `Table.changes`."""
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
         raise InvalidInput(f"order={shown(order)} is unknown: use {', '.join(by_name)}")

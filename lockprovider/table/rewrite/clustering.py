@@ -204,6 +204,7 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[Planne
 def _execute(
     table: TableContext, begin: str, execution: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
+    """Write a plan's new files by `run`."""
     schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")

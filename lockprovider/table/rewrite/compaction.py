@@ -70,7 +70,7 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Run a scheduled compaction, also JVM Hudi's or a dead executor's; raises as `executor.executing`."""
+    """Run and report a scheduled compaction, also JVM Hudi's or a dead executor's; raises as `executor.executing`."""
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         writer = GroupWriter(table.place, begin, table.config(), table.schema())

@@ -63,7 +63,7 @@ def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Publish the bytes of `plan` under the lock; return its begin time, None if they are empty.
+    """Publish the bytes of `plan` under the lock and report it; return its begin time, None if they are empty.
 
     With `owned` its heartbeat stays.
     """

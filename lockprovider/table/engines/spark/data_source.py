@@ -72,7 +72,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Return the columns to read, and pin the version to show."""
+        """Open the table, pin the version to show, and return the columns to read."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -312,6 +312,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         )
 
     def _completed_after(self, start: str) -> list[Instant]:
+        """List the timeline, and return the commits completed after `start`, up to the last one now, or `_target`."""
         table = self._table
         until = latest_completion(table.timeline())
         if until <= start:

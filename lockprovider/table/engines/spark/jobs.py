@@ -102,6 +102,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
+    """Run a job, and return the hashes of all keys, ascending."""
     keys = keyed.select(tasks.KEY)
     hashed = collect_rows(keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES)), keys.schema, step)
     return np.unique(np.frombuffer(b"".join(row[0] for row in hashed), dtype=np.uint32))

@@ -31,7 +31,7 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """Replace the session's view by a table's latest or a transaction's own snapshot; lists files."""
+        """List files, and replace the session's view by a table's latest or a transaction's own snapshot."""
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 

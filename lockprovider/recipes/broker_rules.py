@@ -77,7 +77,7 @@ class HandedOver:
 
 
 def flatten(operations: Sequence[Any]) -> list[Any]:
-    """Flatten bundles into operations, foreign ones first: they forget no name."""
+    """Flatten bundles into operations, foreign ones first: before other names can make the table forget theirs."""
     flattened: list[Any] = []
     for operation in operations:
         if isinstance(operation, Bundle):

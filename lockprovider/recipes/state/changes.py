@@ -207,7 +207,7 @@ class StateWrite:
         return cls(base, document, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
 
     def archived(self) -> StateWrite:
-        """Write next: the history has the current revision."""
+        """Write next: the history has the base."""
         return replace(self, next=WriteStep.REPLACE)
 
     def sending(self) -> StateWrite:

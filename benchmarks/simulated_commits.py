@@ -273,10 +273,10 @@ def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
         return Pool(1, scheduler=scheduler).submit(call)
 
     named = [module for name, module in sys.modules.items() if name.partition(".")[0] in {"fsspec_cas", "lockprovider"}]
-    pooled = [(module, module.ThreadPoolExecutor) for module in named if hasattr(module, "ThreadPoolExecutor")]
-    for module, _ in pooled:
-        simulated = inside(partial(Pool, scheduler=scheduler), module.ThreadPoolExecutor)
-        module.ThreadPoolExecutor = simulated  # type: ignore[attr-defined]
+    pools = ("ThreadPoolExecutor", "WorksAtExit")
+    pooled = [(module, name, getattr(module, name)) for module in named for name in pools if hasattr(module, name)]
+    for module, name, real in pooled:
+        setattr(module, name, inside(partial(Pool, scheduler=scheduler), real))
     background = store.BACKGROUND
     store.BACKGROUND = SimpleNamespace(begin=inside(begin, background.begin))  # type: ignore[assignment]
     try:
@@ -284,8 +284,8 @@ def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
             yield
     finally:
         store.BACKGROUND = background
-        for module, real in pooled:
-            module.ThreadPoolExecutor = real  # type: ignore[attr-defined]
+        for module, name, real in pooled:
+            setattr(module, name, real)
 
 
 class Writers:

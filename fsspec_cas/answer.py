@@ -216,7 +216,7 @@ class Capabilities:
         return asdict(self)
 
 
-_CONTRADICTIONS = 4  # more than dialects and races in a row are likely to cause
+_CONTRADICTIONS = 4  # more than dialects and races cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,6 @@ class WriteProgress:
 
     @property
     def unsure(self) -> bool:
-        """True if the write may have been applied."""
         return self.doubt or (self.refused and self.write.removes)
 
 
@@ -290,12 +289,10 @@ Next = Send | ReadHead | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
 def first_step(write: Write) -> Next:
-    """Return a write's first step."""
     return ReadHead() if write.removes else Send()
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
-    """Return progress and next step after the answer to a send."""
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
@@ -319,7 +316,6 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """Return progress and next step after the answer to a HEAD."""
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -357,7 +353,6 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return the final step of a write in doubt: lost or inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

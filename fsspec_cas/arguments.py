@@ -42,14 +42,12 @@ def check_whole(value: object, name: str, *, least: int = 0) -> int:
 
 
 def check_text(value: object, name: str) -> str:
-    """Return the text, which may be empty, or raise InvalidInput."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name}={shown(value)} must be text, e.g. {name}='nightly'")
     return value
 
 
 def check_function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
-    """Return the callable, or raise InvalidInput with a message that ends with `purpose`."""
     if not callable(value):
         raise InvalidInput(f"{name}={shown(value)} must be a function {purpose}")
     return value  # type: ignore[no-any-return]
@@ -67,7 +65,6 @@ def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
 
 
 def check_texts(value: Any, name: str, items: str) -> tuple[str, ...]:
-    """Return the texts of an iterable; raise InvalidInput also for an item that is no text."""
     result = tuple(check_items(value, name, items))
     strange = [item for item in result if not isinstance(item, str)]
     if strange:
@@ -105,7 +102,6 @@ def check_bytes(path: str, data: object) -> bytes:
 
 
 def check_buffer(path: str, data: object) -> memoryview:
-    """Return a byte view of any object with the buffer protocol, else raise NotBytes."""
     try:
         view = memoryview(data)  # type: ignore[arg-type]
     except TypeError:
@@ -114,7 +110,6 @@ def check_buffer(path: str, data: object) -> memoryview:
 
 
 def not_bytes(path: str, data: object) -> NotBytes:
-    """Return the error for a body that is not bytes."""
     cure = "encode the text first: data.encode()" if isinstance(data, str) else "give bytes, bytearray or memoryview"
     return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)
 
@@ -165,7 +160,6 @@ def check_url(url: object) -> str:
 
 
 def check_root(root: object) -> str:
-    """Return the root, which may be empty, without needless slashes and `.` steps."""
     return _normalized(_checked(root, InvalidInput))
 
 
@@ -209,7 +203,6 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
 
 def check_start(text: object) -> str:
-    """Return the text after which a listing starts, unchanged."""
     return _checked(text, InvalidInput, blanks=True)
 
 
@@ -219,7 +212,6 @@ def with_colons(path: str) -> str:
 
 
 def url_of(kind: str, root: str) -> str:
-    """Return a root as a URL, for messages."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
@@ -240,7 +232,6 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """Raise InvalidUrl for a colon in a local path's first step: perhaps a mistyped URL."""
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]

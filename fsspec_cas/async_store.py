@@ -205,7 +205,7 @@ class AsyncStore:
         always be settled.
 
         The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own` holds
-        other parameters by the store's API names, such as S3's `CacheControl`, GCS's `cacheControl`, Azure's `tags`.
+        other parameters by the store's API names, such as S3's `CacheControl`.
 
         Raises:
             NotBytes, InvalidInput: an argument is invalid, or not of this kind of store; nothing was sent.
@@ -236,7 +236,7 @@ class AsyncStore:
         Other arguments and errors: see `put_if_absent`. A version of another kind of store raises InvalidVersion.
 
         Where versions are not unique (S3), an object that went from A to B and back is "still at A": write bytes that
-        never repeat. The replaced object's attributes are lost.
+        never repeat.
 
         >>> outcome = await store.put_if_match("a", b"2", version)
         >>> outcome.unwrap() == version
@@ -259,12 +259,10 @@ class AsyncStore:
     ) -> AsyncExclusive:
         """Return a writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
 
-        Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition. An exception in
-        the `with` block, or no `close`, leaves no object. Memory: a few times `part_size` bytes. `timeout` (seconds) is
-        for each part and the completion.
-
-        Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several simultaneous
-        completions can succeed; fake-gcs-server ignores their conditions.
+        Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition, of which the
+        store may allow several at once (see `fsspec-cas probe`). An exception in the `with` block, or no `close`,
+        leaves no object. Memory: a few times `part_size` bytes. `timeout` (seconds) is for each part and the
+        completion.
 
         Raises:
             InvalidInput: the store does not take parts of this size, or another argument.
@@ -282,7 +280,7 @@ class AsyncStore:
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Settle a write with an unknown outcome: read, re-send it while its condition holds; may return `Unknown`.
 
-        A stream is only read. A delete whose object is gone stays unknown. Store errors return `Unknown`.
+        A stream is only read. A delete whose object is gone stays unknown.
 
         Raises:
             InvalidInput: `unknown` is not an `Unknown`.
@@ -302,11 +300,10 @@ class AsyncStore:
         """Delete the object if it is still at `version`. `Won` carries the version removed.
 
         The call reads the head first, and is `Lost` if the object is gone or replaced by then. A later refusal with the
-        object gone or replaced is `Unknown`; so is success on a store that reports it for a missing object. An S3 store
-        other than Amazon's is first tested, as by `require_conditional_delete`.
+        object gone or replaced is `Unknown`; so is success on a store that reports it for a missing object.
 
         Raises:
-            NotSupported: this client or store has no conditional delete; nothing was deleted.
+            NotSupported: no conditional delete, also by the test of `require_conditional_delete`; nothing was deleted.
 
         >>> outcome = await store.delete_if_match("a", version)
         >>> outcome.unwrap() == version
@@ -321,7 +318,7 @@ class AsyncStore:
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
         """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it.
 
-        The test runs once per bucket and process: some four requests on a temporary object below the root.
+        The test runs once per bucket and process: some four requests on an object below the root.
 
         Raises:
             NotSupported: the store ignores the condition.
@@ -350,7 +347,7 @@ class AsyncStore:
 
         >>> await store.delete_all(["a", "never there"])
         """
-        by_bucket: dict[str, list[str]] = {}  # a request names one bucket
+        by_bucket: dict[str, list[str]] = {}
         for full in [self._full_path(path) for path in check_items(paths, "paths", "paths of objects")]:
             by_bucket.setdefault(full.partition("/")[0], []).append(full)
         for in_bucket in by_bucket.values():

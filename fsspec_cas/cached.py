@@ -58,11 +58,10 @@ class ReadState(Generic[T]):
     """Immutable state of one object's reads, without I/O; each event method returns the next state.
 
     One read is under way at a time, as versions have no order. A caller never gets a read that began before its call. A
-    read that overlaps with a local write has no known order to it, so its content gets no age.
+    read that overlaps with a local write gets no age.
 
     Attributes:
         events_ended: number of reads answered and writes ended, ever.
-        known: content last read or written here; callers get it only if `is_recent`.
         as_of_s: `known` was current at this time or later; None if unknown.
         written: value of `events_ended` after the last write won here.
         waiting: callers without an answer; the last answers are kept until it is 0.
@@ -79,7 +78,6 @@ class ReadState(Generic[T]):
     failed: Failed | None = None
 
     def is_recent(self, now_s: float, max_age_s: float) -> bool:
-        """Return whether `known` was current less than `max_age_s` ago."""
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def with_caller(self) -> tuple[ReadState[T], int]:
@@ -87,13 +85,11 @@ class ReadState(Generic[T]):
         return replace(self, waiting=self.waiting + 1), self.reads_begun + 1
 
     def answer(self, number: int) -> ReadResult[T] | Failed | None:
-        """Return the answer for a caller with this number; None if there is none yet."""
         if self.last_result is not None and self.last_result.number >= number:
             return self.last_result
         return self.failed if self.failed is not None and self.failed.number >= number else None
 
     def must_wait(self, number: int) -> bool:
-        """Return whether the caller has no answer while a read is under way."""
         return self.answer(number) is None and self.read is not None
 
     def without_caller(self) -> ReadState[T]:
@@ -103,7 +99,7 @@ class ReadState(Generic[T]):
         return replace(self, waiting=0, last_result=None, failed=None)
 
     def with_read_begun(self, caller: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedRead[T]]:
-        """Begin a read for `caller` (a weak reference), and return it too."""
+        """Begin a read for `caller` (a weak reference)."""
         read = SharedRead(self.reads_begun + 1, caller, self.known, self.events_ended, now_s)
         return replace(self, reads_begun=read.number, read=read), read
 
@@ -119,26 +115,23 @@ class ReadState(Generic[T]):
         )
 
     def with_failure(self, read: SharedRead[T], error: Exception) -> ReadState[T]:
-        """End a failed read; the known content stays."""
         return replace(self, read=None, failed=Failed(read.number, error))
 
     def without_read(self) -> ReadState[T]:
-        """Drop the read, whose caller is gone; a waiting caller begins another."""
         return replace(self, read=None)
 
     def with_won_write(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
-        """End a won write of `content` (a delete: None); when it began, `after` reads and writes were over."""
+        """End a won write, at whose begin `after` reads and writes were over."""
         as_of_s = began_s if self.events_ended == after else None
         return replace(
             self, events_ended=self.events_ended + 1, written=self.events_ended + 1, known=content, as_of_s=as_of_s
         )
 
     def with_other_write(self) -> ReadState[T]:
-        """End a lost, unknown or failed write; `known` loses its age, so no `get` trusts it."""
+        """End a lost, unknown or failed write; `known` loses its age."""
         return replace(self, events_ended=self.events_ended + 1, as_of_s=None)
 
     def after_fork(self) -> ReadState[T]:
-        """Drop the parent's read, callers and kept answers."""
         return replace(self, read=None, waiting=0, last_result=None, failed=None)
 
 
@@ -147,10 +140,7 @@ class _Caller:
 
 
 class _Shared:
-    """Cached state of one object, shared by all callers of this process.
-
-    Threads call `_must_wait` and `_leave` under the guard; tasks of one loop need none.
-    """
+    """Cached state of one object. Threads call `_must_wait` and `_leave` under the guard; tasks need none."""
 
     _new_signal: Callable[[], Any]
     _async_store: AsyncStore
@@ -168,7 +158,6 @@ class _Shared:
 
     @property
     def path(self) -> str:
-        """The object's path, relative to the store's root."""
         return self._path
 
     def __repr__(self) -> str:
@@ -246,7 +235,6 @@ class _Writing:
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """Wrap `fn` to record each result; return a value that is not callable unchanged."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def record_outcome(self, outcome: Outcome) -> Outcome:
@@ -351,8 +339,7 @@ class Cached(_Shared):
     - A forked child keeps the cached content. No thread or task is started.
     - Memory: the body once, up to three times during requests.
 
-    Not promised: knowledge of other writers' writes before the next `get` without `max_age_s`. A store that ignores a
-    read's condition sends the body each time.
+    Not promised: knowledge of other writers' writes before the next `get` without `max_age_s`.
 
     `timeout` (seconds) is for each request with its retries; a `get` waits for at most two, unless a caller is
     interrupted.

@@ -25,13 +25,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:
-    """Add `-o KEY=VALUE` and `--storage-options JSON` to a parser."""
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
     parser.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
 
 
 def add_general(parser: argparse.ArgumentParser) -> None:
-    """Add `--version` and `-v`, which stand before the command."""
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log to stderr; -vv logs each request")
 
@@ -100,7 +98,6 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parse an option's value; only objects, lists, true, false and null are JSON."""
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
             return json.loads(text)
@@ -145,12 +142,10 @@ def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
 
 
 def complain(program: str, sentence: str) -> None:
-    """Print one line to stderr, prefixed by the program's name."""
     print(f"{program}: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a title and rows to stdout, with aligned columns."""
     print(title)
     widths = [max(len(row[n]) for row in (columns, *rows)) for n in range(len(columns))]
     for row in (columns, *rows):
@@ -166,7 +161,6 @@ def add_completion(commands: Any, of: Any) -> None:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the completion script that the shell evaluates."""
     words = words_of(parser)
     return _fish(parser.prog, words) if shell == "fish" else _bash(parser.prog, words, zsh=shell == "zsh")
 

@@ -31,7 +31,7 @@ class CasError(Exception):
 class Refused(CasError):
     """The condition of a write was false; nothing was written.
 
-    `current` is the state read after the refusal: a `Version`, `ABSENT`, or None if unknown.
+    `current` is the state read afterwards: a `Version`, `ABSENT`, or None if unknown.
     """
 
     def __init__(self, message: str = "", *, path: str = "", current: Condition | None = None) -> None:
@@ -65,8 +65,7 @@ class OutcomeUnknown(CasError):
     def resolve(self) -> Version:
         """Read again, re-send the write while its condition holds, and return its version.
 
-        Only some calls of the `cas` filesystem set a resolver; without one it raises itself and sends nothing: then use
-        `Store.resolve(error.outcome)`.
+        Without a resolver, which only some calls of the `cas` filesystem set, raise this error: use `Store.resolve`.
 
         Raises:
             Refused: the write was never applied, and no copy of it can still be applied.

@@ -23,11 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncExclusive:
-    """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
+    """An object being written; leaving `async with` closes it and raises unless won, an exception aborts it.
 
-    After parts were sent, `Store.resolve` can only read an unknown outcome's object, not write it again.
-
-    Leaving `async with` closes the writer and raises unless the write was won; leaving it by an exception aborts.
+    `outcome` is the result of `close`; None before it, and after `abort`. After parts were sent, `Store.resolve` can
+    only read an unknown outcome's object, not write it again.
     """
 
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
@@ -120,7 +119,7 @@ class AsyncExclusive:
 
     @property
     def cleanup(self) -> Coroutine[Any, Any, None] | None:
-        """New coroutine that aborts a writer never closed, or None without parts; to be run or closed."""
+        """New coroutine, to be run or closed, that aborts an unclosed writer; None without parts."""
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
@@ -160,7 +159,6 @@ class AsyncExclusive:
         return await self._sender.finish(self._write, partial(self._backend.finish, self._upload, tail), self._timeout)
 
     async def _drop(self) -> None:
-        """Abort the upload in the store; a CasError is logged, not raised."""
         upload, self._upload = self._upload, None
         if upload is None:
             return

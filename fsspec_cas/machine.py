@@ -35,8 +35,7 @@ class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
     Python code of `threading` and of `Future` takes locks that a Ctrl-C can leave taken. Here each waiting thread puts
-    its own lock into a deque; setting writes the flag, then removes and releases those locks, each in one C call. A
-    thread that is not woken re-reads the flag within `SLICE_S`.
+    its own lock into a deque; setting writes the flag, then removes and releases those locks, each in one C call.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -51,27 +50,24 @@ class Signal:
         return f"<{type(self).__name__}, {'set' if self._is_set else 'not set'}>"
 
     def is_set(self) -> bool:
-        """Return whether the flag is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set the flag, and wake all waiting threads."""
         self._is_set = True
         gates = self._gates
         while gates:
             try:
                 gates.popleft().release()
-            except (IndexError, RuntimeError):  # another thread released it first
+            except (IndexError, RuntimeError):
                 continue
 
     def clear(self) -> None:
-        """Clear the flag."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set; return False if it is still clear after `timeout` seconds.
 
-        Under `ends_with` it raises WaitStopped once the stop signal is set.
+        Raises WaitStopped in a block of `ends_with`.
         """
         stop: Signal | None = getattr(_HERE, "stop", None)
         if self._is_set and stop is None:
@@ -178,7 +174,6 @@ class _Starter:
             self._lives = False
 
     def _start_due(self) -> float:
-        """Run the calls that are due; return when the next one is, on `time.monotonic`'s clock."""
         now_s = time.monotonic()
         for call, due_s in self._due.copy().items():  # listing items may run finalizers, which change them
             if due_s <= now_s and self._due.pop(call, None) is not None:
@@ -227,7 +222,7 @@ def ends_with(stop: Signal) -> Iterator[None]:
 
 
 def _forget(gates: deque[threading.Lock], gate: threading.Lock) -> None:
-    with contextlib.suppress(ValueError, IndexError):  # `set` has already removed it
+    with contextlib.suppress(ValueError, IndexError):
         gates.remove(gate)
 
 

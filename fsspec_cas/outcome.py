@@ -98,7 +98,6 @@ class Write:
     Attributes:
         create_once: no writer ever overwrites or deletes this path; another's object there proves that this write was
             never applied.
-        removes: this is a delete.
         success_is_proof: the store's success answer proves that this delete removed the object.
     """
 
@@ -112,7 +111,7 @@ class Write:
 
 
 class _ThreeWay:
-    """Base of the outcomes, which have no truth value, since there are three."""
+    """Base of the outcomes, which have no truth value."""
 
     __slots__ = ()
 
@@ -129,7 +128,7 @@ class Won(_ThreeWay):
 
     It was applied at least once while its condition held, and again only if the condition became true again after other
     writes: a create on a path that others delete, or a match where versions are not unique. `resent`: a late copy could
-    do that. Requests that a proxy repeats cannot be detected.
+    do that.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> won = store.put_if_absent("leader", b"me")

@@ -46,11 +46,11 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _LOG = logging.getLogger("fsspec_cas")
-_STRANGERS = 5  # answers of an unproven endpoint before a call gives up
+_STRANGERS = 5  # answers of an unproven endpoint
 _SMALL_BYTES = 1 << 20
 _DIRECTORY = "--x-s3"  # buckets
 _SILENCES = 3  # unanswered deletes before a head decides
-_NEVER = '"00000000000000000000000000000000"'  # an ETag that no object has
+_NEVER = '"00000000000000000000000000000000"'  # an ETag
 # By endpoint and bucket: a delete's success proves that it removed the object. None: the condition is ignored.
 _SUCCESS_IS_PROOF: dict[tuple[str, str], bool | None] = {}
 
@@ -81,10 +81,7 @@ class RetryBudget:
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
-        """Sleep the back-off delay; return the seconds left, 0 if too few for another try.
-
-        May log the budget's warning, with `why`.
-        """
+        """Sleep the back-off delay; return the seconds left, 0 if too few for another try. May log the warning."""
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
         pause = delay_s(failures, self._world.random(), retry_after_s)
@@ -142,7 +139,6 @@ class Sender:
 
     @property
     def time_ms(self) -> int | None:
-        """See `AsyncStore.time_ms`."""
         if self._clock_reading is None:
             return None
         answered_ms, sent_s = self._clock_reading
@@ -186,7 +182,6 @@ class Sender:
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> HeadState:
-        """Read an object's state without its bytes; records the store's clock. Raises as `repeat`."""
         return await self._repeat_read(path, partial(self._backend.head, path), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
@@ -197,8 +192,7 @@ class Sender:
         """Return whether a conditional delete's success proves that it removed the object, or raise NotSupported.
 
         An S3 store other than Amazon's is tested first, once per bucket and process, on an object in the folder of
-        `path`: MinIO and Ceph delete any version with a 204; Versity Gateway answers 204 for a missing object. All
-        others document the behaviour.
+        `path`.
         """
         name = self._backend.name
         if not self._backend.capabilities.delete_match:
@@ -222,7 +216,6 @@ class Sender:
         path = f"{folder}/cas-probe-{new_id}"
 
         async def remove(version: Version | None) -> bool:
-            """Delete the object; return whether it was removed. After lost answers a head decides."""
             silences = 0
 
             async def ask(*, timeout_s: float) -> WriteAnswer | None:
@@ -281,7 +274,7 @@ class Sender:
     ) -> Outcome:
         """Run the decision table's steps (`answer.py`) until settled or out of time.
 
-        Store errors in doubt become Unknown, others raise; an interrupt's cause is OutcomeUnknown.
+        Store errors in doubt become Unknown; an interrupt's cause is OutcomeUnknown.
         """
         tries = RetryBudget(self._world, self._drive, progress.write.path, check_seconds(timeout))
         strangers, small = 0, small and len(data or b"") <= _SMALL_BYTES
@@ -316,7 +309,7 @@ class Sender:
     async def _send_step(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left_s: float
     ) -> FinishAnswer | ReadAnswer:
-        """Send one step's request; return its answer. `Adapt` first switches the backend's dialect.
+        """Send one step's request; return its answer.
 
         A delete's head that finds no object, before any doubt, also sends a get.
         """
@@ -340,7 +333,7 @@ class Sender:
 
 
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Return endpoint and bucket of an S3 store that is not Amazon's, else None; sends the store nothing.
+    """Return endpoint and bucket of an S3 store that is not Amazon's, else None.
 
     May look for credentials. Raises Unavailable if no client is ready within `timeout`.
     """
@@ -383,8 +376,8 @@ _FLOOR_S = 0.5
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's Retry-After is a lower bound, raised by up to a quarter to spread clients. It is capped at 0.5 s after one
-    failure, doubling up to 5 s, as MinIO asks for 60 s and answers a second later.
+    A store's Retry-After is a lower bound, raised by up to a quarter. It is capped at 0.5 s after one failure, doubling
+    up to 5 s, as MinIO asks for 60 s and answers a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))
@@ -392,5 +385,5 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
 
 
 def least_try_s(slowest_s: float) -> float:
-    """Return the seconds that another try needs. With less, it would turn a certain failure into an unknown outcome."""
+    """Return the seconds that another try needs, not to turn a certain failure into an unknown outcome."""
     return max(_LEAST_S, 2 * slowest_s)

@@ -60,8 +60,7 @@ class Store:
         """Open the store at `url`, with fsspec's storage options; may look for credentials, sends the store nothing.
 
         Raises:
-            InvalidUrl: the URL cannot be parsed.
-            InvalidInput: this kind of store has no such option.
+            InvalidUrl, InvalidInput: the URL cannot be parsed, or this kind of store has no such option.
             NotSupported: no backend for this protocol.
             StoreError: no credentials were found, or their service did not answer.
 
@@ -94,10 +93,9 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """Return the same store with its own connections, which later calls return again.
+        """Return the same store with its own connections, for requests that must not wait while all others are busy.
 
-        Use it for requests that must not wait while all connections of this store are busy. Without connections (local
-        files, memory) it is this store.
+        Later calls return it again. Without connections (local files, memory) it is this store.
 
         >>> renewals = store.isolated_connections()
         >>> renewals.read("a").data
@@ -124,8 +122,7 @@ class Store:
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Start `call`, which uses this store, on its own thread; return the future of its result or error.
 
-        Without a network the call ends before this returns. Otherwise it waits for no other call; the interpreter's
-        exit waits up to 60 s for it.
+        Without a network the call ends before this returns. The interpreter's exit waits up to 60 s for it.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data

@@ -4,7 +4,7 @@
         found = parse_object(data, most=MOST_BYTES)
         return Queue(text_in(found, "id"), whole_in(found, "rev"))
 
-Each may raise `Undecodable`. A writer calls `check_fits` first, so that every reader can read its bytes.
+Each may raise `Undecodable`. A writer calls `check_fits` first.
 """
 
 from __future__ import annotations
@@ -77,13 +77,12 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
         raise
     except UnicodeEncodeError as error:
         raise Undecodable("its text has a lone surrogate, which UTF-8 cannot store") from error
-    except (ValueError, RecursionError) as error:  # RecursionError: unclosed brackets
+    except (ValueError, RecursionError) as error:  # unclosed brackets
         raise Undecodable(f"it is no JSON ({_short(str(error))})") from error
     return value
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
-    """Parse a JSON object as `parse_json` does."""
     value = parse_json(data, most=most, deepest=deepest)
     if not isinstance(value, dict):
         raise Undecodable(f"it holds a {type(value).__name__}, where a JSON object is expected")
@@ -134,26 +133,22 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
 
 
 def unbase64(text: Any, name: str) -> bytes:
-    """Decode base64 text; may raise ValueError."""
     if type(text) is not str:
         raise _no(name, "base64 text", text)
     return base64.b64decode(text, validate=True)
 
 
 def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the whole number `fields[name]`, or raise KeyError."""
     return as_whole(fields[name], name, least=least, most=most)
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Return the value if it is a whole number (no bool) from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
     return value
 
 
 def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
-    """Return whether all are whole numbers (no bools) from `least` to `LARGEST_NUMBER`."""
     for value in values:  # noqa: SIM110 - `all` is twice as slow
         if type(value) is not int or not least <= value <= LARGEST_NUMBER:
             return False
@@ -161,19 +156,16 @@ def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
 
 
 def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return the text `fields[name]`, or `default`, or raise KeyError."""
     return as_text(fields[name] if default is None else fields.get(name, default), name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """Return the value if it is text."""
     if type(value) is not str:
         raise _no(name, "text", value)
     return value
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return the value if it is true or false."""
     if type(value) is not bool:
         raise _no(name, "true or false", value)
     return value

@@ -25,7 +25,7 @@ LATE: dict[str, tuple[str, str]] = {
     "wal": ("lockprovider.commands.wal", "Append to a shared log and read it."),
 }
 
-_RUN = ("run", "elect", "state run", "state lock", "queue work")  # they run another program
+_RUN = ("run", "elect", "state run", "state lock", "queue work")
 _OWN_CODES = _RUN[:4]  # 2 may be the program's exit code
 
 _EXAMPLES = """examples:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         if name not in _OWN_CODES or end.code != BAD_INPUT or (name == "state lock" and not command):
             raise
-        complain("lockprovider", running.form(name))  # argparse rejected the program's words
+        complain("lockprovider", running.form(name))
         return running.FAILED
     parsed.words = command
     return run("lockprovider", parsed, _code)
@@ -84,7 +84,6 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _late(name: str, module: str) -> Any:
-    """Import a command's module; if a package is missing, print what to install and raise SystemExit."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -2,8 +2,7 @@
 
 Keys outside `OWNED` are accepted, unless they look like a misspelt honoured key, or `_VALUES` refuses their value.
 
-Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
-`HoodieWriteConfig`, with older names, of 1.3.0-SNAPSHOT. Hudi 1.2.0 has no other such keys.
+Source: Hudi 1.3.0-SNAPSHOT, with older names. Hudi 1.2.0 has no other such keys.
 """
 
 from __future__ import annotations
@@ -252,7 +251,6 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
-    """Raise `InvalidSettings` for an unknown key under `OWNED`, or a key that resembles an honoured key."""
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
     from difflib import get_close_matches  # noqa: PLC0415 - rare

@@ -110,7 +110,6 @@ class LockSettings:
 
 
 def checked(settings: object) -> LockSettings:
-    """Return the settings, or the defaults for None; other types raise `InvalidSettings`."""
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
@@ -119,7 +118,6 @@ def checked(settings: object) -> LockSettings:
 
 
 def wait_s(timeout: Any, default_s: float) -> float:
-    """Return `timeout` as seconds, `default_s` for None; raise `InvalidSettings` unless it is 0 or more."""
     if timeout is None:
         return default_s
     if not _is_number(timeout) or not timeout >= 0:
@@ -128,7 +126,6 @@ def wait_s(timeout: Any, default_s: float) -> float:
 
 
 def check_functions(**functions: object) -> None:
-    """Raise `InvalidSettings` unless each argument is callable or None."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
@@ -140,7 +137,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options read from a URL or config; absent `settings` and `on` are None, and `url` has no query."""
+    """Options read from a URL or config; absent ones are None, and `url` has no query."""
 
     url: str
     settings: LockSettings | None = None
@@ -150,7 +147,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A setting's name and unit in a URL or config: `per_s` units make a second; `whole` refuses fractions."""
+    """A setting's name and unit: `per_s` units make a second; `whole` refuses fractions."""
 
     name: str
     unit: str = "seconds"
@@ -171,7 +168,6 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """Return the table's URL, lock settings and Azure credentials from Hudi's keys; may raise `InvalidSettings`."""
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -187,7 +183,7 @@ def from_config(config: Mapping[str, object]) -> Options:
 
 
 def from_url(url: str) -> Options:
-    """Split lock options off a URL's query; a path without `://` stays whole. May raise `InvalidSettings`."""
+    """Split lock options off a URL's query; a path without `://` stays whole."""
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
@@ -214,7 +210,6 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Return the config's key of each setting, for `renew` Hudi's older one if present."""
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -227,7 +222,7 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings from `values`; raise `InvalidSettings`, in the user's words, also below Hudi's lower bounds."""
+    """Build settings from `values`; raise `InvalidSettings`, in the user's words, also below Hudi's bounds."""
     seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in seconds:

@@ -9,12 +9,10 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def storable(text: str) -> str:
-    """Escape characters that UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def moment(at_ms: int) -> str:
-    """Format epoch ms as a UTC time, or as a number outside the calendar."""
     try:
         at = datetime.fromtimestamp(at_ms / 1000, tz=timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -23,7 +21,6 @@ def moment(at_ms: int) -> str:
 
 
 def iso(at_ms: int) -> str:
-    """Format epoch ms as ISO 8601 in UTC."""
     return re.sub(r"^(\S+) (\S+) UTC$", r"\1T\2Z", moment(at_ms))
 
 
@@ -51,5 +48,4 @@ def span(ms: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Format a number with its noun: 1 owner, 2 owners."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

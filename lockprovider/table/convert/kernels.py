@@ -104,7 +104,7 @@ def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast integers through a decimal with room for every integer, as pyarrow requires."""
+    """Cast integers through a decimal with room for all, as pyarrow requires."""
     digits = 20 + column.scale
     wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
     return _cast(values.cast(wide), column)

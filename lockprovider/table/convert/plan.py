@@ -84,7 +84,7 @@ def _shown(value: pa.Scalar) -> Any:
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
-    """Return the position of the first value that `run` refuses, by bisection; it must refuse the whole array."""
+    """Return the position of the first value that `run` refuses, by bisection."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2

@@ -222,6 +222,7 @@ def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: in
 
 
 def keys_of(file: ParquetFile) -> pa.Array:
+    """Read a base file's record keys, in order."""
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
 

@@ -44,7 +44,6 @@ _ORDERS_DIFFER_FROM = 0xEE  # first byte of U+E000 in UTF-8
 # JVM Hudi compares record keys by UTF-16 units, Arrow by UTF-8 bytes. Java orders what lies
 # beyond U+FFFF before U+E000 to U+FFFF.
 def java_order(key: str) -> bytes:
-    """Return a sort key with the order of Java's `String.compareTo`."""
     return key.encode("utf-16-be")
 
 

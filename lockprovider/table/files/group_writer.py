@@ -351,6 +351,7 @@ class GroupWriter:
             raise layout.nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
+        """List partitions with a metafile at these sorted paths, and maybe some between them."""
         store = self.place.store
         if len(places) <= _FEW:
             entries = [entry for place in places for entry in store.list(place)]
@@ -362,6 +363,7 @@ class GroupWriter:
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
+        """Read an earlier attempt's file; return its size, or raise `Aborted` if it has other keys."""
         stored_keys = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(stored_keys) != len(keys) or pc.all(pc.is_in(keys, value_set=stored_keys)).as_py() is False:
             raise _written_twice(path)

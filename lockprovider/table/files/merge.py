@@ -1,7 +1,5 @@
 """Copy-on-write merge of one file group: plan what happens to each row, then yield the new rows in parts.
 
-Memory: the old file's keys, a number for each row, and a batch.
-
 Source: Hudi `HoodieMergeHandle`.
 """
 
@@ -70,6 +68,7 @@ class MergePlan:
 
 
 def untouched(file: files.ParquetFile) -> MergePlan:
+    """Read the file's keys, and return the plan that keeps all rows."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 

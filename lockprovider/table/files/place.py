@@ -60,6 +60,7 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
+        """Return column ranges by path as `FooterNotes.ranges`, which may read the lock folder."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
@@ -204,6 +205,7 @@ class KeyFile:
 
     @cached_property
     def keys(self) -> pa.Array:
+        """All record keys; the first use reads them."""
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
@@ -214,11 +216,12 @@ class KeyFile:
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
+        """Read which wanted keys the file has, each once."""
         each = wanted.unique()
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Return which unique keys the file has, by key range, bloom filter, then stored keys or `by_number`."""
+        """Read which unique keys the file has, by key range, bloom filter, then stored keys or `by_number`."""
         mask = self._note.may_have_each(wanted)
         if not mask.any():
             return mask

@@ -62,7 +62,8 @@ class SettingChange:
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
     """Return the configuration with the settings `SHARED` and time zone UTC.
 
-    A non-blocking table stays so if possible. With `keeps_listing` its metadata table stays, without statistics.
+    A non-blocking table stays so if it is merge-on-read with buckets. With `keeps_listing` its metadata table stays,
+    without statistics.
     """
     settings, partitions = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:

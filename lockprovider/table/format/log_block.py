@@ -114,7 +114,6 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
-    """Return the offset after the block at `at`; None if torn: cut, or its two sizes differ."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None

@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, order=True)
 class HistoryFile:
-    """Parsed name of an archive file: the range of begin times, and the level."""
+    """Parsed name of an archive file: range of begin times, and level."""
 
     least: str
     greatest: str

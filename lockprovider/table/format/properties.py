@@ -317,7 +317,7 @@ def _stated(config: TableConfig) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` for a wrong checksum or number."""
+    """Parse the file's text; raise `Corrupt` if it is damaged."""
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))

@@ -19,7 +19,7 @@ from lockprovider import LockError
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.errors import Corrupt, HistoryGone, TableError
 from lockprovider.table.files import base_file
-from lockprovider.table.files.encoding import all_fresh, write_base_file
+from lockprovider.table.files.encoding import all_fresh, encode_base_file
 from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import events_of
@@ -74,7 +74,7 @@ SLICE = PlannedSlice("p", "f-0", BASE.name, (".f-0_20260105010203005.log.1_0-0-0
 
 def base() -> bytes:
     keys = base_file.record_keys(ROWS, ["id"])
-    written = write_base_file(
+    written = encode_base_file(
         all_fresh(ROWS, BASE), COLUMNS, keys=keys, partition="p", base_file=BASE, table_name="trips"
     )
     return written.data

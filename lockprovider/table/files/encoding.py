@@ -67,7 +67,7 @@ class WrittenFile(NamedTuple):
     keys: pa.Array
 
 
-def write_base_file(
+def encode_base_file(
     parts: Iterable[pa.Table],
     columns: pa.Schema,
     *,

@@ -153,8 +153,8 @@ class GroupWriter:
         known: pq.ParquetFile | None = None,
         key_filter: str | None = None,
     ) -> Encoded:
-        """Encode a base file in memory with `write_base_file`, and complete a copy of `stat` but for the file size."""
-        written = encoding.write_base_file(
+        """Encode a base file in memory with `encode_base_file`, and complete a copy of `stat` but for the file size."""
+        written = encoding.encode_base_file(
             parts,
             columns,
             keys=keys,

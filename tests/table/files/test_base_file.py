@@ -35,7 +35,9 @@ keys_of = st.sampled_from(["a", "b", "c", "d", "\ue000", "\U00010000"])  # the l
 
 def write(rows: pa.Table, start: int = 0) -> bytes:
     parts, keys = encoding.all_fresh(rows, BASE, start), base_file.record_keys(rows, ["id"])
-    return encoding.write_base_file(parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t").data
+    return encoding.encode_base_file(
+        parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t"
+    ).data
 
 
 def read_base_file(source: Any, columns: list[str] | None = None) -> pa.Table:
@@ -99,7 +101,7 @@ def test_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     assert (
         base_file.partition_paths(rows, config.partition_style).to_pylist() == old["_hoodie_partition_path"].to_pylist()
     )
-    data = encoding.write_base_file(
+    data = encoding.encode_base_file(
         [
             pa.table(
                 [old["_hoodie_commit_time"], old["_hoodie_commit_seqno"], *rows.columns],
@@ -299,7 +301,7 @@ def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str
     file, keys = base_file.open_base_file(old), upserts["id"].combine_chunks()
     plan = merging.merge_plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
     plan = plan.with_new(keys, deletes)
-    data = encoding.write_base_file(
+    data = encoding.encode_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
         table_name="t", known=None if plan.deletes else file,
     ).data  # fmt: skip

@@ -25,7 +25,7 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
 from lockprovider.table.files import footers as footer_notes
 from lockprovider.table.files.base_file import open_base_file
-from lockprovider.table.files.encoding import all_fresh, write_base_file
+from lockprovider.table.files.encoding import all_fresh, encode_base_file
 from lockprovider.table.files.footers import FooterNote, FooterNotes
 from lockprovider.table.format import bloom
 from lockprovider.table.format.layout import BaseFile
@@ -48,7 +48,7 @@ def rows(*pairs: tuple[str, int]) -> pa.Table:
 
 def note_of(keys: list[str]) -> FooterNote:
     table = rows(*((key, 0) for key in keys))
-    data = write_base_file(
+    data = encode_base_file(
         all_fresh(table, BASE), SCHEMA, keys=pa.array(keys), partition="", base_file=BASE, table_name="t"
     ).data
     return FooterNote.of(open_base_file(data).metadata)

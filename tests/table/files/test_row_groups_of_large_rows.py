@@ -16,7 +16,7 @@ from table.tables import SETTINGS
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
 from lockprovider.table.files import base_file
-from lockprovider.table.files.encoding import write_base_file
+from lockprovider.table.files.encoding import encode_base_file
 from lockprovider.table.format.layout import BaseFile
 
 SPEC = TableSpec("t", pa.schema([("id", pa.int64()), ("t", pa.string())]), "id")
@@ -32,7 +32,7 @@ def row_groups(parts: list[pa.Table]) -> list[int]:
         for column, part in zip(own, parts, strict=True)
     ]
     file = BaseFile("f-0", "0-0-0", "20240101000000000")
-    written = write_base_file(given, schema, keys=keys, partition="", base_file=file, table_name="t")
+    written = encode_base_file(given, schema, keys=keys, partition="", base_file=file, table_name="t")
     footer = pq.ParquetFile(pa.BufferReader(written.data)).metadata
     return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
 

@@ -59,7 +59,7 @@ class Handmade:
         target.write_bytes(data)
 
     def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merge.MergePlan) -> WriteStat:
-        data = encoding.write_base_file(
+        data = encoding.encode_base_file(
             parts, COLUMNS, keys=plan.keys, partition=partition, base_file=base, table_name=self.config.name
         ).data
         self.put(layout.join(partition, base.name), data)

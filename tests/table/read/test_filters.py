@@ -108,7 +108,7 @@ def by_us(rows: pa.Table, size: int) -> bytes:
     keys = rows["id"].cast(pa.string()).combine_chunks()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", size)
-        return encoding.write_base_file(
+        return encoding.encode_base_file(
             encoding.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
         ).data
 

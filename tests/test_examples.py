@@ -55,7 +55,7 @@ NONE = {
     **{f"lockprovider.table.timeline.view.FileSlice.{name}": _INSIDE for name in ("of_logs", "with_logs")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "locked")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("begin_dead_check_if_due", "metadata_of", "now")},
-    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("snapshot_of", "report")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("snapshot_of", "report", "report_each")},
 }
 
 

@@ -73,7 +73,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("election", "queue", "state", "wal"),
     ],
     "lockprovider.table": [
-        ("errors", "extras", "html"),
+        ("errors", "extras"),
         ("format",),
         ("convert", "timeline"),
         ("files", "settings"),
@@ -119,11 +119,8 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.wal.contents": {"fsspec_cas"},
     "lockprovider.recipes.wal.appending": set(),
     "lockprovider.table.errors": set(),
-    "lockprovider.table.html": {"html"},
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
-    "lockprovider.table.transaction.proposal": set(),
-    "lockprovider.table.transaction.states": set(),
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
 

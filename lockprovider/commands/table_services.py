@@ -17,10 +17,8 @@ from lockprovider.commands.arguments import Commands, add_command, confirmed, fl
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.format.compatibility import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
-from lockprovider.table.state.as_of import reach_of
 from lockprovider.table.table import Table
-from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.timeline.retention import KeepActive, KeepCommits, KeepHours, KeepVersions, Policy
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.versions import commit_of
 
@@ -320,7 +318,7 @@ def _restore(arguments: Any) -> CommandAnswer | int:
 
 def _undone(table: Table, version: str) -> str:
     timeline = table.timeline()
-    chosen = commit_of(timeline, version, reach_of(table))
+    chosen = commit_of(timeline, version, table.current.last_archived)
     later = [i.begin for i in timeline.writes if (i.completion or "") > (chosen.completion or "")]
     return f"Undo the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good?"
 

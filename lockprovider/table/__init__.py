@@ -24,18 +24,16 @@ from lockprovider.table.errors import (
     WriteConflict,
 )
 from lockprovider.table.read.consistent import Changes, Commit, CommitHistory
-from lockprovider.table.settings import FailedWrites, Mode, TableSettings
+from lockprovider.table.settings import FailedWrites, HeartbeatSettings, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import ShowProgress, TableEvent, Watcher
 from lockprovider.table.table import Table
 from lockprovider.table.table_transaction import TableTransaction
-from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.liveness import HeartbeatSettings
-from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.timeline.retention import KeepActive, KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.timeline.rewrite_plan import ClusterEvery, CompactEvery
 from lockprovider.table.timeline.versions import Order
 from lockprovider.table.timeline.view import AsOf, FileSlice, Snapshot
-from lockprovider.table.transaction.proposal import CommitResult
+from lockprovider.table.transaction.transaction import CommitResult
 
 __all__ = [
     "Aborted",

@@ -25,7 +25,6 @@ from lockprovider.table.format.properties import (
     TableConfig,
     list_at,
 )
-from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.conflict import (
     Resolution,
     by_file_group,
@@ -33,8 +32,7 @@ from lockprovider.table.timeline.conflict import (
     prefer_writer,
     refuse_unless_possible,
 )
-from lockprovider.table.timeline.liveness import HeartbeatSettings
-from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.timeline.retention import KeepActive, KeepCommits, KeepHours, KeepVersions, Policy
 from lockprovider.table.timeline.rewrite_plan import LOG_COMPACTION_KEYS, ClusterEvery, CompactEvery
 
 CARRIED_KEY = "hoodie.write.meta.key.prefixes"
@@ -87,6 +85,27 @@ class FailedWrites(str, Enum):
 
     LAZY = "LAZY"
     EAGER = "EAGER"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """The heartbeat intervals, by default Hudi's; all writers of a table should agree.
+
+    Attributes:
+        interval_s: `hoodie.client.heartbeat.interval_in_ms`, in seconds.
+        misses: `hoodie.client.heartbeat.tolerable.misses`.
+
+    >>> HeartbeatSettings(interval_s=10).tolerance_s
+    20
+    """
+
+    interval_s: float = 60.0
+    misses: int = 2
+
+    @property
+    def tolerance_s(self) -> float:
+        """The seconds after its last beat at which a writer is dead."""
+        return self.interval_s * self.misses
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +260,7 @@ class TableSettings:
             failed_writes=None if failed is None else _failed(failed),
             resolution=_resolution(options[RESOLUTION_KEY]) if RESOLUTION_KEY in options else by_file_group,
             retention=_retention(options),
-            archival=_archival(options),
+            archival=KeepActive.of(*(_number(options, key, None, int) for key in _ACTIVE_KEYS)),
             archive_automatically=_flag(options, _AUTOMATIC_KEY),
             compaction=_compaction(options),
             clustering=_clustering(options),
@@ -344,10 +363,6 @@ def _retention(options: Mapping[str, str]) -> Policy:
         return KeepHours(float(number)) if kind is KeepHours else kind(int(number))
     except ValueError:
         raise InvalidSettings(f"{_RETAINED[kind][0]}={number} is not a number") from None
-
-
-def _archival(options: Mapping[str, str]) -> KeepActive:
-    return KeepActive.of(*(_number(options, key, None, int) for key in _ACTIVE_KEYS))
 
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:

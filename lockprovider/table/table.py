@@ -38,15 +38,19 @@ from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, ignore_event
 from lockprovider.table.table_transaction import TableTransaction
-from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.retention import Policy
+from lockprovider.table.timeline.retention import KeepActive, Policy
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, TableVersion, latest_checkpoint
 from lockprovider.table.timeline.view import Snapshot, given_partitions
-from lockprovider.table.transaction import retry
-from lockprovider.table.transaction.retry import WHOLE_RETRIES
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import (
+    WHOLE_RETRIES,
+    CommitResult,
+    Transaction,
+    add_columns,
+    create_table,
+    transact,
+)
 
 
 class Table(TableContext):
@@ -112,14 +116,8 @@ class Table(TableContext):
         >>> Table.create("memory://docs/flat", flat).count()
         0
         """
-        return retry.create_table(
-            cls,
-            url,
-            spec,
-            storage_options=storage_options,
-            settings=settings,
-            watcher=watcher,
-            exist_ok=exist_ok,
+        return create_table(
+            cls, url, spec, storage_options=storage_options, settings=settings, watcher=watcher, exist_ok=exist_ok
         )
 
     @staticmethod
@@ -305,7 +303,7 @@ class Table(TableContext):
                 converted = converted.read_all()
             arrow.insert(txn, converted)
 
-        return retry.transact(self, insert, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
+        return transact(self, insert, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
     def upsert(
         self,
@@ -334,14 +332,10 @@ class Table(TableContext):
         upserts = as_table(rows, self.schema)
         keys = None if deletes is None else as_table(deletes, self.schema)
         write = partial(arrow.write, upserts=upserts, deletes=keys)
-        return retry.transact(self, write, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
+        return transact(self, write, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
     def delete(
-        self,
-        keys: Rows | Where,
-        *,
-        retries: int = WHOLE_RETRIES,
-        extra: Mapping[str, str] | None = None,
+        self, keys: Rows | Where, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
     ) -> CommitResult:
         """Delete rows by key and partition columns, or by a condition: SQL text or a pyarrow expression.
 
@@ -360,9 +354,9 @@ class Table(TableContext):
         (1, 1)
         """
         if isinstance(keys, (str, pc.Expression)):
-            return retry.transact(self, partial(arrow.delete_where, where=keys), retries=retries, extra=extra)
+            return transact(self, partial(arrow.delete_where, where=keys), retries=retries, extra=extra)
         write = partial(arrow.write, deletes=as_table(keys, self.schema))
-        return retry.transact(self, write, retries=retries, extra=extra, pinned=False)
+        return transact(self, write, retries=retries, extra=extra, pinned=False)
 
     def overwrite(
         self,
@@ -386,7 +380,7 @@ class Table(TableContext):
         [2, 9]
         """
         write = partial(arrow.replace_all, rows=as_table(rows, self.schema), partitions=given_partitions(partitions))
-        return retry.transact(self, write, retries=retries, extra=extra)
+        return transact(self, write, retries=retries, extra=extra)
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
         """Add columns in a commit of their own. Older rows have nulls in them; no file is rewritten.
@@ -408,7 +402,7 @@ class Table(TableContext):
         """
         if not isinstance(columns, pa.Schema):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
-        return retry.add_columns(self, columns, retries=retries)
+        return add_columns(self, columns, retries=retries)
 
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
@@ -450,7 +444,7 @@ class Table(TableContext):
         >>> table.transact(raise_fares, retries=3).updated
         2
         """
-        return retry.transact(
+        return transact(
             self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, face=TableTransaction
         )
 

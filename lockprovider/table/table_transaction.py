@@ -16,7 +16,7 @@ from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where
 from lockprovider.table.timeline.view import given_partitions
-from lockprovider.table.transaction.states import State
+from lockprovider.table.transaction.lifecycle import State
 from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle
 
 

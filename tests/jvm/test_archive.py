@@ -17,9 +17,8 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.lsm import parse_file
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.fence import BatchId
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.timeline.conflict import BatchId
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS

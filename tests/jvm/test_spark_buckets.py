@@ -18,8 +18,7 @@ from lockprovider.table import Corrupt, Table, TableSpec, UnsupportedTable, Writ
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import BucketIndex, bucket_of
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 if TYPE_CHECKING:
     from pathlib import Path

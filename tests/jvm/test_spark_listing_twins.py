@@ -16,7 +16,7 @@ from lockprovider.table import Table
 from lockprovider.table.format import compatibility
 from lockprovider.table.format.compatibility import ZONE_KEY
 from lockprovider.table.format.metadata_table import written_files
-from lockprovider.table.transaction import commit
+from lockprovider.table.transaction import lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +77,7 @@ def test_d5_file_listed_with_size_zero_fails_jvm_readers(
     table.share()
     append(table, (3, "a", "zz"))
     assert asked(hudi, table, "true") == {1, 2, 3}
-    monkeypatch.setattr(commit, "written_files", _without_sizes)
+    monkeypatch.setattr(lifecycle, "written_files", _without_sizes)
     append(table, (4, "a", "zz"))
     with pytest.raises(HudiError, match="size > 0"):
         asked(hudi, table, "true")

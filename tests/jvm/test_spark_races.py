@@ -14,7 +14,7 @@ from jvm.shared_table import DDL, OPTIONS, new_table, theirs
 from jvm.spark import HudiError, HudiSpark
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import transact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,7 @@ from jvm.spark import HudiError, HudiSpark
 from lockprovider.table import Aborted, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services import rollback
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

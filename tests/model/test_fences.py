@@ -19,10 +19,8 @@ from lockprovider.storage_lock.combine import Intent
 from lockprovider.storage_lock.record import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
-from lockprovider.table.state.fence import Fence, fences_in, refuse_repeated_or_fenced, with_fence
-from lockprovider.table.transaction import decision
-from lockprovider.table.transaction.decision import decode, encode, refuse
-from lockprovider.table.transaction.proposal import Proposal
+from lockprovider.table.timeline.conflict import Fence, fences_in, refuse_repeated_or_fenced, with_fence
+from lockprovider.table.transaction.decision import Proposal, decode, encode, refuse
 from model.group_twins import _judges_each_by_the_log_alone
 from model.search import BrokenPromise, explore
 
@@ -136,7 +134,7 @@ def test_no_commit_follows_one_of_a_newer_epoch(epochs: tuple[int, ...]) -> None
 
 
 def test_mutant_that_checks_the_fence_only_in_the_writer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision, "refuse_repeated_or_fenced", lambda *_: None)
+    monkeypatch.setattr("lockprovider.table.timeline.conflict.refuse_repeated_or_fenced", lambda *_: None)
     found = explore(world(2, 1), steps())
     print(found)
     assert found.story

@@ -12,8 +12,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark import data_source
 from lockprovider.table.services import rollback as rollbacks
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 from soak.market import DDL, FOUNDED, HUDI, LISTS, RATED, Market, Row, lists, rows
 
 if TYPE_CHECKING:

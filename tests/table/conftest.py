@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockprovider.table.transaction import retry
+from lockprovider.table.transaction import transaction
 
 # Spark interprets these queries: they read a few rows, and a compilation takes longer. The results are the same.
 QUICK = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -39,5 +39,5 @@ def no_power_cuts() -> Iterator[None]:
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has lost several times rests for a fifth of a second, not for five: writers meet the more often."""
-    waits_s = retry.delay_s
-    monkeypatch.setattr(retry, "delay_s", lambda conflicts, draw: min(0.2, waits_s(conflicts, draw)))
+    waits_s = transaction.delay_s
+    monkeypatch.setattr(transaction, "delay_s", lambda conflicts, draw: min(0.2, waits_s(conflicts, draw)))

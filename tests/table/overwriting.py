@@ -10,8 +10,7 @@ from table.tables import rows
 
 from lockprovider.table import Table
 from lockprovider.table.engines.writer import start_for_tasks
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 
 def overwritten(txn: Transaction, partitions: list[str], *triples: tuple[int, str, int]) -> None:

@@ -17,7 +17,7 @@ from table.test_histories import SCHEMA, SETTINGS, SPEC, THINKS_S, History, list
 
 from lockprovider.table import Scan, Table, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import transact
 
 NAMES = tuple("abcdefgh")
 WRITERS, COMMITS = 4, 6

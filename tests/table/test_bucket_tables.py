@@ -28,8 +28,7 @@ from lockprovider.table.engines.changes import _bucket_rewrites, changes_by_part
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.timeline.conflict import by_file_group, by_partition
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 NAMED = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 
@@ -111,7 +110,7 @@ def test_race_without_buckets_leaves_the_key_twice(tmp_path: Path) -> None:
 
 
 def test_mutant_conflict_check_by_file_id_misses_the_race(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.transaction.decision.by_bucket", lambda resolution: resolution)
+    monkeypatch.setattr("lockprovider.table.timeline.conflict.by_bucket", lambda resolution: resolution)
     writers = [Transaction(table), Transaction(table)]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))

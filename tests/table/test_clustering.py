@@ -46,8 +46,7 @@ from lockprovider.table.format.layout import data_file_at, heartbeat_path, marke
 from lockprovider.table.rewrite import clustering, executor
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
 KINDS = ["copy on write", "by commit", "by event"]

@@ -18,8 +18,7 @@ from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSche
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.metadata import decode_commit, encode_commit
 from lockprovider.table.format.schema import to_avro
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 NOTE = pa.schema([("note", pa.string()), ("score", pa.float64())])
 

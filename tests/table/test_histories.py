@@ -24,8 +24,7 @@ from lockprovider import LockSettings
 from lockprovider.table import CommitResult, HeartbeatSettings, Scan, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import decision
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 SCHEMA = pa.schema([("name", pa.string()), ("part", pa.string()), ("entries", pa.string())])
 SPEC = TableSpec("lists", SCHEMA, record_keys=("name",), partition_by=("part",))

@@ -21,7 +21,7 @@ from lockprovider.errors import LockError
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import TableError
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import transact
 
 WRITERS, COMMITS = 4, 6
 

@@ -51,8 +51,7 @@ from lockprovider.table.timeline.conflict import non_blocking
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction import transaction
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 BLIND = replace(SETTINGS, mode=Mode.NON_BLOCKING)
 BUCKETS = 2

@@ -25,8 +25,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
 from lockprovider.table.files.group_writer import group_id
 from lockprovider.table.state import current
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 
 def in_order(names: list[str]) -> tuple[list[str], list[str]]:

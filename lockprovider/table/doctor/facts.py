@@ -37,10 +37,9 @@ from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.heartbeat import last_beats
+from lockprovider.table.state.heartbeat import dead, last_beats
 from lockprovider.table.state.metadata_table import ListingDifferences, differences, listed_files
 from lockprovider.table.state.parallel import files_below
-from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 

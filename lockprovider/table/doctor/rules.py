@@ -37,7 +37,7 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import BUCKET, INDEX, READABLE_VERSIONS, TableConfig
-from lockprovider.table.state.clock import clock_difference
+from lockprovider.table.state.context import clock_difference
 from lockprovider.table.timeline.timeline import ZONE_MS, drifts_ms
 
 if TYPE_CHECKING:

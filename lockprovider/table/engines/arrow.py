@@ -28,7 +28,6 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read.scan import Where
-from lockprovider.table.state.events import with_progress
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import AnyTransaction, Transaction, inside
@@ -133,7 +132,7 @@ def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPa
         for partition, changes in part.items():
             keys_by_partition.setdefault(partition, []).append(changes.keys)
             groups += new_groups(writer, partition, changes.rows, changes.keys, (_TASK, number))
-        stats += with_progress(txn.table, txn.begin, "write files", _written(writer, groups), len(groups))
+        stats += txn.table.report_each(txn.begin, "write files", _written(writer, groups), len(groups))
     for partition, keys in keys_by_partition.items():
         check_unique(pa.chunked_array(keys), partition)
     return stats
@@ -152,7 +151,7 @@ def _rewritten(
     _open(writer, [path for path, changes in by_partition.items() if len(changes.keys) and path not in existing])
     announce_buckets(writer, slices(by_partition), by_partition, _TASK)
 
-    report = partial(with_progress, txn.table, txn.begin)
+    report = partial(txn.table.report_each, txn.begin)
 
     def rewrite(path: str, limit: int) -> Iterator[WriteStat]:
         return rewrite_partition(writer, slices([path]), path, by_partition[path], _TASK, limit=limit)

@@ -54,8 +54,14 @@ from lockprovider.table.rewrite.executor import RewriteTask
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
+from lockprovider.table.transaction.transaction import (
+    WHOLE_RETRIES,
+    AnyTransaction,
+    CommitResult,
+    Transaction,
+    inside,
+    transact,
+)
 
 Frame = Any  # a dask.dataframe.DataFrame
 _Pieces = dict[str, KeyedChanges]

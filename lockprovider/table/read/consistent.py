@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.html import grid
 from lockprovider.table.read.scan import (
     SCAN_BATCH_ROWS,
     ScanPlan,
@@ -32,8 +32,7 @@ from lockprovider.table.read.scan import (
     selected,
     to_table,
 )
-from lockprovider.table.state.as_of import reach_of, refuse_archived, refuse_gone, snapshot_of_version, unless_stale
-from lockprovider.table.state.events import with_progress
+from lockprovider.table.state.as_of import refuse_archived, refuse_gone, snapshot_at, unless_stale
 from lockprovider.table.state.parallel import Stale, repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import (
@@ -46,6 +45,7 @@ from lockprovider.table.timeline.versions import (
     is_empty,
     is_instant,
     latest_checkpoint,
+    moment_of_version,
     touched,
     window,
 )
@@ -110,7 +110,10 @@ class CommitHistory(list[Commit]):
             times = commit.completion, commit.operation, commit.instant
             rows.append((*times, len(commit.metadata.stats), len(stats), *counts))
         note = f", the newest {_SHOWN} shown" if len(self) > _SHOWN else ""
-        return grid(f"{len(self)} completed writes{note}", names, rows)
+        head = "".join(f"<th>{name}</th>" for name in names)
+        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        return f"<table><caption>{len(self)} completed writes{note}</caption>{table}</table>"
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
@@ -129,8 +132,10 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def snapshot_by(table: TableContext, timeline: Timeline, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment from one listing, which may be stale."""
-    return table.snapshot_of(timeline) if as_of is None else snapshot_of_version(table, timeline, as_of)
+    """Return the snapshot of a moment, from one listing, which may be stale."""
+    if as_of is None:
+        return table.snapshot_of(timeline)
+    return snapshot_at(table, timeline, moment_of_version(timeline, as_of, table.current.last_archived))
 
 
 def plan(
@@ -164,7 +169,7 @@ def rows(
     def look() -> pa.Table:
         try:
             scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
-            report = partial(with_progress, table, "", "read file groups", total=len(scan_plan.slices))
+            report = partial(table.report_each, "", "read file groups", total=len(scan_plan.slices))
             return to_table(table.place, scan_plan, report)
         except HistoryGone as error:
             if as_of is not None:
@@ -278,8 +283,9 @@ def changes_since(
         # A listing of several pages may lack the earlier of two commits. A second one has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()
+        archived = table.current.last_archived
         start, end = (
-            "" if version is None or is_empty(version) else checkpoint_of(timeline, version, order, reach_of(table))
+            "" if version is None or is_empty(version) else checkpoint_of(timeline, version, order, archived)
             for version in (after, until)
         )
         check_since(table, timeline, start, order, is_checkpoint=is_instant(after))

@@ -21,9 +21,9 @@ from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata,
 from lockprovider.table.format.service_metadata import PlannedSlice, decode_clustering_plan, decode_compaction_plan
 from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
+from lockprovider.table.timeline.conflict import with_fence
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
 

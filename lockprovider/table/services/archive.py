@@ -20,15 +20,16 @@ from lockprovider.table.state import archive_index
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.metadata_table import compacted_at, own_timeline
 from lockprovider.table.state.parallel import concurrently
-from lockprovider.table.timeline.archival import (
+from lockprovider.table.timeline.retention import (
     Archivable,
     ArchivalFacts,
     ArchivalPlan,
     KeepActive,
+    KeepHours,
     archival_plan,
+    earliest_retained,
     surplus,
 )
-from lockprovider.table.timeline.retention import KeepHours, earliest_retained
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, replaced_groups
 

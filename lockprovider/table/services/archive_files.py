@@ -33,7 +33,7 @@ from lockprovider.table.format.lsm import (
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.knowledge import History
 from lockprovider.table.state.parallel import files_below
-from lockprovider.table.timeline.archival import BESIDES, Archivable
+from lockprovider.table.timeline.retention import BESIDES, Archivable
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext

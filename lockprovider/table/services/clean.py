@@ -25,7 +25,7 @@ from lockprovider.table.format.service_metadata import (
 )
 from lockprovider.table.services import archive_files, plans
 from lockprovider.table.settings import check_retention
-from lockprovider.table.state.as_of import reach_of, snapshot_at
+from lockprovider.table.state.as_of import snapshot_at
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.retention import Policy, removable
 from lockprovider.table.timeline.timeline import Timeline
@@ -144,7 +144,7 @@ def create_savepoint(
     with table.lock.acquire() as lease:
         archive_files.finish_removal(table, lease)
         timeline = table.listed_timeline()
-        target = commit_of(timeline, version, reach_of(table))
+        target = commit_of(timeline, version, table.current.last_archived)
         existing = savepoints(table, timeline).get(target.begin)
         if existing is not None:
             return target.begin, existing
@@ -164,7 +164,7 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
         timeline = table.listed_timeline()
         saved = [i for i in timeline.instants if i.action is Action.SAVEPOINT]
         is_begin = any(i.begin == version for i in saved)
-        begin = version if is_begin else commit_of(timeline, version, reach_of(table)).begin
+        begin = version if is_begin else commit_of(timeline, version, table.current.last_archived).begin
         states = [i for i in saved if i.begin == begin]
         for state in sorted(states, key=lambda i: not i.is_completed):
             table.store.delete(f"{TIMELINE}/{state.file_name}")

@@ -31,11 +31,10 @@ from lockprovider.table.format.layout import (
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
-from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats
+from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, dead, last_beats
 from lockprovider.table.state.knowledge import ListingState
 from lockprovider.table.state.metadata_table import compacted_at, own_schema, own_slices, own_timeline, uncompacted
 from lockprovider.table.state.parallel import concurrently, files_below
-from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.retention import KeepHours, Policy
 from lockprovider.table.timeline.timeline import Timeline
 

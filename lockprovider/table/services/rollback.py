@@ -28,7 +28,6 @@ from lockprovider.table.format.service_metadata import (
 )
 from lockprovider.table.services import archive_files, clean, metadata_table, plans
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.as_of import reach_of
 from lockprovider.table.state.checkpoint import remove_ended
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.heartbeat import last_beats
@@ -295,7 +294,7 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
         for begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out_restore(table, lease, begin, read_restore_plan(table, begin))
         timeline = table.listed_timeline()
-        target = commit_of(timeline, version, reach_of(table))
+        target = commit_of(timeline, version, table.current.last_archived)
         _check_archive(table, target)
         pending = (Victim(begin, _action_of(timeline, begin)) for begin in timeline.unfinished)
         later = (i for i in reversed(timeline.writes) if (i.completion or "") > (target.completion or ""))

@@ -24,8 +24,7 @@ from lockprovider.table.format.layout import BUCKET_RULES, METADATA_TABLE, TIMEL
 from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, PARTITIONS_KEY, TableConfig
 from lockprovider.table.services import plans
 from lockprovider.table.spec import named_columns
-from lockprovider.table.state.context import keeps_listing
-from lockprovider.table.state.key_spelling import with_key_spelling
+from lockprovider.table.state.context import keeps_listing, with_key_spelling
 from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.timeline import Timeline, drifts_ms, of_other_zones
 

@@ -17,19 +17,10 @@ import pyarrow.parquet as pq
 from fsspec_cas import Version
 from lockprovider.table.errors import Corrupt, HistoryGone
 from lockprovider.table.files.base_file import reading
+from lockprovider.table.format import lsm
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HISTORY
-from lockprovider.table.format.lsm import (
-    SCHEMA,
-    VERSION_FILE,
-    Digest,
-    Manifest,
-    decode_manifest,
-    digest_of,
-    manifest_path,
-    parse_file,
-    parse_manifest_name,
-)
+from lockprovider.table.format.lsm import Digest, Manifest
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
 from lockprovider.table.state.knowledge import History, TableKnowledge
 from lockprovider.table.state.parallel import Stale, repeat_while_stale
@@ -67,29 +58,35 @@ def _number(table: TableKnowledge) -> tuple[int, Version | None]:
 
     The number 0 means that nothing was archived.
     """
-    content = table.place.store.read_or_none(VERSION_FILE)
+    content = table.place.store.read_or_none(lsm.VERSION_FILE)
     if content is not None and re.fullmatch(rb"\s*[0-9]{1,18}\s*", content.data):
         return int(content.data), content.version
     names = (entry.path.rpartition("/")[2] for entry in table.place.store.list(f"{HISTORY}/manifest_"))
-    numbers = (number for name in names if (number := parse_manifest_name(name)) is not None)
+    numbers = (number for name in names if (number := lsm.parse_manifest_name(name)) is not None)
     return max(numbers, default=0), None if content is None else content.version
 
 
 def _manifest(table: TableKnowledge, number: int) -> Manifest:
     """Read one manifest: the archive's files with their sizes. Raises `Stale` if it is missing."""
-    path = manifest_path(number)
+    path = lsm.manifest_path(number)
     content = table.place.store.read_or_none(path)
     if content is None:  # a later archival removed it, or it is lost
-        raise Stale(Corrupt(f"{VERSION_FILE} names {path}, which is missing; restore that file from a copy"))
-    return decode_manifest(content.data, path)
+        raise Stale(Corrupt(f"{lsm.VERSION_FILE} names {path}, which is missing; restore that file from a copy"))
+    return lsm.decode_manifest(content.data, path)
 
 
-def reach(table: TableKnowledge) -> Digest:
-    """Return the greatest begin and completion time of archived writes; empty texts if none.
+def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
+    """Return the greatest begin and completion time of archived writes (empty if none), and batches if `streams`.
 
     Reads and caches new archive files; may raise `Corrupt`.
     """
-    return _digest(table, streams=False)
+
+    def read(name: str, size: int) -> Digest:
+        return digest_of_file(open_file(table, name, size), name, size, streams=streams)
+
+    cached = {name: digest for name, digest in table.digests.items() if not streams or digest.streams is not None}
+    digests = table.digests = _of_files(table, cached, read)
+    return reduce(Digest.plus, digests.values(), Digest())
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
@@ -98,7 +95,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
     Reads and caches new archive files; may raise `Corrupt`.
     """
     by_commit: dict[Instant, dict[str, int]] = {}
-    for stream, (batch, name) in (_digest(table, streams=True).streams or {}).items():
+    for stream, (batch, name) in (reach(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
             by_commit.setdefault(instant, {})[stream] = batch
     return sorted(by_commit.items(), key=lambda item: item[0].completion or "", reverse=True)
@@ -119,7 +116,7 @@ def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
     """Read the archive's files for instants that began at `begin` or later, and return these; may raise `Corrupt`."""
-    spans = ((name, size, parse_file(name)) for name, size in read_history(table).files.items())
+    spans = ((name, size, lsm.parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))
     return tuple(instant for instant in instants if instant is not None and instant.begin >= begin)
@@ -133,7 +130,7 @@ def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
-        span = parse_file(name)
+        span = lsm.parse_file(name)
         return span is None or (span.greatest >= first and span.least <= last)
 
     def read(name: str, size: int) -> Mapping[str, str]:
@@ -198,26 +195,12 @@ def _reading(path: str) -> Iterator[None]:
         raise Corrupt(f"archive file {path} is missing; restore it from a copy") from error
 
 
-def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
-    """Return the whole archive's digest, with the streams' batches if `streams`; reads and caches new files.
-
-    May raise `Corrupt`.
-    """
-
-    def read(name: str, size: int) -> Digest:
-        return digest_of_file(open_file(table, name, size), name, size, streams=streams)
-
-    cached = {name: digest for name, digest in table.digests.items() if not streams or digest.streams is not None}
-    digests = table.digests = _of_files(table, cached, read)
-    return reduce(Digest.plus, digests.values(), Digest())
-
-
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
     """Return a file's digest from its footer, else (JVM Hudi wrote it) by reading its rows; may raise `Corrupt`.
 
     `streams`: when reading rows, include each stream's last batch.
     """
-    digest = digest_of(file.metadata.metadata)
+    digest = lsm.digest_of(file.metadata.metadata)
     if digest is not None:
         return digest
     columns = (*_TIMES, "metadata") if streams else _TIMES
@@ -255,7 +238,7 @@ def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) ->
     missing = file.metadata.num_rows
     with _reading(path):
         kinds = {column.name: column.type for column in file.schema_arrow}
-        if wrong := [column for column in names if kinds.get(column) != SCHEMA.field(column).type]:
+        if wrong := [column for column in names if kinds.get(column) != lsm.SCHEMA.field(column).type]:
             raise Corrupt(f"{path} lacks the columns {wrong} of an archive, or has other types; restore the file")
         for batch in file.iter_batches(_BATCH_ROWS, columns=names):
             taken += batch.nbytes

@@ -19,18 +19,8 @@ from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import Stale, concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import Order, Reached, TableVersion, moment_of_version
+from lockprovider.table.timeline.versions import Order
 from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rewound
-
-
-def reach_of(table: TableContext) -> Reached:
-    """Return a function that reads the last archived completion time."""
-    return lambda: reach(table.knowledge).completion
-
-
-def snapshot_of_version(table: TableContext, timeline: Timeline, version: TableVersion) -> Snapshot:
-    """Return the snapshot of a version; may raise `InvalidInput` or `HistoryGone`."""
-    return snapshot_at(table, timeline, moment_of_version(timeline, version, reach_of(table)))
 
 
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
@@ -83,12 +73,10 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
     States between archived writes are unknown.
     """
     digest = reach(table.knowledge)
-    reached = digest.completion if order is Order.COMPLETION else digest.begin
-    if start < reached:
-        raise HistoryGone(
-            f"commits up to {reached} were archived, and {start} is before that; ask for {reached} or later"
-        )
-    return reached
+    last = digest.completion if order is Order.COMPLETION else digest.begin
+    if start < last:
+        raise HistoryGone(f"commits up to {last} were archived, and {start} is before that; ask for {last} or later")
+    return last
 
 
 # A clean, archival or restore removes files of a snapshot; of Spark's error only the text remains. A retry may succeed.

@@ -32,11 +32,6 @@ def checkpoint_path(log: str, number: int) -> str:
     return f"{_of_log(log)}{number}"
 
 
-def is_due(position: int) -> bool:
-    """Return whether the commit at this log position writes a checkpoint."""
-    return position > 0 and position % EVERY == 0
-
-
 def find(store: Store, log: Log) -> Checkpoint | None:
     """Read the newest checkpoint to which `log` reaches back, among its last `KEPT`; None if none is valid."""
     last = log.next // EVERY

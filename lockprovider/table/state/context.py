@@ -1,38 +1,108 @@
-"""`TableContext`: an open table for services, engines and transactions; `Table` adds the verbs for users."""
+"""`TableContext`: an open table for services, engines and transactions; and the properties with which a write begins.
+
+`Table` adds the verbs for users.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyarrow import types
 
 from fsspec_cas import CasError, Entry, Machine, Store, World, check_url
 from lockprovider import AuditLog, InvalidSettings, Lease, Lock, LockRecord
-from lockprovider.table.errors import TableError
+from lockprovider.table.errors import HistoryGone, TableError, UnsupportedTable
+from lockprovider.table.files import base_file
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.compatibility import check_readable, check_writable, keeps_file_listing, reasons
 from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
-from lockprovider.table.state.clock import TimelineClock
 from lockprovider.table.state.current import CurrentState
 from lockprovider.table.state.events import MAY_STOP, STEPS, EventKind, TableEvent, Watcher, ignore_event
-from lockprovider.table.state.fence import Fence, batches_newest_first, refuse_repeated_or_fenced
-from lockprovider.table.state.knowledge import TableKnowledge, TableView
+from lockprovider.table.state.knowledge import KeySpellings, TableKnowledge, TableView
+from lockprovider.table.timeline.conflict import Fence, refuse_repeated_or_fenced
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.timeline.view import FileSlice, Snapshot, html_facts
 
 _LOG = logging.getLogger("lockprovider.table")
 _LOOKS_FOR_DEAD = 2  # per heartbeat interval
+_COMPARED = 4  # files whose keys are compared
+_ROWS, _BYTES = 1024, 1 << 20  # of such a file, searched for a row without null times
+_DIFFERS_MS = 1500  # the lock's grace and a second, since HTTP gives the store's clock in seconds
+_BELIEVED_S = 60.0
+_warned_stores: set[object] = set()
 
 _Context = TypeVar("_Context", bound="TableContext")
+_Result = TypeVar("_Result")
+
+
+class TimelineClock:
+    """The clock for one table's instants: this machine's, or the store's if that is behind. Thread-safe."""
+
+    def __init__(self, store: Store, url: str, world: World) -> None:
+        self._store = store
+        self._url = url
+        self._world = world
+        self._asked_s = -_BELIEVED_S
+
+    def now_ms(self) -> int:
+        """Return this machine's epoch ms, or the store's if its clock is more than `_DIFFERS_MS` behind.
+
+        While the clocks differ, it logs that once, and asks the store again a minute after its last answer.
+        """
+        if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
+            self._ask()  # the machine may have slept since the last answer
+        return self._world.now_ms() - max(0, self._warned(self.ahead_ms))
+
+    def store_ms(self) -> int:
+        """Ask the store for its clock; return the earlier of it and this machine's."""
+        self._ask()
+        by_store, own_ms = self._store.time_ms, self._world.now_ms()
+        return own_ms if by_store is None else min(own_ms, by_store)
+
+    def asked_ahead_ms(self) -> int:
+        """Ask the store for its clock, log a difference, and return `ahead_ms`."""
+        self._ask()
+        return self._warned(self.ahead_ms)
+
+    def _warned(self, ahead_ms: int) -> int:
+        """Log the difference, once per process and store, and return it."""
+        if ahead_ms and self._store.identity not in _warned_stores:
+            _warned_stores.add(self._store.identity)
+            _LOG.warning("%s: %s: set the clock", self._url, clock_difference(ahead_ms))
+        return ahead_ms
+
+    @property
+    def ahead_ms(self) -> int:
+        """How many ms this machine's clock is ahead of the store's, negative if behind; 0 within `_DIFFERS_MS`."""
+        by_store = self._store.time_ms
+        difference_ms = 0 if by_store is None else self._world.now_ms() - by_store
+        return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0
+
+    def _ask(self) -> None:
+        """Send one HEAD request to learn the store's clock, and record its time. Store errors are swallowed."""
+        try:
+            self._store.head(PROPERTIES)
+        except (CasError, FileNotFoundError):
+            return  # later requests report the failure
+        self._asked_s = self._world.monotonic_s()
+
+
+def clock_difference(ahead_ms: int) -> str:
+    """Describe the clocks' difference for a message."""
+    side = "ahead of" if ahead_ms > 0 else "behind"
+    return f"this machine's clock is {abs(ahead_ms) / 1000:.1f} s {side} the store's"
 
 
 class TableContext:
@@ -127,9 +197,9 @@ class TableContext:
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
-            return facts(repr(self), [("cannot be read", error)])
+            return html_facts(repr(self), [("cannot be read", error)])
         newest = timeline.latest_completed_time
-        return facts(
+        return html_facts(
             repr(self),
             [
                 ("name", config.name),
@@ -241,9 +311,8 @@ class TableContext:
         """
         with self._lock.acquire() as lease:
             if self.fence is not None:
-                refuse_repeated_or_fenced(
-                    (self.fence,), None, partial(batches_newest_first, self, self.listed_timeline())
-                )
+                batches = partial(self.current.batches_newest_first, self.listed_timeline())
+                refuse_repeated_or_fenced((self.fence,), None, batches)
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
@@ -277,6 +346,12 @@ class TableContext:
                 raise
             _LOG.exception("%s: the watcher failed at %s %s, which is done", self.url, kind, begin)
 
+    def report_each(self, begin: str, step: str, results: Iterable[_Result], total: int) -> Iterator[_Result]:
+        """Yield the results of a single-step read or write, and report progress after each."""
+        for done, result in enumerate(results, start=1):
+            self.report("progress", begin, step=step, number=1, of=1, done=done, total=total)
+            yield result
+
 
 def writable_config(table: TableContext, config: TableConfig | None = None) -> TableConfig:
     """Return `config`, or the current properties; raises `UnsupportedTable` if the table cannot be written here."""
@@ -285,28 +360,95 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
     return config
 
 
-def config_to_begin_with(table: TableContext) -> TableConfig:
-    """Return the properties last seen if they allow a write here, else read them; may raise `UnsupportedTable`.
+def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Timeline | None]:
+    """Return the properties to begin a write with and, if `pinned`, the timeline; may raise `UnsupportedTable`.
 
-    If those last seen refuse, it lists the table. The write compares the properties before its first file.
+    Unless `pinned`, these are the properties last seen, if any: the write compares them before its first file. If they
+    refuse a write, it lists the table.
     """
-    config = table.knowledge.config
-    if config is not None and not _is_writable(table, config):
-        config = table.now(listed=True).config  # the start compares them with the cached view, which this refreshes
-    return writable_config(table, config)
-
-
-def view_to_begin_with(table: TableContext) -> TableView:
-    """Return the table now, listed if the properties last seen refuse a write."""
-    view = table.now()
-    return view if view.listed or _is_writable(table, view.config) else table.now(listed=True)
-
-
-def _is_writable(table: TableContext, config: TableConfig) -> bool:
-    return not reasons(config, keeps_listing=keeps_listing(table, config))
+    view = table.now() if pinned else None
+    config = table.knowledge.config if view is None else view.config
+    is_refused = config is not None and bool(reasons(config, keeps_listing=keeps_listing(table, config)))
+    if is_refused and (view is None or not view.listed):
+        view = table.now(listed=True)  # the start compares them with the cached view, which this refreshes
+        config = view.config
+    return writable_config(table, config), view.timeline if pinned and view is not None else None
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:
     """Return whether writes here maintain a metadata table's listing of files."""
     setting = table.settings.write_metadata
     return keeps_file_listing(config) if setting is None else setting
+
+
+def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
+    """Return `config` with `key_is_named` as one row each of up to `_COMPARED` files spells keys; caches these samples.
+
+    Hudi writers spell keys differently and do not record it; an upsert with another spelling inserts the row again:
+
+    - One key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later ones
+      with `hoodie.write.complex.keygen.new.encoding` in tables of version 8. Both are written here.
+    - A timestamp: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone by `bulk_insert` with the row
+      writer and `CREATE TABLE AS SELECT`. Only the first is written here.
+
+    Other tables' data files are not read. Raises `UnsupportedSchema` for a timestamp partition column,
+    `UnsupportedTable` for an unknown or mixed spelling.
+    """
+    stated = config.schema_json
+    kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()
+    hudi_schema.refuse_timestamp_partitions(config.name, kinds, config.partition_fields)
+    keys = hudi_schema.present(config.record_keys, kinds.names)
+    if not config.has_complex_single_key and not any(types.is_timestamp(kinds.field(name).type) for name in keys):
+        return config
+    spellings = table.knowledge.key_spellings
+    samples, compared = dict(spellings.samples), spellings.compared
+    for slice_ in _to_compare(table, spellings):
+        with contextlib.suppress(HistoryGone):  # a clean removed the file
+            samples.update(_spelling(table, config, slice_))
+        compared = max(compared, slice_.begin)
+    table.knowledge.key_spellings = KeySpellings(compared, samples)
+    if len(samples) > 1:
+        raise UnsupportedTable(
+            f"table {config.name!r} spells the keys of {list(config.record_keys)} in two ways, such as "
+            f"{samples[True]!r} and {samples[False]!r}: an upsert would not find rows of the other spelling; rewrite "
+            "the table with one writer"
+        )
+    return replace(config, key_is_named=next(iter(samples))) if samples else config
+
+
+def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]:
+    """Return the slices to sample: at first up to `_COMPARED`, spread over all; later the newest, unless compared.
+
+    Lists the table's files if they are not cached.
+    """
+    snapshot = table.current.current_files(table.now().timeline)
+    files = sorted((slice_ for slice_ in snapshot.slices if slice_.path), key=lambda slice_: slice_.begin)
+    if spellings.compared:
+        return [slice_ for slice_ in files[-1:] if slice_.begin > spellings.compared]
+    places = {at * (len(files) - 1) // (_COMPARED - 1) for at in range(_COMPARED)} if files else set()
+    return [files[at] for at in sorted(places)]
+
+
+def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
+    """Read one row; return its key by spelling (True: it names its column), or nothing if there is no choice or no row.
+
+    Raises `UnsupportedTable` if the key has no possible spelling, `HistoryGone` if the file was removed.
+    """
+    file = table.place.open(slice_.path, slice_.size)
+    rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
+    if rows is None or not rows.num_rows:
+        return {}
+    times = [column for column in rows.columns if types.is_timestamp(column.type)]
+    complete = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
+    row = rows.slice(complete.index(True) if True in complete else 0, 1)
+    key = row.column(hudi_schema.RECORD_KEY)[0].as_py()
+    ways = (False, True) if config.has_complex_single_key else (config.names_single_key,)
+    texts = {named: base_file.record_keys(row, config.record_keys, named=named)[0].as_py() for named in ways}
+    matching = {named: text for named, text in texts.items() if text == key}
+    if not matching:
+        raise UnsupportedTable(
+            f"table {config.name!r} has the key {key!r} in {slice_.path}, where {list(config.record_keys)} makes "
+            f"{' or '.join(map(repr, texts.values()))}: an upsert would add the row again; write the table with the "
+            "engine that made it, or make a new table of its rows"
+        )
+    return matching if config.has_complex_single_key else {}

@@ -21,20 +21,11 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.compatibility import check_readable, is_unordered
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
-from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream
 from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
-from lockprovider.table.format.schema import (
-    LATEST_SCHEMA,
-    SCHEMAS,
-    begin_of_schema_file,
-    misread,
-    parse_history,
-    parse_version,
-    schema_file,
-)
 from lockprovider.table.state import checkpoint
-from lockprovider.table.state.archive_index import completions, reach
+from lockprovider.table.state.archive_index import completions, last_archived_batches, reach
 from lockprovider.table.state.knowledge import CachedProperties, TableKnowledge, TableView
 from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.state.parallel import Stale, both, concurrently, files_below, repeat_while_stale
@@ -291,22 +282,32 @@ class CurrentState:
                 ) from error
         return metadata
 
+    def batches_newest_first(self, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
+        """Yield commits with their streams' batches, newest first, then each stream's last archived batches.
+
+        Reads uncached commits; may raise `HistoryGone` or `Corrupt`.
+        """
+        for instant in reversed(timeline.writes):
+            yield instant, batches_by_stream(self.metadata_of(instant).extra)
+        yield from last_archived_batches(self._knowledge)
+
+    def last_archived(self) -> str:
+        """Return the last archived completion time, or an empty text; reads new archive files."""
+        return reach(self._knowledge).completion
+
     def schema(self, timeline: Timeline) -> pa.Schema:
         """Return the columns of the latest commit of `timeline` that states any, else of the properties; caches them.
 
         Raises `TableNotFound` if neither states any, `HistoryGone` if a commit was archived or taken back.
         """
-        schema = self._knowledge.schema = self._schema(timeline)
-        return schema
-
-    def _schema(self, timeline: Timeline) -> pa.Schema:
-        """Return the columns as `schema` does, with its errors, but do not cache them."""
-        for metadata in self._stating(timeline):
-            return hudi_schema.stated_columns(metadata.schema_json or "")
-        config = self.config()
-        if config.schema_json is None:
+        if (stated := next(self._stating(timeline), None)) is not None:
+            schema = hudi_schema.stated_columns(stated.schema_json or "")
+        elif (created := self.config().schema_json) is not None:
+            schema = hudi_schema.from_avro(created)
+        else:
             raise TableNotFound(f"the table at {self._url!r} has no schema yet; write to it with its own engine first")
-        return hudi_schema.from_avro(config.schema_json)
+        self._knowledge.schema = schema
+        return schema
 
     def _stating(self, timeline: Timeline) -> Iterator[CommitMetadata]:
         """Iterate over the commits that state the columns, newest first."""
@@ -341,12 +342,12 @@ class CurrentState:
         text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
             return
-        latest = parse_version(text, "the last commit")
+        latest = hudi_schema.parse_version(text, "the last commit")
         if oldest >= str(latest.version):
             return
         path = self._history_file(timeline)
-        history = parse_history(self._store.read(path).data, path) if path else ()
-        if fault := misread(history, latest, oldest):
+        history = hudi_schema.parse_history(self._store.read(path).data, path) if path else ()
+        if fault := hudi_schema.misread(history, latest, oldest):
             raise UnsupportedTable(
                 f"the table at {self._url!r} has files written at {oldest}, before its columns were changed by "
                 f"hoodie.schema.on.read.enable=true: {fault}, and columns are found by name here; rewrite all "
@@ -355,7 +356,7 @@ class CurrentState:
 
     def internal_schema(self, timeline: Timeline) -> str:
         """Return Hudi's own schema of a table with schema-on-read, else an empty text."""
-        return next((metadata.extra.get(LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
+        return next((metadata.extra.get(hudi_schema.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
         """Store the schema history again under `begin`; return the entries that this commit must state for JVM readers.
@@ -367,12 +368,13 @@ class CurrentState:
             return {}
         path = self._history_file(timeline)
         if path:
-            self._store.put_if_absent(schema_file(begin), self._store.read(path).data)
-        return {LATEST_SCHEMA: text}
+            self._store.put_if_absent(hudi_schema.schema_file(begin), self._store.read(path).data)
+        return {hudi_schema.LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:
         """List schema histories; return the newest path of a commit on `timeline`, else the newest, or empty text."""
-        paths = {begin_of_schema_file(entry.path): entry.path for entry in self._store.list(f"{SCHEMAS}/")}
+        entries = self._store.list(f"{hudi_schema.SCHEMAS}/")
+        paths = {hudi_schema.begin_of_schema_file(entry.path): entry.path for entry in entries}
         paths.pop("", None)
         done = {instant.begin for instant in timeline.writes}
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
@@ -441,7 +443,7 @@ def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
     if any(listed.written_at(write.begin) is not None for write in reversed(writes)):
         return True
     ends = (Action.ROLLBACK, Action.RESTORE)
-    return any(i.action in ends and i.begin > writes[0].begin for i in listed.services)
+    return any(i.action in ends and i.begin > writes[0].begin for i in listed.besides_commits)
 
 
 def _decisions(record: LockRecord | None) -> Decisions:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, TextIO, TypeVar
-
-if TYPE_CHECKING:
-    from lockprovider.table.state.context import TableContext
-
+from typing import Literal, TextIO
 
 EventKind = Literal[
     "begin",  # an instant was taken, data files may be written
@@ -85,17 +81,9 @@ def ignore_event(event: TableEvent) -> None:
 
 
 # `detail` of a `progress` event: `step` (name), `number`, `of` (most steps), `done`, `total` (None: unknown).
-T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider.table")
 _WIDTH = 24
 _TENTHS = 10
-
-
-def with_progress(table: TableContext, begin: str, step: str, results: Iterable[T], total: int) -> Iterator[T]:
-    """Yield the results of a single-step read or write, and report progress after each."""
-    for done, result in enumerate(results, start=1):
-        table.report("progress", begin, step=step, number=1, of=1, done=done, total=total)
-        yield result
 
 
 class ShowProgress:

@@ -1,27 +1,81 @@
 """Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
-In a local folder the file holds machine, boot and uptime, since writers' clocks may be wrong.
+A pending writer is dead if its heartbeat file is missing or too old, so a writer creates it before its instant. The
+ages are by the store's clock. In a local folder the file holds machine, boot and uptime, since writers' clocks may be
+wrong.
+
+Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
 from fsspec_cas.machine import Worker
+from lockprovider.bounded import parse_object, text_in
 from lockprovider.table.errors import Aborted
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
+from lockprovider.table.settings import HeartbeatSettings
 from lockprovider.table.state.knowledge import TableKnowledge
 from lockprovider.table.state.parallel import files_below
-from lockprovider.table.timeline.liveness import HeartbeatSettings, LocalBeat
 
 _LOCAL = "local"
 _FOR_EVER_S = 1e9
 _RESUMES = 5
 _BEATS_PER_INTERVAL = 2  # two tries within one interval
+_LARGEST_BEAT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBeat:
+    """A heartbeat in a local folder: machine, boot and uptime, which no clock change affects."""
+
+    boot: str
+    host: str
+    uptime_s: float
+
+    def encode(self) -> bytes:
+        """Return the file's content."""
+        return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LocalBeat | None:
+        """Decode a heartbeat; None for other content, such as a JVM writer's empty file."""
+        try:
+            fields = parse_object(data, most=_LARGEST_BEAT)
+            beat = cls(text_in(fields, "boot"), text_in(fields, "host"), float(fields["s"]))
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return None
+        return beat if math.isfinite(beat.uptime_s) else None
+
+    def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
+        """Return the seconds since the beat, for this machine's boot, host and uptime `now_s`.
+
+        Infinite after a restart. For another machine `unchanged_s`, how long this process saw the file unchanged.
+        """
+        if self.boot and self.boot == boot:
+            return max(0.0, now_s - self.uptime_s)
+        if self.host != host:
+            return unchanged_s
+        was_restarted = bool(self.boot and boot) or self.uptime_s > now_s
+        return math.inf if was_restarted else now_s - self.uptime_s
+
+
+def dead(
+    pending: Iterable[str], beats_ms: Mapping[str, int], store_now_ms: int, settings: HeartbeatSettings
+) -> tuple[str, ...]:
+    """Return the begin times among `pending` whose heartbeat in `beats_ms` is missing or too old; reads nothing.
+
+    `store_now_ms`: now by the clock of `beats_ms`, or earlier, which only delays a verdict.
+    """
+    oldest_ms = store_now_ms - round(settings.tolerance_s * 1000)
+    return tuple(begin for begin in pending if beats_ms.get(begin, 0) < oldest_ms)
 
 
 def claim(store: Store, begin: str) -> Version | None:

@@ -260,7 +260,7 @@ class TableKnowledge:
 
         Starts an empty set if `timeline` has other cleans, rollbacks, restores or replacecommits than before.
         """
-        removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
+        removers = frozenset(i.file_name for i in timeline.besides_commits if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]

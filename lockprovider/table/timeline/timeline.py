@@ -115,14 +115,14 @@ class Timeline:
         return min((instant.begin for instant in done or writes), default="")
 
     @cached_property
-    def services(self) -> tuple[Instant, ...]:
+    def besides_commits(self) -> tuple[Instant, ...]:
         """All instants whose action is not `commit`, so deltacommits and replacecommits, too; in no order."""
         return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
 
     @cached_property
     def savepointed(self) -> frozenset[str]:
         """The begin times that have a savepoint, completed or not."""
-        return frozenset(instant.begin for instant in self.services if instant.action is Action.SAVEPOINT)
+        return frozenset(instant.begin for instant in self.besides_commits if instant.action is Action.SAVEPOINT)
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
@@ -148,7 +148,7 @@ class Timeline:
     def begun_at(self, begin: str) -> Iterator[Instant]:
         """Iterate over the instants with this begin time, of 14 or 17 digits."""
         second = begin[:_SECOND]
-        at = bisect_left(self.instants, second, key=_second)
+        at = bisect_left(self.instants, second, key=lambda instant: instant.begin[:_SECOND])
         near = takewhile(lambda i: i.begin.startswith(second), self.instants[at:])
         return (i for i in near if i.begin == begin)
 
@@ -198,10 +198,6 @@ def time_after(now_ms: int, *floors: str) -> str:
     return time if time > latest else after(latest)
 
 
-def _second(instant: Instant) -> str:
-    return instant.begin[:_SECOND]
-
-
 def _knowing(after: Timeline, before: Timeline, added: Sequence[Instant]) -> Timeline:
     """Set derived facts in the cache of `after`, from those of `before` and the instants `added`; return `after`.
 
@@ -213,7 +209,7 @@ def _knowing(after: Timeline, before: Timeline, added: Sequence[Instant]) -> Tim
         *unchanged,
         *_perhaps_pending(i for begin in begun for i in after.begun_at(begin)),
     )
-    vars(after)["services"] = (*before.services, *(i for i in added if i.action is not Action.COMMIT))
+    vars(after)["besides_commits"] = (*before.besides_commits, *(i for i in added if i.action is not Action.COMMIT))
     done = sorted((i for i in added if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
     last = before.writes[-1].completion or "" if before.writes else ""
     if any(i.action is Action.SAVEPOINT for i in added) or any((i.completion or "") <= last for i in done):

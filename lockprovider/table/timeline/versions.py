@@ -39,17 +39,17 @@ class DoneCommit(Protocol):
 
 
 TableVersion = str | datetime | AsOf | DoneCommit
-Reached = Callable[[], str]  # the last archived completion time, or empty
+LastArchived = Callable[[], str]  # returns the last archived completion time, or an empty text
 
 
-def moment_of_version(timeline: Timeline, version: TableVersion, reached: Reached) -> AsOf:
+def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:
     """Return the moment that a version names: by completion, including that commit.
 
     May raise `InvalidInput` or `HistoryGone`.
     """
     if isinstance(version, AsOf):
         return AsOf.of(version)
-    return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, reached))
+    return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, last_archived))
 
 
 def check_version(version: TableVersion) -> None:
@@ -58,7 +58,7 @@ def check_version(version: TableVersion) -> None:
         AsOf.of(version)
 
 
-def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, reached: Reached) -> str:
+def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, last_archived: LastArchived) -> str:
     """Return the time, in this order, up to which commits belong to a version: completion or begin times.
 
     Raises `InvalidInput` for no version or an `AsOf` of the other order, `HistoryGone` for a result that the table
@@ -72,11 +72,11 @@ def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, reach
         return time_text(version.time)
     if isinstance(version, (str, datetime)):
         time = time_text(version)
-        commit = None if version != time else _named(timeline, time, order, reached)
+        commit = None if version != time else _named(timeline, time, order, last_archived)
         return time if commit is None else order.time_of(commit)
     if not isinstance(version, DoneCommit):
         return time_text(version)  # raises `InvalidInput`
-    return _of_done(timeline, version, order, reached)
+    return _of_done(timeline, version, order, last_archived)
 
 
 def is_empty(version: TableVersion) -> bool:
@@ -91,7 +91,7 @@ def refuse_none(version: TableVersion | None) -> None:
     check_version(version)
 
 
-def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached) -> Instant:
+def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: LastArchived) -> Instant:
     """Return the last commit of a version, or of the table if None.
 
     Raises `InvalidInput` for no version, `HistoryGone` for a commit that the table lacks.
@@ -100,7 +100,7 @@ def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached
         if not timeline.writes:
             raise HistoryGone("the table has no commit; write some rows first")
         return timeline.writes[-1]
-    moment = moment_of_version(timeline, version, reached)
+    moment = moment_of_version(timeline, version, last_archived)
     if moment.by == "begin":
         raise InvalidInput(
             f"{moment} counts by begin, which names no state after a commit; give a version, or a time of completion"
@@ -112,7 +112,7 @@ def commit_of(timeline: Timeline, version: TableVersion | None, reached: Reached
     problem = (
         f"no commit began or completed at {version}" if is_instant(version) else f"no commit completed by {moment.time}"
     )
-    if archived := reached():
+    if archived := last_archived():
         problem += f", and those up to {archived} are archived: no restore or savepoint can use them"
     raise HistoryGone(f"{problem}; choose a commit of `history()`, or give the time as ISO text for the state at it")
 
@@ -122,7 +122,7 @@ def is_instant(version: object) -> bool:
     return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 
-def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:
+def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchived) -> Instant | None:
     """Return the commit that completed or began at this time; of two commits, `order` decides.
 
     None: there is none, or an archived commit may have this time.
@@ -130,12 +130,12 @@ def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Ins
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)
-    if first is None and second is not None and time <= reached():
+    if first is None and second is not None and time <= last_archived():
         return None  # it may be the time of an archived commit
     return second if first is None else first
 
 
-def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, reached: Reached) -> str:
+def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, last_archived: LastArchived) -> str:
     """Return the commit's completion or begin time, by `order`.
 
     Raises `InvalidInput` if it has none, `HistoryGone` if it is neither on the timeline nor possibly archived.
@@ -143,7 +143,7 @@ def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, reached: Reac
     if not all(isinstance(time, str) and time for time in (commit.instant, commit.completion)):
         raise InvalidInput(f"{shown(commit)} has made no commit; give Table.version for the table as it is")
     is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
-    if not is_known and commit.completion > reached():
+    if not is_known and commit.completion > last_archived():
         raise HistoryGone(
             f"commit {commit.instant}, completed {commit.completion}, is not in the table: it was taken back, or it is "
             "another table's; choose one of its history"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from html import escape
 from typing import Literal, get_args
 
 from fsspec_cas import Entry, InvalidInput
@@ -19,7 +20,6 @@ from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, data_files_in
 from lockprovider.table.format.metadata import CommitMetadata
-from lockprovider.table.html import facts
 from lockprovider.table.timeline.timeline import Timeline
 
 By = Literal["completion", "begin"]
@@ -182,6 +182,12 @@ def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[st
     return {partition: frozenset(file_ids[partition]) for partition in sorted(file_ids)}
 
 
+def html_facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Render an HTML table of name and value pairs for notebooks; every text is escaped."""
+    body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows)
+    return f"<table><caption>{escape(title)}</caption><tbody>{body}</tbody></table>"
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A reader's view: the completed instants of one listing, and the latest slice of each file group.
@@ -200,7 +206,7 @@ class Snapshot:
     def _repr_html_(self) -> str:
         """Return an HTML summary for notebooks."""
         logs = sum(len(slice_.logs) for slice_ in self.slices)
-        return facts(
+        return html_facts(
             "Snapshot",
             [
                 ("as of", self.timeline.latest_completed_time or "before the first write"),

@@ -2,13 +2,13 @@
 
 The life of a commit, in the order of the calls:
 
-1. `retry.transact` runs a function with a `Transaction`; `states` has its states.
-2. An engine plans the rows (`engines.writer.plan_write`) and begins (`start_here`). `start.start` chooses a begin time,
-   writes the heartbeat and `.requested`, and reads the lock record. If an instant that began later is completed, it
-   tries another.
+1. `transaction.transact` runs a function with a `Transaction`; `lifecycle` has its states.
+2. An engine plans the rows (`engines.writer.plan_write`) and begins (`start_here`). `lifecycle.start` chooses a begin
+   time, writes the heartbeat and `.requested`, and reads the lock record. If an instant that began later is completed,
+   it tries another.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
-4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `commit.Committing` gets it
-   decided, in up to eight tries.
+4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `lifecycle.Committing` gets
+   it decided, in up to eight tries.
 5. By default the writer validates the proposal and posts it as an intent; the writer that decides it validates it again
    (`decision.TableDecider`). Both use `decision.decide`. The lock record decides; readers see the commit once its
    completed file is stored.

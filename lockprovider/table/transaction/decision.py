@@ -1,4 +1,4 @@
-"""The decision whether a commit may follow the table's state, and its file name in a group commit.
+"""A commit to decide (`Proposal`), whether it may follow the table's state, and its file name in a group commit.
 
 All commits pass `decide`. It learns the commits since the write's snapshot in one of two ways:
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,19 +47,10 @@ from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.fence import BatchId, batches_newest_first, fences_in, refuse_repeated_or_fenced
-from lockprovider.table.timeline.conflict import (
-    ConcurrentOperation,
-    Overlap,
-    Resolution,
-    archived_since,
-    by_bucket,
-    completed_since,
-    undone_since,
-)
+from lockprovider.table.timeline import conflict
+from lockprovider.table.timeline.conflict import BatchId, ConcurrentOperation, Overlap, Resolution
 from lockprovider.table.timeline.timeline import Timeline, time_after
 from lockprovider.table.timeline.view import Snapshot, cleaned_groups
-from lockprovider.table.transaction.proposal import RULES, Proposal
 
 if TYPE_CHECKING:
     from lockprovider.table.format.metadata import WriteStat
@@ -67,7 +58,6 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.heartbeat import WriterHeartbeat
     from lockprovider.table.state.knowledge import TableView
-    from lockprovider.table.transaction.proposal import Basis
 
 
 LOOKED_AT_MS = 1000  # the age from which a write is looked for
@@ -76,10 +66,83 @@ _OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 _Done = tuple[Instant, CommitMetadata]  # a completed write
 
 
-def commits_to_read(proposal: Proposal, basis: Basis, timeline: Timeline) -> tuple[Instant, ...]:
-    """Return the commits whose metadata the validation will read, so that the caller reads them before."""
-    done = completed_since(basis.timeline, timeline)
-    return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
+_RESOLUTIONS = (conflict.by_file_group, conflict.prefer_writer, conflict.by_partition, conflict.non_blocking)
+RULES: dict[str, Resolution] = {rule.__name__: rule for rule in _RESOLUTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the writer of a proposal knew of the table.
+
+    `resolution`: the rule for conflicts. `snapshot`: the rows that it read, or None. `keys`: its new keys, if compared.
+    """
+
+    config: TableConfig
+    timeline: Timeline
+    resolution: Resolution
+    snapshot: Snapshot | None = None
+    keys: KeyCheck | None = None
+
+    @property
+    def rule(self) -> str:
+        """The name of the resolution; empty if other writers do not have it."""
+        return next((name for name, rule in RULES.items() if rule is self.resolution), "")
+
+    def compared(self, proposal: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
+        """Return the commits in `done` whose file groups are compared with those of the proposal."""
+        # A blind write ignores other commits only if it has read nothing.
+        if self.resolution is conflict.non_blocking and self.snapshot is None:
+            return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
+        return tuple(done) if self.may_overlap(proposal) else ()
+
+    def may_overlap(self, proposal: Proposal) -> bool:
+        """Return whether a completed write can touch the same data.
+
+        It cannot if this one has read nothing and only adds file groups, and only file groups are compared.
+        """
+        if self.snapshot is not None or proposal.compares_keys or proposal.buckets:
+            return True
+        fresh = not proposal.metadata.replaced and all(stat.prev_commit is None for stat in proposal.metadata.all_stats)
+        return not (fresh and self.resolution in (conflict.by_file_group, conflict.prefer_writer))
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The commit that one instant proposes.
+
+    Attributes:
+        rule: the name of the resolution; empty if only its own writer has it, so that no other can judge it.
+        buckets: compared with others by buckets instead of file groups.
+        config: the digest of the table's properties as its writer knows them.
+        columns: the digest of the table's columns, without those that it adds.
+        compares_keys: its new keys are compared with those of other inserts.
+        data: its completed file.
+    """
+
+    begin: str
+    action: Action
+    rule: str
+    buckets: bool
+    config: str
+    columns: str
+    batch_id: BatchId | None
+    compares_keys: bool
+    data: bytes
+    metadata: CommitMetadata = field(compare=False)
+
+    @property
+    def inflight(self) -> Instant:
+        """The instant before its completion."""
+        return Instant(self.begin, self.action, InstantState.INFLIGHT)
+
+    def completed(self, completion: str) -> Instant:
+        """Return the instant as completed at this time."""
+        return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
+
+    @property
+    def stem(self) -> str:
+        """The beginning of its path, the same for every completion time."""
+        return f"{TIMELINE}/{self.begin}_"
 
 
 def validate(
@@ -92,22 +155,18 @@ def validate(
     """
     _check_alive(table, proposal, basis, heartbeat, view)
     timeline = view.timeline
-    done = completed_since(basis.timeline, timeline)
-
-    def compared() -> list[_Done]:
-        return [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
-
+    done = conflict.completed_since(basis.timeline, timeline)
     since = LaterCommits(
-        notes=partial(batches_newest_first, table, timeline),
+        notes=partial(table.current.batches_newest_first, timeline),
         latest_first=lambda: ((i, table.metadata_of(i)) for i in reversed(done)),
-        others=lambda: _others(table, proposal, basis, timeline, compared()),
+        others=lambda: _others(table, proposal, basis, timeline, done),
         refuse_broken=partial(_check_snapshot, table, proposal.begin, basis.timeline, timeline),
     )
     try:
         decide(proposal, basis.resolution, since)
-    except WriteConflict as conflict:
-        if conflict.file_groups:
-            table.report("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
+    except WriteConflict as error:
+        if error.file_groups:
+            table.report("conflict", proposal.begin, lost_to=error.lost_to, file_groups=len(error.file_groups))
         raise
     if basis.keys is not None:
         basis.keys.refuse_shared(basis.compared(proposal, done))
@@ -133,40 +192,31 @@ def _check_alive(
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 
-def _unseen(table: TableContext, snapshot: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
-    """Return the file groups of which `snapshot` lacks files, because a clean removed them before it was listed.
-
-    `later`: commits since. Log files are cleaned only after a compaction; then earlier commits are read.
-    """
-    is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
-    return cleaned_groups(snapshot, with_logs(table, snapshot.timeline) if is_compacted else [], later)
-
-
 def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline: Timeline) -> None:
     """Raise `WriteConflict` if a restore removed commits of the snapshot, or unseen ones may be archived."""
-    if undone_since(before, timeline):
-        restores = (instant.file_name for instant in timeline.services if instant.action is Action.RESTORE)
+    if conflict.undone_since(before, timeline):
+        restores = (instant.file_name for instant in timeline.besides_commits if instant.action is Action.RESTORE)
         raise WriteConflict(begin, max(restores, default="a restore"), ())
-    if _may_have_missed(table, before, timeline):
+    is_unsure = timeline.first_active > before.first_active > "" or conflict.archived_since(before, timeline)
+    if is_unsure and not archive_index.has_all_archived(table.knowledge, before, timeline):
         raise WriteConflict(begin, ARCHIVED, ())
 
 
-def _may_have_missed(table: TableContext, before: Timeline, timeline: Timeline) -> bool:
-    """Return whether a write unknown to this snapshot may be archived."""
-    suspect = timeline.first_active > before.first_active > "" or archived_since(before, timeline)
-    return suspect and not archive_index.has_all_archived(table.knowledge, before, timeline)
-
-
 def _others(
-    table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, later: list[_Done]
+    table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, done: Sequence[Instant]
 ) -> list[ConcurrentOperation]:
-    """Return the operations to compare file groups with: `later` commits, but no compactions, and planned clusterings.
+    """Return the operations to compare file groups with: commits in `done`, no compactions, and planned clusterings.
 
-    Reads plans. Raises `WriteConflict` if the write's snapshot lacks cleaned files.
+    Reads commits and plans. Raises `WriteConflict` if a clean removed files of the write's snapshot before it was
+    listed.
     """
-    unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
-    if unseen:  # its new keys may exist there
-        raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
+    later = [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
+    if basis.snapshot is not None:
+        # Log files are cleaned only after a compaction.
+        is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
+        earlier = with_logs(table, basis.snapshot.timeline) if is_compacted else []
+        if unseen := cleaned_groups(basis.snapshot, earlier, later):  # its new keys may exist there
+            raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
     # A compaction removes no row: rows logged during it stay for the next one.
     operations = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     operations += planned_services(table, timeline)
@@ -250,11 +300,12 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
     `rule` finds the overlap in file groups. Pure, but for the functions of `since`, whose errors pass. All commits pass
     here.
     """
-    refuse_repeated_or_fenced(fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
+    conflict.refuse_repeated_or_fenced(conflict.fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
     _refuse_columns(proposal, since.latest_first())
     operation, others = ConcurrentOperation.of(proposal.inflight, proposal.metadata), since.others()
-    overlap = (by_bucket(rule) if proposal.buckets else rule)(operation, others) or _second_overwrite(operation, others)
+    rule = conflict.by_bucket(rule) if proposal.buckets else rule
+    overlap = rule(operation, others) or _second_overwrite(operation, others)
     if overlap is not None:
         raise WriteConflict(proposal.begin, overlap.lost_to.file_name, overlap.file_groups)
 

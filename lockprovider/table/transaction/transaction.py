@@ -1,4 +1,4 @@
-"""A transaction on a table: begin, write, and a commit that happens once or never.
+"""A transaction on a table: begin, write, and a commit that happens once or never; and functions run in transactions.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 """
@@ -6,51 +6,76 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from fsspec_cas import CasError, InvalidInput
-from lockprovider import LockError, Pending
+from fsspec_cas import CasError, InvalidInput, Store, Won, check_url
+from fsspec_cas.arguments import check_whole
+from fsspec_cas.sender import delay_s
+from lockprovider import AuditLog, LockError, Pending
 from lockprovider.table.convert.columns import with_columns
-from lockprovider.table.errors import InvalidRecords, UnsupportedTable, WriteConflict
+from lockprovider.table.errors import InvalidRecords, PropertiesChanged, TableExists, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.compatibility import as_non_blocking, shared
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import markers_dir, parse_marker
+from lockprovider.table.format.layout import PROPERTIES, FileGroup, markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat, encode_commit, stats_by_partition
-from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.properties import TableConfig, encode_properties
 from lockprovider.table.services import anchors, checkpoint
-from lockprovider.table.settings import Mode
+from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
+from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.as_of import is_stale
-from lockprovider.table.state.context import config_to_begin_with, view_to_begin_with, writable_config
-from lockprovider.table.state.fence import BatchId, batches_newest_first, with_fence
-from lockprovider.table.state.key_spelling import with_key_spelling
-from lockprovider.table.timeline.conflict import (
-    bare_buckets,
-    completed_since,
-    lacks_for_non_blocking,
-    left_bare,
-    non_blocking,
-    refuse_replacing,
+from lockprovider.table.state.context import (
+    TableContext,
+    read_to_begin,
+    with_key_spelling,
 )
+from lockprovider.table.state.events import Watcher, ignore_event
+from lockprovider.table.timeline import conflict
+from lockprovider.table.timeline.conflict import BatchId
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
-from lockprovider.table.transaction.commit import Committing
-from lockprovider.table.transaction.decision import KeyCheck, columns_digest, config_digest
-from lockprovider.table.transaction.proposal import Basis, CommitResult, Proposal
-from lockprovider.table.transaction.start import InstantKind, Started, resume, start
-from lockprovider.table.transaction.states import State, Step, after
+from lockprovider.table.transaction.decision import Basis, KeyCheck, Proposal, columns_digest, config_digest
+from lockprovider.table.transaction.lifecycle import Committing, InstantKind, Started, State, Step, after, resume, start
 
 if TYPE_CHECKING:
-    from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.heartbeat import WriterHeartbeat
     from lockprovider.table.state.knowledge import TableView
 
+WHOLE_RETRIES = 3  # if all rows are given; a function runs once by default
+_RESTARTS = 10
 
-__all__ = ["CommitResult", "Transaction"]
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """The outcome of a committed transaction.
+
+    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
+    count rows; `file_groups` are those written or replaced. `attempts` counts the runs of the function given to
+    `transact`, `conflicts` those that lost. `lock_wait_s`: how long the last run waited for the table lock, in seconds.
+
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
+    >>> done = table.upsert(rows)
+    >>> done.inserted, done.updated, done.attempts, done.conflicts
+    (1, 0, 1, 0)
+    """
+
+    instant: str
+    completion: str
+    inserted: int
+    updated: int
+    deleted: int
+    file_groups: tuple[FileGroup, ...]
+    attempts: int
+    conflicts: int
+    lock_wait_s: float
 
 
 class Transaction:
@@ -63,10 +88,8 @@ class Transaction:
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
         table.lock.require_safe_store()  # begin creates a file conditionally
         self.table = table
-        view = view_to_begin_with(table) if pinned else None
-        config = config_to_begin_with(table) if view is None else writable_config(table, view.config)
-        self.config: TableConfig = with_key_spelling(table, config)
-        self._timeline: Timeline | None = None if view is None else view.timeline
+        config, self._timeline = read_to_begin(table, pinned=pinned)
+        self.config = with_key_spelling(table, config)
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
         self._action = Action.DELTACOMMIT if self.config.is_merge_on_read else Action.COMMIT
@@ -117,7 +140,7 @@ class Transaction:
         return None if self.started is None else self.started.heartbeat
 
     def enter(self, step: Step) -> None:
-        """Change the state by this step; `states.after` may refuse it."""
+        """Change the state by this step; `lifecycle.after` may refuse it."""
         self.state = after(self.state, step)
 
     @property
@@ -158,12 +181,12 @@ class Transaction:
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
-        done = batch_id.committed_by(batches_newest_first(self.table, self.timeline))
+        done = batch_id.committed_by(self.table.current.batches_newest_first(self.timeline))
         # A decided commit may never be stored: then `commit` checks under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
             raise batch_id.duplicate_error(done)
 
-    # -- its start: see `start` ----------------------------------------------------------------------------------------
+    # -- its start: see `lifecycle` ------------------------------------------------------------------------------------
 
     def start(self) -> str:
         """Begin if not begun; return the begin time, under which any process may now write data files."""
@@ -232,7 +255,7 @@ class Transaction:
                 snapshot = self.table.knowledge.cache_files(self.table.snapshot_of(self.timeline))
             self._target = snapshot
         named = None if partitions is None else tuple(partitions)
-        if bare_buckets(self._target, named or (), index_of(self.config).buckets):
+        if conflict.bare_buckets(self._target, named or (), index_of(self.config).buckets):
             raise WriteConflict(self.begin, self.timeline.writes[-1].file_name, ())
         return self._target.within(named)
 
@@ -249,7 +272,7 @@ class Transaction:
         non-blocking writer.
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
-            refuse_replacing(operation)
+            conflict.refuse_replacing(operation)
         if self.state is not State.OPEN:
             raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
@@ -300,11 +323,11 @@ class Transaction:
         Only where JVM writers would write into a hidden file group. Empty unless it overwrites a table fit for
         non-blocking writes.
         """
-        if not self._replaced or lacks_for_non_blocking(self.config):
+        if not self._replaced or conflict.lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
         index, written = index_of(self.config), [stat.group for stat in stats]
-        if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
+        if not (bare := conflict.left_bare(self._replaced, written, ended, index.buckets)):
             return ()
         self._note_markers()  # anchors get the kind of markers that the tasks' files have
         schema = self.table.schema(self.timeline)
@@ -325,12 +348,14 @@ class Transaction:
         assert self.started is not None  # noqa: S101 - it has written
         stats = self._stats
         self.started.wait_in_flight()
-        self._remove_strays(stats)
+        self._note_markers()
+        for path in self.announced - {stat.path for stat in stats}:
+            self.table.store.delete(path)  # of a failed task attempt
         self.table.report("written", self.begin, files=len(stats))
         checkpoint.note_files(self.table, self.begin, stats)
         proposal, basis = self._propose(stats)
         completion, waited_s = Committing(self, self.started, proposal, basis).run()
-        self.result = proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
+        self.result = _result(proposal, completion, conflicts=conflicts, lock_wait_s=waited_s)
         self.table.run_inline_services()
         return self.result
 
@@ -367,12 +392,12 @@ class Transaction:
         """
         keys, schema = self._look_for_keys(stats) if self.check_keys else None, self.table.schema(self.timeline)
         is_blind = self._is_blind and self._snapshot is None
-        rule = non_blocking if is_blind else self.table.settings.resolution
+        rule = conflict.non_blocking if is_blind else self.table.settings.resolution
         basis = Basis(self.config, self.timeline, rule, self._snapshot, keys)
         replaces = self._action is Action.REPLACECOMMIT and self.operation not in REPLACING  # an engine has renamed it
         operation = "INSERT_OVERWRITE" if replaces else self.operation
         stated = self.table.current.stated_schema(self.timeline, self.begin)
-        extra = {**with_fence(self.extra, self.table.fence), **stated}
+        extra = {**conflict.with_fence(self.extra, self.table.fence), **stated}
         schema_json = self._schema_json or hudi_schema.to_avro(schema, self.config.name)
         metadata = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, self._replaced)
         proposal = Proposal(
@@ -403,23 +428,33 @@ class Transaction:
             keys = KeyCheck(self.table, self.begin, stats)  # before others have to wait for it
             if self.operation == "INSERT":
                 keys.refuse_known(self.snapshot)
-            keys.refuse_shared(completed_since(self.timeline, self.table.listed_timeline()))
+            keys.refuse_shared(conflict.completed_since(self.timeline, self.table.listed_timeline()))
             return keys
         if self.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
             raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
         return None
-
-    def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
-        """Delete announced data files that are not in `stats`: those of failed task attempts."""
-        self._note_markers()
-        for path in self.announced - {stat.path for stat in stats}:
-            self.table.store.delete(path)
 
     def _note_markers(self) -> None:
         """If other processes write, list their markers, and record them here."""
         if self._tasks_write:
             self.markers = [entry.path for entry in self.table.store.list(f"{markers_dir(self.begin)}/")]
             self.announced.update(marker.data_path for marker in filter(None, map(parse_marker, self.markers)))
+
+
+def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
+    """Return the outcome of this proposal's commit."""
+    stats = proposal.metadata.all_stats
+    return CommitResult(
+        instant=proposal.begin,
+        completion=completion,
+        inserted=sum(stat.num_inserts for stat in stats),
+        updated=sum(stat.num_updates for stat in stats),
+        deleted=sum(stat.num_deletes for stat in stats),
+        file_groups=tuple(sorted(proposal.metadata.file_groups)),
+        attempts=conflicts + 1,
+        conflicts=conflicts,
+        lock_wait_s=lock_wait_s,
+    )
 
 
 # The handle hides how engines write from users.
@@ -493,3 +528,128 @@ def inside(txn: Any) -> Transaction:
     if not isinstance(txn, Transaction):
         raise InvalidInput(f"txn={txn!r} must be a transaction: `with table.transaction() as txn:`")
     return txn
+
+
+def transact(
+    table: TableContext,
+    fn: Callable[[Any], object],
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+    pinned: bool = True,
+    face: Face | None = None,
+) -> CommitResult:
+    """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a conflict.
+
+    Each attempt has a fresh snapshot, so `fn` must read through its transaction. A removed file counts as a conflict.
+    After each conflict it rolls back; up to `retries` times it reports, pauses and repeats. If the properties changed
+    before the begin, it repeats up to `_RESTARTS` times more, but with `face` and no retries it raises. Other errors
+    roll back and are raised. `face` wraps the transaction that `fn` gets.
+    """
+    _check_call(table, fn, extra)
+    retries, conflicts, restarts = check_whole(retries, "retries"), 0, 0
+    while True:
+        txn = Transaction(table, pinned=pinned)
+        handle = txn if face is None else face(txn)
+        txn.extra.update(extra or {})
+        txn.check_keys = txn.check_keys if check_keys is None else check_keys
+        try:
+            fn(handle)
+            result = handle.commit(conflicts=conflicts)
+        except PropertiesChanged:
+            txn.rollback()  # it has not begun: this is no conflict
+            restarts += 1
+            if restarts > _RESTARTS or (face is not None and not retries):  # the function may have used up its input
+                raise
+            table.world.sleep(delay_s(restarts, table.world.random()))
+        except Exception as error:
+            conflicts += 1
+            txn.rollback()
+            if conflicts > retries or not txn.lost_to_others(error):
+                raise
+            table.report("retry", txn.begin, conflicts=conflicts)
+            table.world.sleep(delay_s(conflicts, table.world.random()))
+        except BaseException:
+            txn.rollback()
+            raise
+        else:
+            return result
+
+
+def _check_call(table: object, fn: object, extra: object) -> None:
+    """Raise `InvalidInput` if `table` is no `TableContext`, `fn` not callable, or `extra` no mapping of texts."""
+    if not isinstance(table, TableContext):
+        raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
+    if not callable(fn):
+        raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
+    if extra is not None and not _is_text(extra):
+        raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
+
+
+def _is_text(extra: object) -> bool:
+    return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)
+
+
+# Source of creation and new columns: Hudi `HoodieTableMetaClient`, `HoodieSparkSqlWriter`.
+_Table = TypeVar("_Table", bound=TableContext)
+
+
+def create_table(
+    kind: type[_Table],
+    url: str | os.PathLike[str],
+    spec: TableSpec,
+    *,
+    storage_options: dict[str, Any] | None = None,
+    settings: TableSettings | None = None,
+    watcher: Watcher = ignore_event,
+    exist_ok: bool = False,
+) -> _Table:
+    """Store the properties of a new table, commit an empty write, and return the table as a `kind`.
+
+    Raises `TableExists` if `url` has a table; with `exist_ok` it opens that, unless keys, fields, names of folders,
+    type or buckets differ.
+    """
+    url = check_url(url)
+    if not isinstance(spec, TableSpec):
+        raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
+    settings = checked_table_settings(settings)
+    config = spec.with_index(settings.index).config()
+    config = shared(as_non_blocking(config) if settings.mode is Mode.NON_BLOCKING else config)
+    settings.check(config)
+    store, data = Store.from_url(url, storage_options), encode_properties(config)
+    audit = AuditLog(store)
+    table = kind(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
+    table.lock.require_safe_store()
+    if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
+        if not exist_ok:
+            raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or pass exist_ok=True")
+        existing = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
+        _check_same(existing, config)
+        return existing
+    # A failed write's file older than the whole timeline would be visible: a first commit prevents that.
+    transact(table, lambda txn: txn.add(()))
+    return table
+
+
+def _check_same(table: TableContext, config: TableConfig) -> None:
+    """Read the table's properties; raise `TableExists` if keys, fields, folders, type or buckets are not `config`'s."""
+    existing = table.config()
+    names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
+    names += ["hive_style", "url_encode"] if config.partition_fields else []
+    for name in names:
+        if getattr(existing, name) != getattr(config, name):
+            raise TableExists(
+                f"there is another table at {table.url!r}: its {name} are {getattr(existing, name)}, not "
+                f"{getattr(config, name)}; open it with Table.open, or create this one elsewhere"
+            )
+
+
+def add_columns(table: TableContext, columns: pa.Schema, *, retries: int) -> CommitResult:
+    """Add columns in a commit of their own, as `Table.add_columns` does."""
+
+    def run(txn: Transaction) -> None:
+        txn.add_columns(columns)
+        txn.add(())
+
+    return transact(table, run, retries=retries, extra={"added_columns": ",".join(columns.names)})

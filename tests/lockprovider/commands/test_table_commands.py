@@ -31,8 +31,7 @@ from lockprovider.storage_lock.lanes import WIDTH
 from lockprovider.table import Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from lockprovider import (
 )
 from lockprovider.settings import from_config
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import transact
 
 VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
 RENEW = "hoodie.write.lock.storage.renew.interval.secs"

@@ -39,7 +39,7 @@ def test_two_file_groups_of_one_bucket_are_found_and_block_writers(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr("lockprovider.table.transaction.decision.by_bucket", lambda resolution: resolution)
+        broken.setattr("lockprovider.table.timeline.conflict.by_bucket", lambda resolution: resolution)
         writers = [table.transaction(), table.transaction()]
         for number, txn in enumerate(writers):
             engine.write(txn, upserts=rows((1, "z", number)))

@@ -14,7 +14,7 @@ from table.test_non_blocking import BLIND, SPEC, gone
 from lockprovider.table import InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import arrow, dask
 from lockprovider.table.errors import AlreadyCommitted
-from lockprovider.table.state.fence import BatchId
+from lockprovider.table.timeline.conflict import BatchId
 from lockprovider.table.transaction.transaction import inside
 
 

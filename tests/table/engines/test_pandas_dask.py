@@ -27,8 +27,7 @@ from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Table, Tabl
 from lockprovider.table.engines import arrow, changes
 from lockprovider.table.engines import dask as on_dask
 from lockprovider.table.engines.writer import start_for_tasks
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 STEPS = ["id", "part", "value"]
 

@@ -27,7 +27,7 @@ from lockprovider.table.format.properties import parse_properties
 from lockprovider.table.format.service_metadata import decode_clustering_plan
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.archive_index import digest_of_file
-from lockprovider.table.timeline.liveness import LocalBeat
+from lockprovider.table.state.heartbeat import LocalBeat
 
 MB = 1 << 20
 Case = tuple[Callable[[], Any], bool]  # what is done, and whether it has to fail

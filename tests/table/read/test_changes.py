@@ -22,8 +22,7 @@ from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Changes, HistoryGone, KeepCommits, KeepVersions, Order, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 _names = itertools.count()
 

@@ -23,8 +23,7 @@ from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, 
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PartitionStyle
 from lockprovider.table.read.scan import plan_scan, read_slice
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 Triples = set[tuple[int, str, int]]
 

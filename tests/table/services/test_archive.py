@@ -36,9 +36,8 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.fence import BatchId
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.timeline.conflict import BatchId
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 KEEP = KeepActive(3, 4)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)

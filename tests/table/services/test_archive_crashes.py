@@ -23,7 +23,7 @@ from lockprovider.table.format.instant import parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
-from lockprovider.table.timeline.archival import Archivable
+from lockprovider.table.timeline.retention import Archivable
 
 KEEP = KeepActive(2, 3)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)

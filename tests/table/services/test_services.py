@@ -35,8 +35,7 @@ from lockprovider.table.format.metadata import decode_commit, decoded, one_recor
 from lockprovider.table.services import rollback
 from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 
 @pytest.fixture

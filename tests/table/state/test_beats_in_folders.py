@@ -15,8 +15,7 @@ from fsspec_cas.backends import local
 from fsspec_cas.machine import time_ns
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.state.heartbeat import last_beats
-from lockprovider.table.timeline.liveness import LocalBeat
+from lockprovider.table.state.heartbeat import LocalBeat, last_beats
 from lockprovider.table.transaction.transaction import Transaction
 
 HOUR_S = 3600

@@ -22,8 +22,7 @@ from lockprovider import HUDI_LOCK_PATH, PublishUnknown
 from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 # Whoever dies does so in the thread in which it decides.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

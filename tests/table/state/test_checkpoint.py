@@ -24,6 +24,7 @@ from lockprovider import Log
 from lockprovider.table import KeepVersions, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.read import consistent
+from lockprovider.table.services.checkpoint import write_if_due
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.view import Snapshot
@@ -277,5 +278,9 @@ def test_slices_with_log_files_survive_a_checkpoint(tmp_path: Path) -> None:
     )
 
 
-def test_checkpoint_is_due_every_given_number_of_positions() -> None:
-    assert [place for place in range(13) if checkpoint.is_due(place)] == [4, 8, 12]
+def test_checkpoint_is_due_every_given_number_of_positions(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    monkeypatch.setattr(type(table.store), "in_background", lambda _, write: written.append(write.args[-1]))
+    for position in range(13):
+        write_if_due(table, position)
+    assert written == [1, 2, 3]

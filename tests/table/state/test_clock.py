@@ -12,7 +12,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 from fsspec_cas import Machine, Store
 from lockprovider.table import KeepActive, KeepHours, Table
 from lockprovider.table.format.instant import to_ms
-from lockprovider.table.state import clock
+from lockprovider.table.state import context
 
 HOUR_MS, GRACE_MS = 3_600_000, 1_500
 
@@ -66,7 +66,7 @@ def test_retention_hours_follow_the_store_clock_also_in_a_dry_run(table: Table, 
 
 
 def test_wrong_clock_is_logged_once_and_named_by_doctor(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    clock._warned.clear()
+    context._warned_stores.clear()
     for by_ms, said in ((-90_000, "90.0 s behind the store's"), (8_000, "8.0 s ahead of the store's")):
         wrong = with_clock(table, by_ms)
         with caplog.at_level(logging.WARNING, logger="lockprovider.table"):

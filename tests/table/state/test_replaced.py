@@ -66,7 +66,7 @@ VERBS: dict[str, Callable[[Table, str], Any]] = {
 # `doctor` and `config` look at what is there now; the others ask nothing of the table, or are called by the verbs.
 OTHERS = {
     *("create", "exists", "open", "doctor", "config", "schema", "run_inline_services", "metadata_of", "data_files"),
-    *("snapshot_of", "lock", "under", "locked", "now", "begin_dead_check_if_due", "report"),
+    *("snapshot_of", "lock", "under", "locked", "now", "begin_dead_check_if_due", "report", "report_each"),
 }
 
 

@@ -12,8 +12,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 from lockprovider.table import HistoryGone, KeepVersions, Scan, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 Read = Callable[[Transaction], int]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
-from lockprovider.table.timeline.archival import ArchivalFacts, KeepActive, archival_plan
+from lockprovider.table.timeline.retention import ArchivalFacts, KeepActive, archival_plan
 from lockprovider.table.timeline.timeline import Timeline
 
 ALL = 1000

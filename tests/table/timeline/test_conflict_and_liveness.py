@@ -10,6 +10,8 @@ from lockprovider import InvalidSettings
 from lockprovider.table import FailedWrites, Mode, TableSettings, WriteConflict
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.settings import HeartbeatSettings
+from lockprovider.table.state.heartbeat import dead
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     archived_since,
@@ -19,7 +21,6 @@ from lockprovider.table.timeline.conflict import (
     prefer_writer,
     undone_since,
 )
-from lockprovider.table.timeline.liveness import HeartbeatSettings, dead
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.timeline.timeline import Timeline
 

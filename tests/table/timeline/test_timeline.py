@@ -158,7 +158,7 @@ def test_added_instants_equal_listed_ones(made: list[tuple[int, int, Action, boo
     added, listed = before.plus(instants[cut:]), Timeline.of(i.file_name for i in instants)
     for what in ("instants", "written", "latest_time", "latest_completed_time", "first_active", "names", "unfinished"):
         assert getattr(added, what) == getattr(listed, what), what
-    for what in ("services", "perhaps_pending"):
+    for what in ("besides_commits", "perhaps_pending"):
         assert set(getattr(added, what)) == set(getattr(listed, what)), what
     actions = data.draw(st.sets(st.sampled_from(list(Action))))
     assert added.pending(*actions) == listed.pending(*actions) == pending_by_the_book(listed, actions)

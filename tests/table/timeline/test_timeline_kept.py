@@ -41,7 +41,7 @@ def test_timeline_of_a_checkpoint_equals_its_source(names: list[str], later: lis
         for what in FOUND_OUT:
             assert getattr(kept, what) == getattr(known, what), what
         assert [i.completion for i in kept.writes] == [i.completion for i in known.writes]
-        for what in ("services", "perhaps_pending", "writes"):
+        for what in ("besides_commits", "perhaps_pending", "writes"):
             assert set(getattr(kept, what)) == set(getattr(known, what)), what
 
 

@@ -24,8 +24,8 @@ from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import AlreadyCommitted, WriteConflict
 from lockprovider.table.state.events import TableEvent
-from lockprovider.table.state.fence import BatchId
-from lockprovider.table.transaction.states import State
+from lockprovider.table.timeline.conflict import BatchId
+from lockprovider.table.transaction.lifecycle import State
 from lockprovider.table.transaction.transaction import Transaction
 
 # Whoever dies does so in the thread in which it decides.

@@ -26,8 +26,8 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction import decision
-from lockprovider.table.transaction.commit import Committing, _Undecided
 from lockprovider.table.transaction.decision import TableDecider
+from lockprovider.table.transaction.lifecycle import Committing, _Undecided
 from lockprovider.table.transaction.transaction import Transaction
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one dies in it

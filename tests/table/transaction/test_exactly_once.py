@@ -19,8 +19,8 @@ from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.current import CurrentState
-from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
+from lockprovider.table.timeline.conflict import BatchId
 from lockprovider.table.transaction.transaction import Transaction
 
 

@@ -18,7 +18,7 @@ from lockprovider.recipes.errors import Fenced
 from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.metadata import batches_by_stream
-from lockprovider.table.state.fence import BatchId, fences_in
+from lockprovider.table.timeline.conflict import BatchId, fences_in
 from lockprovider.table.transaction.transaction import Transaction
 
 

@@ -10,8 +10,8 @@ from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import (
+    BatchId,
     ConcurrentOperation,
     by_file_group,
     by_partition,
@@ -20,8 +20,8 @@ from lockprovider.table.timeline.conflict import (
 )
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.decision import LaterCommits, decide, decode, encode
-from lockprovider.table.transaction.proposal import Basis, Proposal
+from lockprovider.table.transaction.decision import Basis, LaterCommits, Proposal, decide, decode, encode
+from lockprovider.table.transaction.transaction import _result
 
 A, B = format_ms(1_000), format_ms(2_000)
 NEW = WriteStat("new", "p/new", "p", num_inserts=3)
@@ -88,7 +88,8 @@ def test_first_file_groups_of_one_bucket_overlap_only_with_buckets() -> None:
 
 
 def test_result_counts_the_rows_of_all_files_and_the_attempts() -> None:
-    found = proposal(NEW, OLD, OTHER, replaced={"r": ("ended",)}).result("done", conflicts=2, lock_wait_s=0.5)
+    made = proposal(NEW, OLD, OTHER, replaced={"r": ("ended",)})
+    found = _result(made, "done", conflicts=2, lock_wait_s=0.5)
     assert (found.inserted, found.updated, found.deleted) == (3 + 1 + 5, 2, 4)
     assert found.file_groups == (("p", "new"), ("p", "old"), ("q", "other"), ("r", "ended"))
     assert (found.instant, found.completion, found.attempts, found.conflicts) == (B, "done", 3, 2)

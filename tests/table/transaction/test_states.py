@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockprovider.table.errors import Aborted, InvalidRecords
-from lockprovider.table.transaction.states import State, Step, after
+from lockprovider.table.transaction.lifecycle import State, Step, after
 
 
 def walk(*steps: Step) -> State:

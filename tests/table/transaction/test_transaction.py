@@ -36,9 +36,8 @@ from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.transaction import start
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction import lifecycle
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -431,14 +430,14 @@ def test_write_begins_once_by_properties_that_changed_within_a_log(
     record = mine.lock.look()
     assert record is not None
     assert mine.knowledge.view_at(record.log) is not None
-    takes, real = list[object](), start._take
+    takes, real = list[object](), lifecycle._take
 
     def take(*given: Any) -> Any:
         takes.append(given)
         assert len(takes) < 5, "it begins again and again"
         return real(*given)
 
-    monkeypatch.setattr(start, "_take", take)
+    monkeypatch.setattr(lifecycle, "_take", take)
     more = rows((2, "a", 1))
     getattr(mine, verb)((lambda txn: txn.append(more)) if verb == "transact" else more)
     assert len(takes) == 1
@@ -457,7 +456,7 @@ def test_properties_that_change_before_every_begin_end_the_write(
         heartbeat.stop()
         raise PropertiesChanged("the table's properties were changed")
 
-    monkeypatch.setattr(start, "_take", change)
+    monkeypatch.setattr(lifecycle, "_take", change)
     with pytest.raises(PropertiesChanged):
         table.append(rows((1, "a", 1)))
     assert len(pauses) == 10

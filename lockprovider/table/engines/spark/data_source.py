@@ -32,7 +32,6 @@ from lockprovider.table.read.consistent import changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
-from lockprovider.table.state.as_of import reach_of
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import OPERATION, Order, checkpoint_of
@@ -212,7 +211,7 @@ def latest_completion(timeline: Timeline) -> str:
 
 
 def _time(table: TableContext, timeline: Timeline, version: str) -> str:
-    return checkpoint_of(timeline, version, Order.COMPLETION, reach_of(table))
+    return checkpoint_of(timeline, version, Order.COMPLETION, table.current.last_archived)
 
 
 class BatchReader(ReadsParts, DataSourceReader):
@@ -302,7 +301,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
     def _commit_of(self, version: str) -> str:
         """Return the completion time of a version's last commit; of an archived version its own."""
         table = self._table
-        timeline, archived = table.timeline(), reach_of(table)()
+        timeline, archived = table.timeline(), table.current.last_archived()
         time = _time(table, timeline, version)
         if time < archived:
             return time  # reads reject it

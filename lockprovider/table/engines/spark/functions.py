@@ -50,8 +50,14 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.versions import Order
 from lockprovider.table.timeline.view import FileSlice, given_partitions
-from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
+from lockprovider.table.transaction.transaction import (
+    WHOLE_RETRIES,
+    AnyTransaction,
+    CommitResult,
+    Transaction,
+    inside,
+    transact,
+)
 
 NativeReads = bool | str
 AUTO = "auto"

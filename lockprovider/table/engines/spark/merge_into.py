@@ -25,8 +25,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, inside
+from lockprovider.table.transaction.transaction import WHOLE_RETRIES, AnyTransaction, CommitResult, inside, transact
 
 _VALUES, _MOST = "hudi values", "hudi most"
 

@@ -22,7 +22,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.fence import Fence
+from lockprovider.table.timeline.conflict import Fence
 
 _HUDI = "hoodie."
 _OF_CATALOGS = frozenset({"provider", "location"})  # of CREATE TABLE

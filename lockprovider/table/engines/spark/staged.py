@@ -32,10 +32,9 @@ from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.layout import MARKERS
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.timeline.conflict import BatchId
+from lockprovider.table.transaction.transaction import WHOLE_RETRIES, CommitResult, Transaction, transact
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

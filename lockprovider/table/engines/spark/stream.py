@@ -23,9 +23,8 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import functions
 from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.fence import BatchId
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle
+from lockprovider.table.timeline.conflict import BatchId
+from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle, transact
 
 RETRIES = 20
 _QUERY = "sql.streaming.queryId"

@@ -17,8 +17,7 @@ from lockprovider.table.engines.spark.functions import AUTO, NativeReads, read
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import WHOLE_RETRIES, CommitResult, Transaction, transact
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,9 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.rewrite import inline
 from lockprovider.table.services import rollback
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.transaction.retry import add_columns, create_table
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.timeline.conflict import BatchId
+from lockprovider.table.transaction.transaction import CommitResult, Transaction, add_columns, create_table
 
 _QUERY = "sql.streaming.queryId"
 # Then a stream's planning process stops its heartbeat: Spark reports no abandoned batch.

@@ -17,8 +17,7 @@ from lockprovider.table import Aborted, KeepActive, Table
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import Transaction, transact
 
 
 @pytest.fixture

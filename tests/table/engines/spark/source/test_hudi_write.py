@@ -19,7 +19,7 @@ from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, Wr
 from lockprovider.table.engines.spark.writer import TaskResult, WriteJob
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.fence import BatchId
+from lockprovider.table.timeline.conflict import BatchId
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("ts", pa.int64())])
 W = "hoodie.datasource.write."

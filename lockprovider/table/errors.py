@@ -71,7 +71,7 @@ class Misfit:
         wanted: the table's type; empty for a field that the table does not have.
         text: the fault and the next step; `{at}` stands for the value and the row.
         row: the first row that does not fit; None if the types alone show it.
-        value: the value in that row; None also for a null.
+        value: the value in that row.
     """
 
     path: str
@@ -107,7 +107,7 @@ class Misfit:
 
     @classmethod
     def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
-        """Build the misfit of a field that the table lacks; `near` is a table's field that differs only by case."""
+        """Build the misfit of a field that the table lacks; `near` differs from it only by case."""
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         advice = (
@@ -174,8 +174,8 @@ class WriteConflict(TableError):
 
     Attributes:
         instant: begin time of the instant that lost.
-        lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore;
-            `ARCHIVED` if the commits since the snapshot were archived, so that the winner is unknown.
+        lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore; `ARCHIVED` if
+            it is unknown, since it was archived.
         file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
         keys: the record keys that both inserted, if keys are checked.
     """

@@ -79,8 +79,8 @@ class Mode(str, Enum):
 class FailedWrites(str, Enum):
     """Time at which the files of a failed writer are rolled back.
 
-    LAZY: another writer rolls them back once the heartbeat is too old. EAGER: the next write rolls them back even if
-    their writer lives; correct only if no other writer exists.
+    LAZY: another writer rolls them back once the heartbeat is too old. EAGER: the next write does, even if their writer
+    lives; correct only without other writers.
     """
 
     LAZY = "LAZY"
@@ -110,10 +110,10 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Index settings given to a writer; the table's own index counts, and they must agree with it.
+    """Index settings given to a writer, which must agree with the table's own index.
 
     Attributes:
-        kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up, always in the same way here.
+        kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up in the same way.
         buckets: `hoodie.bucket.index.num.buckets`; None if not given.
         fields: `hoodie.bucket.index.hash.field`; empty if not given.
     """
@@ -123,10 +123,7 @@ class IndexSettings:
     fields: tuple[str, ...] = ()
 
     def check(self, config: TableConfig) -> None:
-        """Raise `InvalidSettings` if these settings differ from the table's index.
-
-        `buckets` and `fields` that are not given fit any index.
-        """
+        """Raise `InvalidSettings` if these settings differ from the table's index."""
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
             kind = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
@@ -145,8 +142,8 @@ class IndexSettings:
 class TableSettings:
     """Settings of a writer. All writers of a table should agree on all of them but `resolution`.
 
-    With `single_writer`, too, a commit takes the lock and checks for conflicts, so a second writer loses no commit. NOT
-    promised: that its pending writes survive, as `failed_writes` is then EAGER by default.
+    With `single_writer`, too, a commit takes the lock and checks for conflicts. NOT promised: that a second writer's
+    pending writes survive, as `failed_writes` is then EAGER by default.
 
     Attributes:
         lock: the lease of the table lock.
@@ -167,13 +164,12 @@ class TableSettings:
         check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot. It helps
             only if all writers do so. A table with a bucket index does not need it.
         carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
-            `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit copies these keys,
-            under the lock, from the last commit that has some. So a HudiStreamer finds its checkpoint in the last
-            commit of any writer. Such commits do not join a group commit.
-        read_from_metadata: whether reads take the list of files from the metadata table, as JVM Hudi does, instead of
-            listing folders. Worthwhile from about 50,000 files on.
-        write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`);
-            None: as the table's properties say.
+            `hoodie.write.rolling.metadata.keys`). Each commit copies these keys, under the lock, from the last commit
+            that has some, so that a HudiStreamer finds its checkpoint. Such commits do not join a group commit.
+        read_from_metadata: whether reads take the list of files from the metadata table instead of listing folders.
+            Worthwhile from about 50,000 files on.
+        write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`); None:
+            as the table's properties say.
 
     Raises:
         InvalidSettings: EAGER together with several writers, or an archival that would keep nothing.
@@ -198,7 +194,6 @@ class TableSettings:
     write_metadata: bool | None = None
 
     def __post_init__(self) -> None:
-        """Convert texts of `mode` and `failed_writes`; raise `InvalidSettings` for what is impossible."""
         object.__setattr__(self, "mode", _mode(self.mode))
         if self.failed_writes is not None:
             object.__setattr__(self, "failed_writes", _failed(self.failed_writes))
@@ -239,7 +234,7 @@ class TableSettings:
 
         Missing keys have Hudi's defaults, so the default mode is `single_writer`; but without
         `hoodie.archive.automatic` no archival follows a commit, and without `hoodie.metadata.enable` the table's
-        properties decide. `LockSettings.from_hudi` reads the lock's keys.
+        properties decide.
 
         Raises:
             InvalidSettings: another lock provider, a misspelt key, or an unsupported feature; names key and value.
@@ -271,7 +266,7 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return the settings unchanged, or the defaults for None; raises `InvalidSettings`."""
+    """Return the settings, or the defaults for None; may raise `InvalidSettings`."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):
@@ -280,7 +275,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise `InvalidSettings` if `policy` is none of the three retention classes, or would keep nothing."""
+    """Raise `InvalidSettings` if `policy` is none of the retention classes, or would keep nothing."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             is_possible = isinstance(least, int) and least >= 1
@@ -307,7 +302,6 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
 
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
-    """Raise `InvalidSettings` unless the interval is a finite number above 0, and `misses` a whole number above 0."""
     interval_s, misses = settings.interval_s, settings.misses
     if not isinstance(interval_s, (int, float)) or not 0 < interval_s < math.inf:
         raise InvalidSettings(f"interval_s={interval_s!r} must be a number of seconds above zero ({_INTERVAL_KEY})")
@@ -333,10 +327,7 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
-    """Read the index settings; None without an index type.
-
-    A bucket index with another engine, or a text that is no number of buckets, raises `InvalidSettings`.
-    """
+    """Read the index settings; None without an index type."""
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
         return None
@@ -347,10 +338,7 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
-    """Read the retention: by the policy's name, else by the first number given, else by commits.
-
-    Unknown names, and texts that are no numbers, raise `InvalidSettings`; a missing number has the default.
-    """
+    """Read the retention: by the policy's name, else by the first number given, else by commits."""
     numbers = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
     name = _first(options, _POLICY_KEYS) or next((kind.name for kind in numbers if numbers[kind]), KeepCommits.name)
     kind = next((kind for kind in numbers if kind.name == name.strip().upper()), None)
@@ -366,10 +354,7 @@ def _retention(options: Mapping[str, str]) -> Policy:
 
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
-    """Read the compaction settings; None unless inline compaction is on.
-
-    Log compaction, or a text of another type, raises `InvalidSettings`.
-    """
+    """Read the compaction settings; None unless inline compaction is on."""
     if key := next((key for key in LOG_COMPACTION_KEYS if _flag(options, key)), ""):
         raise InvalidSettings(f"{key}=true is not supported here; to compact log files use {_COMPACT_KEYS[0]}")
     every = CompactEvery(_number(options, _COMPACT_KEYS[1], CompactEvery().commits, int))
@@ -377,10 +362,7 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings, with Hudi's default sizes; None unless inline clustering is on.
-
-    A text of another type raises `InvalidSettings`.
-    """
+    """Read the clustering settings, with Hudi's default sizes; None unless inline clustering is on."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),
@@ -400,7 +382,6 @@ def _mode(text: str) -> Mode:
 
 
 def _failed(text: str) -> FailedWrites:
-    """Parse a failed-writes policy, in any case; other values than LAZY and EAGER raise `InvalidSettings`."""
     try:
         return FailedWrites(text.strip().upper())
     except (ValueError, AttributeError):

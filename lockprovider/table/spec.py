@@ -38,19 +38,18 @@ class TableSpec:
             wins.
         hive_style: name folders `month=1` instead of `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
-            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value.
-            Without it, values that would be lost or misread are rejected. It cannot be changed later.
+            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value. It
+            cannot be changed later.
         buckets: the number of file groups in each partition; a row's key selects its file group (Hudi's bucket index).
             Keys are then never looked up, and two writers that insert the same new key conflict. It cannot be changed
-            later. None: a new key goes into a new file group, and keys are looked up.
+            later. None: keys are looked up.
         bucket_by: the columns of the record key that select the bucket; empty for all.
         table_type: `copy_on_write`: a change rewrites the files of its file groups. `merge_on_read`: a change goes into
             log files, which readers merge until a compaction does. It cannot be changed later.
         version: the table version, 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade a table of version 9.
-        visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers, and all
-            readers of this library stay exact. But JVM Hudi's incremental queries MAY THEN MISS COMMITS. So may every
-            other reader that takes the largest completion time in a listing as its checkpoint. `Table.set_visibility`
-            changes it.
+        visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers. But JVM
+            Hudi's incremental queries MAY THEN MISS COMMITS, as may every other reader that takes the largest
+            completion time in a listing as its checkpoint. Readers of this library stay exact.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")
@@ -72,7 +71,6 @@ class TableSpec:
     visibility: str = ORDERED
 
     def __post_init__(self) -> None:
-        """Convert single names to tuples, and rows to their schema; raise `InvalidRecords` for impossible values."""
         for name in ("record_keys", "partition_by", "bucket_by"):
             object.__setattr__(self, name, named_columns(name, getattr(self, name)))
         if not isinstance(self.name, str) or not self.name.strip():
@@ -142,10 +140,7 @@ def _check_visibility(visibility: object) -> None:
 
 
 def _schema(source: Any) -> pa.Schema:
-    """Return a schema unchanged, or the schema of rows, without metadata and pandas index.
-
-    Values that are neither raise `InvalidRecords`.
-    """
+    """Return a schema unchanged, or the schema of rows, without metadata and pandas index."""
     if isinstance(source, pa.Schema):
         return source
     if not hasattr(source, "__arrow_c_stream__"):

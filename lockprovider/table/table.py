@@ -58,20 +58,16 @@ class Table(TableContext):
 
     Promised:
 
-    - Transactions on disjoint file groups all succeed. Of two on the same file group, the later gets `WriteConflict`,
-      and none of its changes becomes visible.
+    - Transactions on disjoint file groups all succeed. Of two on the same file group, the later gets
+      `WriteConflict`, and none of its changes becomes visible.
     - A commit is one atomic create.
     - A writer that dies leaves nothing visible, and other writers clean up after it.
 
     NOT promised:
 
     - Anything, if writers bypass the table's lock.
-    - Detection of two writers that insert the same new key at once: both succeed, and the table has the key twice. A
-      bucket index (`TableSpec.buckets`) detects them; so does `check_keys`, if all writers use it.
-
-    Services `under` a fence compare its epoch: `clean` when it plans, `archive` in each round that archives, `restore`
-    before it undoes anything. Compactions and clusterings compare it at each step under the lock, and record it when
-    they run.
+    - Detection of two writers that insert the same new key at once. A bucket index (`TableSpec.buckets`) detects
+      them; so does `check_keys`, if all writers use it.
 
     Raises:
         CasError: the store failed.
@@ -81,7 +77,8 @@ class Table(TableContext):
         NotAcquired, LeaseLost, PublishUnknown: by writes and services (`clean` and those below it): the lock failed.
             After `PublishUnknown` the change may be visible.
         UnsupportedTable: by writes and services: the table cannot be written here.
-        Fenced: by writes and the above services `under` a fence: a newer epoch has committed.
+        Fenced: by writes, `clean`, `archive`, `restore`, compactions and clusterings `under` a fence: a newer epoch has
+            committed.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"), exist_ok=True)
@@ -104,12 +101,12 @@ class Table(TableContext):
     ) -> Table:
         """Create a table with one empty commit that carries its schema, and make it shared (see `share`).
 
-        `exist_ok`: open an existing table instead, unchanged, if its key, partitions and their folders, ordering, type
-        and buckets equal those of `spec`.
+        `exist_ok`: open an existing table instead, if its key, partitions and their folders, ordering, type and buckets
+        equal those of `spec`.
 
         Raises:
             TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.
-            UnsupportedSchema, InvalidRecords: the spec cannot be stored, even if a table exists; nothing was written.
+            UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
             InvalidSettings: `settings` and `spec` name different indexes; nothing was written.
 
         >>> flat = TableSpec("flat", rows, record_keys="id")
@@ -141,7 +138,7 @@ class Table(TableContext):
         - a `CommitResult`, or a `Commit` of `history()`
         - the begin time of a savepoint
         - any other time (17 or 14 digits of UTC, ISO text with its zone, an aware datetime): the table after all
-          commits that had completed by then
+          commits completed by then
 
         >>> table.to_arrow(as_of=table.version) == table.to_arrow()
         True
@@ -151,8 +148,6 @@ class Table(TableContext):
     def history(self) -> CommitHistory:
         """List all completed writes on the timeline, by completion time; archived ones are not included.
 
-        Reads the metadata of each commit that this process has not cached.
-
         >>> [commit.operation for commit in table.history()]  # the first has made the columns known
         ['UPSERT', 'INSERT']
         """
@@ -161,8 +156,8 @@ class Table(TableContext):
     def snapshot(self, timeline: Timeline | None = None, *, as_of: PointInTime = None) -> Snapshot:
         """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
-        Without `timeline` the read repeats if other clients remove files during it; otherwise the snapshot may name
-        files that a clean removed.
+        With `timeline` the snapshot may name files that a clean has removed; without it, the read repeats if that
+        happens.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -189,12 +184,11 @@ class Table(TableContext):
                 of tuples. Files and row groups without matching rows are not read.
             partitions: paths of partitions, as folders are named.
             as_of: a version, see `version`; `AsOf` has Hudi's own meaning of a time.
-            read_optimized: read only the base files of a merge-on-read table, without merging log files: quicker, and
-                as old as the last compaction of each file group. No effect on other tables.
+            read_optimized: read only the base files of a merge-on-read table: quicker, and as old as the last
+                compaction of each file group.
 
         Raises:
-            InvalidInput: an argument has the wrong kind. Methods of the scan raise it for an unknown column or time, or
-                for a filter that does not fit the columns.
+            InvalidInput: an argument has the wrong kind. Methods of the scan raise it for an unknown column or time.
             HistoryGone: by methods of the scan: that moment cannot be read (any more).
             UnsupportedTable: by methods of the scan: the table has log files, and an unknown way to merge rows.
 
@@ -231,14 +225,12 @@ class Table(TableContext):
     ) -> Changes:
         """Read the net change of the commits in (after, until]: inserted, updated and deleted rows.
 
-        Pass the `checkpoint` of one call as `after` to the next: no change is then missed or repeated, whatever order
-        commits finish in. `Order` describes the other orders.
+        Pass the `checkpoint` of one call as `after` to the next: no change is then missed or repeated.
 
         Args:
-            after: a checkpoint or a version; None for the beginning, when every row is an insert. A text must be the
-                time of a commit of this table, so that a feed cannot continue on another table at this URL.
+            after: a checkpoint or a version; None: from the beginning, with every row as an insert.
             until: a version; None for the last commit.
-            order: `completion`, `fenced` or `begin`.
+            order: `completion`, `fenced` or `begin`, see `Order`.
             columns: columns to read; None: all but Hudi's own. The operation always comes first.
             partitions: paths of partitions; all if None.
 
@@ -267,16 +259,14 @@ class Table(TableContext):
     ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
-        A missing column becomes null. Without `check_keys`, existing keys are not checked, and two appends never
-        conflict. Use `upsert` if keys may already exist.
-
-        In a table with a bucket index, a row whose key exists is replaced. Appends to one bucket do conflict, and a
-        reader is held whole.
+        A missing column becomes null. Without `check_keys`, existing keys are not checked (use `upsert`), and two
+        appends never conflict. In a table with a bucket index, a row whose key exists is replaced, appends to one
+        bucket conflict, and a reader is held whole.
 
         Args:
             rows: the new rows.
-            retries: retries after conflicts; default 3, and 0 for a reader, which can be read only once (a
-                number above 0 then raises `InvalidRecords`).
+            retries: retries after conflicts; default 3. A reader can be read only once: more than 0 raises
+                `InvalidRecords`.
             extra: texts stored in the commit's metadata.
             check_keys: whether the keys must be new to the table; None: as in the settings.
 
@@ -317,9 +307,9 @@ class Table(TableContext):
         """Insert rows, or replace them if their key is in the same partition; and delete the keys in `deletes`.
 
         The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
-        wins, also against the stored row. Without an ordering field the last row wins. A key in both arguments is
-        deleted. With `check_keys` (None: as in the settings), a key that another writer inserted since the snapshot is
-        a conflict, too. `retries`, `extra`: see `append`.
+        wins, also against the stored row; without an ordering field the last row. A key in both arguments is deleted.
+        With `check_keys` (None: as in the settings), a key that another writer inserted since the snapshot is a
+        conflict. `retries`, `extra`: see `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
@@ -339,11 +329,9 @@ class Table(TableContext):
     ) -> CommitResult:
         """Delete rows by key and partition columns, or by a condition: SQL text or a pyarrow expression.
 
-        Other columns of `keys` and unknown keys are ignored. A non-blocking writer also uses the ordering column: with
-        it the delete reads nothing and conflicts with no other writer.
-
-        With a condition, rows that other writers add in new file groups after the snapshot stay. `retries`, `extra`:
-        see `append`.
+        Other columns of `keys` and unknown keys are ignored. A non-blocking writer also uses the ordering column, and
+        then conflicts with no other writer. With a condition, rows that other writers add in new file groups after the
+        snapshot stay. `retries`, `extra`: see `append`.
 
         Raises:
             InvalidRecords: a key is null, or a key or partition column is missing.
@@ -386,10 +374,8 @@ class Table(TableContext):
         """Add columns in a commit of their own. Older rows have nulls in them; no file is rewritten.
 
         Add a field inside a column by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a wider
-        struct; it becomes the struct's last field. You cannot drop, rename or retype a column.
-
-        Writers that began before this commit and commit after it get `WriteConflict`; their next try uses the new
-        columns.
+        struct. You cannot drop, rename or retype a column. Writers that began before this commit and commit after it
+        get `WriteConflict`.
 
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
@@ -407,10 +393,8 @@ class Table(TableContext):
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
-        A clean end of the block commits, an exception rolls back. Without `with`, call `commit()` or `rollback()`. A
-        conflict raises `WriteConflict`; use `transact` for retries.
-
-        `pinned=False`: take the snapshot when the transaction starts to write, if it reads nothing before.
+        A clean end of the block commits, an exception rolls back. Without `with`, call `commit()` or `rollback()`. Use
+        `transact` for retries. `pinned=False`: take the snapshot at the first read or write.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -431,9 +415,8 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times. With `retries` above 0 it also runs again if the table's properties changed
-        before its first write, or, with `pinned=False`, if other writers interfere as that write begins. It must read
-        only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`. `pinned`: see `transaction`.
+        `fn` may run `retries` + 1 times, and more if the table's properties changed before its first write. It must
+        read only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`. `pinned`: see `transaction`.
 
         Raises:
             WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and no
@@ -451,8 +434,7 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
-        The watcher is notified of a failed service, whose error is not raised; a service that is impossible for this
-        table is skipped silently. Also compacts the metadata table's listing, if due.
+        The watcher is notified of a failed service, whose error is not raised.
 
         >>> table.run_inline_services()  # nothing, by default
         """
@@ -464,8 +446,7 @@ class Table(TableContext):
         """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.
 
         Finishes the plans of dead cleaners first, and returns these results, too. Plans nothing while another cleaner
-        runs. `dry_run`: write nothing, and return what would be removed. If a clean fails after planning, the next
-        clean finishes its plan.
+        runs. `dry_run`: write nothing, and return what would be removed.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -479,7 +460,7 @@ class Table(TableContext):
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
         Scheduled compactions that no executor runs come first. `dry_run`: write nothing, and return what would be
-        scheduled. After `Fenced`, the plan is left for a later compaction.
+        scheduled.
 
         Raises:
             UnsupportedTable: the table is copy-on-write.
@@ -510,8 +491,7 @@ class Table(TableContext):
     def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Remove a scheduled compaction from the timeline; returns the removed begin times. No row changes.
 
-        With `hours` instead of an instant, remove all that were scheduled that long ago, by the store's clock, and that
-        no executor runs.
+        With `hours` instead of an instant, remove all that were scheduled that long ago and that no executor runs.
 
         Raises:
             InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
@@ -533,9 +513,8 @@ class Table(TableContext):
     ) -> tuple[ClusteringResult, ...]:
         """Join small files of each partition into larger ones, with sorted rows, while writers go on elsewhere.
 
-        Scheduled clusterings that no executor runs come first. Rows keep their values and the commit that wrote them. A
-        write to a file group that is being clustered loses; with `prefer_writer` the clustering loses instead. After
-        `Fenced`, the plan is left for a later clustering.
+        Scheduled clusterings that no executor runs come first. A write to a file group that is being clustered loses;
+        with `prefer_writer` the clustering loses instead.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
@@ -545,8 +524,8 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: a column does not exist, or a size is invalid.
-            UnsupportedTable: the table has buckets (one file group each: nothing to join).
-            WriteConflict: a write was faster, or is preferred; the clustering that lost changed no row.
+            UnsupportedTable: the table has buckets: nothing to join.
+            WriteConflict: a write was faster, or is preferred; the clustering changed no row.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> plans = table.cluster(sort_by=["id"])
@@ -562,7 +541,7 @@ class Table(TableContext):
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> str | None:
-        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time or None.
+        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time, or None.
 
         None: no files are to be joined. Writes to the planned file groups lose until the plan has run. Arguments and
         errors are those of `cluster`.
@@ -599,8 +578,8 @@ class Table(TableContext):
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`). Safe to repeat.
 
-        Their rows stay. If there is something to archive, rolls back dead writers first, as `sweep`. `dry_run`: write
-        nothing, and return what would be archived if no writer is dead.
+        Their rows stay. If there is something to archive, rolls back dead writers first. `dry_run`: write nothing, and
+        return what would be archived if no writer is dead.
 
         Raises:
             InvalidSettings: `keep` is impossible.
@@ -613,8 +592,8 @@ class Table(TableContext):
     def sweep(self) -> tuple[str, ...]:
         """Roll back dead writers, finish dead rollbacks, restores, cleans; returns their begin times. Safe to repeat.
 
-        Also removes clusterings whose dead process was to run them itself, and leftovers: old heartbeats with their
-        markers, intents of dead writers, and checkpoints of ended logs. Scheduled compactions stay.
+        Also removes clusterings of dead processes, old heartbeats with their markers, intents of dead writers, and
+        checkpoints of ended logs. Scheduled compactions stay.
 
         >>> table.sweep()  # no writer has died
         ()
@@ -623,8 +602,6 @@ class Table(TableContext):
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
-
-        Safe to repeat until it succeeds.
 
         Raises:
             HistoryGone: no such pending write exists.
@@ -640,8 +617,8 @@ class Table(TableContext):
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`. Safe to repeat.
 
-        A time means the last commit that had completed by then. An existing savepoint stays unchanged. Returns the
-        commit's begin time, which names the savepoint in Hudi, and which `version` arguments accept.
+        An existing savepoint stays unchanged. Returns the commit's begin time, which names the savepoint in Hudi, and
+        which `version` arguments accept.
 
         Raises:
             HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
@@ -679,7 +656,7 @@ class Table(TableContext):
         """Undo every commit that completed after `version`; the result lists them. Safe to repeat.
 
         Also removes pending writes, a metadata table, and the epochs of these commits. Until a restore is finished, no
-        commit is possible. NOT promised: anything, if JVM writers run at the same time; stop them first.
+        commit is possible. NOT promised: anything, if JVM writers run at the same time.
 
         Raises:
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
@@ -703,7 +680,7 @@ class Table(TableContext):
         Raises:
             UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
             InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
-            Aborted: other writers committed each time while the keys were read; nothing was changed.
+            Aborted: other writers committed each time while the keys were read.
             VersionMismatch: as for `share`.
 
         >>> Table.create("memory://docs/none", TableSpec("none", rows, "id")).adopt_bucket_index(4)
@@ -715,10 +692,8 @@ class Table(TableContext):
 
         A JVM job that contradicts these properties fails; one that began without the lock takes none until its restart.
         A transaction in progress ends with `Aborted`. If writers here keep a metadata table's listing, its statistics
-        are deleted.
-
-        `dry_run`: write nothing. `all_in_utc`: confirm that all writers ran in UTC. A copy of a table with local times
-        needs it, as its files have the times of the copying.
+        are deleted. `dry_run`: write nothing. `all_in_utc`: confirm that all writers ran in UTC; a copy of a table with
+        local times needs it.
 
         Raises:
             Aborted: a write is pending, whose writer may be building what this removes; nothing was changed.
@@ -732,8 +707,8 @@ class Table(TableContext):
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
         """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them. Safe to repeat.
 
-        Stop all other writers first, also those of this library: a single JVM writer takes no lock, and rolls back
-        every pending write. The zone of the table's times stays UTC. `dry_run`: write nothing.
+        Stop all other writers first: a single JVM writer takes no lock, and rolls back every pending write. `dry_run`:
+        write nothing.
 
         Raises:
             Aborted: a write is pending; nothing was changed.
@@ -748,8 +723,7 @@ class Table(TableContext):
         """Find faults of the table, with the next step for each; nothing is written.
 
         Works on tables that cannot be written here, too; `lockprovider table doctor URL` also on those that cannot be
-        opened. `keys`: also read all record keys in base files, and count keys that are in several file groups. NOT
-        promised: that a finding is still true when you read it.
+        opened. `keys`: also read all record keys in base files, and count keys that are in several file groups.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
@@ -771,8 +745,8 @@ class Table(TableContext):
     def retire_metadata_table(self) -> int:
         """Stop using JVM Hudi's metadata table and delete it; returns how many files it had. Safe to repeat.
 
-        Readers that opened the table before may fail once. JVM writers in Spark do not make a new one. For others
-        (HoodieStreamer, Flink, Java) set `hoodie.metadata.enable=false` first.
+        JVM writers in Spark do not make a new one; for others (HoodieStreamer, Flink, Java) set
+        `hoodie.metadata.enable=false` first.
 
         Raises:
             Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.

@@ -69,8 +69,6 @@ class TableTransaction(TransactionHandle):
     def append(self, rows: Rows) -> None:
         """Add rows at the commit, like `Table.append`; only more appends may follow.
 
-        The rows are converted now, and stay in memory until the commit.
-
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit.
 
@@ -83,8 +81,6 @@ class TableTransaction(TransactionHandle):
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
         """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
-
-        The rows are converted now, and stay in memory until the commit.
 
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before.
@@ -144,16 +140,12 @@ class TableTransaction(TransactionHandle):
         return self._inner.table.schema(self.timeline)
 
     def _add_rows(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
-        """Convert rows now, and collect them for the commit, after writes of the same kind only.
-
-        Rows that do not fit raise `DoesNotFit`.
-        """
+        """Convert rows now, and collect them for the commit, after writes of the same kind only."""
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._set_kind(kind)
         self._rows.append(stored)
 
     def _set_kind(self, kind: str) -> None:
-        """Record the kind of this transaction's writes; raise `InvalidRecords` if it has another kind already."""
         if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
             raise InvalidRecords(f"{kind} cannot follow {self._kind} in one transaction; begin another one")
         self._kind = kind
@@ -163,11 +155,10 @@ class TableTransaction(TransactionHandle):
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Write all changes and make them visible for good; `conflicts`, the number before, goes into the result.
 
-        Afterwards runs the inline services that are due (see `Table.run_inline_services`). A repeated call writes
-        nothing again.
+        Afterwards runs the inline services that are due. A repeated call writes nothing again.
 
         Raises:
-            WriteConflict: a commit that completed since the begin changed the same file groups; call `rollback`.
+            WriteConflict: a commit since the begin changed the same file groups; call `rollback`.
             Aborted: the heartbeat expired, another writer rolled this write back, or the table changed; call
                 `rollback`.
             PublishUnknown: the changes may be visible; call `commit` again to find out.
@@ -186,10 +177,7 @@ class TableTransaction(TransactionHandle):
         return self._inner.result
 
     def _write(self) -> None:
-        """Write the collected rows and deletes into the inner transaction, once.
-
-        A repeated call writes nothing, even after an error.
-        """
+        """Write the collected rows and deletes into the inner transaction, once."""
         kind, self._kind = self._kind, ""
         rows = pa.concat_tables(self._rows, promote_options="default") if self._rows else None
         keys = pa.concat_tables(self._keys, promote_options="default") if self._keys else None
@@ -210,10 +198,7 @@ class TableTransaction(TransactionHandle):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit after a clean block that wrote something, else roll back.
-
-        A failed commit is rolled back, too. Does nothing if the transaction is over.
-        """
+        """Commit after a clean block that wrote something, else roll back, also after a failed commit."""
         if self._inner.state is State.OVER:
             return
         if error is not None or not (self._kind or self._inner.has_written):

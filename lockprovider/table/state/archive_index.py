@@ -36,15 +36,11 @@ _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Read the archive's manifest number and, if it is new, the list of files, into the cache; return it.
-
-    Repeats while an archival replaces the manifest; raises `Corrupt` if it stays missing.
-    """
+    """Read the archive's manifest number and, if it is new, the list of files, into the cache; return it."""
     return repeat_while_stale(partial(_look, table))
 
 
 def _look(table: TableKnowledge) -> History:
-    """Read the manifest number and, if it is new, its manifest into `table.history`; may raise `Stale`."""
     number, version = _number(table)
     history = table.history
     if number != history.number:
@@ -54,10 +50,7 @@ def _look(table: TableKnowledge) -> History:
 
 
 def _number(table: TableKnowledge) -> tuple[int, Version | None]:
-    """Read the manifest number, and its file's version (None without the file); without a valid number list manifests.
-
-    The number 0 means that nothing was archived.
-    """
+    """Read the manifest number (0: nothing archived) and its file's version; without a valid number list manifests."""
     content = table.place.store.read_or_none(lsm.VERSION_FILE)
     if content is not None and re.fullmatch(rb"\s*[0-9]{1,18}\s*", content.data):
         return int(content.data), content.version
@@ -67,7 +60,6 @@ def _number(table: TableKnowledge) -> tuple[int, Version | None]:
 
 
 def _manifest(table: TableKnowledge, number: int) -> Manifest:
-    """Read one manifest: the archive's files with their sizes. Raises `Stale` if it is missing."""
     path = lsm.manifest_path(number)
     content = table.place.store.read_or_none(path)
     if content is None:  # a later archival removed it, or it is lost
@@ -76,10 +68,7 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
 
 
 def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
-    """Return the greatest begin and completion time of archived writes (empty if none), and batches if `streams`.
-
-    Reads and caches new archive files; may raise `Corrupt`.
-    """
+    """Return the greatest begin and completion time of archived writes (empty if none), and batches if `streams`."""
 
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)
@@ -90,10 +79,7 @@ def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
-    """Return each stream's last archived batch, by its commit, newest commit first.
-
-    Reads and caches new archive files; may raise `Corrupt`.
-    """
+    """Return each stream's last archived batch, by its commit, newest commit first."""
     by_commit: dict[Instant, dict[str, int]] = {}
     for stream, (batch, name) in (reach(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
@@ -102,10 +88,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
-    """Read archive files; return whether `before` has all writes archived between it and `timeline` as completed.
-
-    False also if the archive is corrupt, or lacks a write that has left the timeline since.
-    """
+    """Return whether `before` has all writes archived between it and `timeline` as completed; False if corrupt."""
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
     except Corrupt:
@@ -115,7 +98,7 @@ def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
-    """Read the archive's files for instants that began at `begin` or later, and return these; may raise `Corrupt`."""
+    """Return the archived instants that began at `begin` or later."""
     spans = ((name, size, lsm.parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))
@@ -123,10 +106,7 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Return completion times by begin time for those of `begins` that are archived writes; omits others.
-
-    Reads archive files that may have one, and caches their times; may raise `Corrupt`.
-    """
+    """Return completion times by begin time for those of `begins` that are archived writes; caches the files' times."""
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
@@ -149,7 +129,7 @@ def _of_files(
 ) -> dict[str, T]:
     """Return results by archive file name: `cached` ones, and `read(name, size)` where `is_asked(name)`.
 
-    Reads the manifest. If a file is corrupt and the manifest changed, repeats; else raises `Corrupt`.
+    Repeats if a file is corrupt and the manifest changed.
     """
 
     def look() -> dict[str, T]:
@@ -171,10 +151,7 @@ def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file.
-
-    Raises `Corrupt` if it is missing, no Parquet file, or has more than `_MOST_ROWS` rows.
-    """
+    """Open an archive file; raises `Corrupt` if it is missing, no Parquet file, or has more than `_MOST_ROWS` rows."""
     path = f"{HISTORY}/{name}"
     with _reading(path):
         file, filesystem = table.place.source(path, size)
@@ -196,10 +173,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Return a file's digest from its footer, else (JVM Hudi wrote it) by reading its rows; may raise `Corrupt`.
-
-    `streams`: when reading rows, include each stream's last batch.
-    """
+    """Return a file's digest from its footer, else (JVM Hudi wrote it) by reading its rows; may raise `Corrupt`."""
     digest = lsm.digest_of(file.metadata.metadata)
     if digest is not None:
         return digest
@@ -229,9 +203,7 @@ def _name(row: Mapping[str, Any]) -> str:
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
     """Yield rows of an archive file as dicts of the columns `names`, which include `_TIMES`.
 
-    `name` and `size` are the file's. Reads `_BATCH_ROWS` rows at a time, since rows can be large. Raises `Corrupt` if
-    the file is too large or unreadable, a column is missing or of another type, rows are missing, or one has no time
-    or action.
+    Raises `Corrupt` if the file is too large, or not as an archiver writes it.
     """
     path, names = f"{HISTORY}/{name}", list(names)
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)

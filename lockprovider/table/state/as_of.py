@@ -26,8 +26,7 @@ from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rew
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
     """List the files, and return the snapshot of a past moment; `timeline` is the current one.
 
-    Raises `HistoryGone` if files were cleaned, the moment precedes the last archived write, or the table did not exist
-    then.
+    Raises `HistoryGone` if the moment cannot be read (any more).
     """
     then = rewound(timeline, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
@@ -43,8 +42,7 @@ def refuse_gone(
 ) -> None:
     """Raise `HistoryGone` if a clean removed a file of the past `snapshot` in a group that `is_needed` accepts.
 
-    `timeline`: of now; reads its later commits and, with deltacommits, those of the snapshot. `which` names the
-    snapshot in the error.
+    `which` names the snapshot in the error.
     """
     shown = snapshot.timeline.written
     lost_groups = cleaned_groups(
@@ -62,16 +60,13 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """Return deltacommits and replacecommits with their metadata, read if needed; empty without a deltacommit."""
+    """Return deltacommits and replacecommits with their metadata; empty without a deltacommit."""
     writes = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in writes] if any(i.action is Action.DELTACOMMIT for i in writes) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Return the last archived write's time in `order`, or an empty text; raise `HistoryGone` if `start` precedes it.
-
-    States between archived writes are unknown.
-    """
+    """Return the last archived write's time in `order` or an empty text; raise `HistoryGone` if `start` precedes it."""
     digest = reach(table.knowledge)
     last = digest.completion if order is Order.COMPLETION else digest.begin
     if start < last:
@@ -87,10 +82,7 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Call `look` once and return its result; raises `Stale` if files of `timeline` may have been removed by then.
-
-    Lists the timeline to decide. Errors other than such a `HistoryGone` pass.
-    """
+    """Return the result of `look`; raise `Stale` if files of `timeline` may have been removed by then."""
     try:
         result = look()
     except HistoryGone as error:
@@ -104,10 +96,7 @@ def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T])
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Return whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`.
-
-    May list the timeline; calls `snapshot` only for a missing file.
-    """
+    """Return whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`."""
     if isinstance(error, WriteConflict):
         return True
     if not misses_file(error):
@@ -117,10 +106,7 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
 
 
 def may_lack_files(table: TableContext, timeline: Timeline) -> bool:
-    """Return whether files of `timeline` may have been removed since; lists the timeline.
-
-    A clean planned earlier removes no latest file of `timeline`. Archival removes the oldest writes first.
-    """
+    """Return whether files of `timeline` may have been removed since; lists the timeline."""
     after = f"{timeline.latest_time}~"
     calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]
     oldest = min((i for i in timeline.writes if i.begin >= timeline.first_active), key=lambda i: i.begin, default=None)

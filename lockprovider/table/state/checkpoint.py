@@ -1,6 +1,6 @@
 """Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
 
-A checkpoint is valid while the log in the lock record reaches back to its position. `services.checkpoint` writes them.
+A checkpoint is valid while the log in the lock record reaches back to its position.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def checkpoint_path(log: str, number: int) -> str:
 
 
 def find(store: Store, log: Log) -> Checkpoint | None:
-    """Read the newest checkpoint to which `log` reaches back, among its last `KEPT`; None if none is valid."""
+    """Read the newest valid checkpoint of `log` among its last `KEPT`; None if there is none."""
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):
         content = store.read_or_none(checkpoint_path(log.name, number))
@@ -64,7 +64,7 @@ _DIGITS = 17  # of a time; shorter times are stored by name
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at position `position` of the log `log`; `slices`: the latest slice of each file group."""
+    """The table at one position of the log `log`; `slices`: the latest slice of each file group."""
 
     log: str
     position: int
@@ -107,10 +107,7 @@ class Checkpoint:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Return begin and completion of completed writes by action, and the file names of other instants.
-
-    Drops pending states of completed instants, and completed writes with unusual times go to the names.
-    """
+    """Return begin and completion of completed writes by action, and the file names of other instants."""
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:
         if instant in unsure:
@@ -137,10 +134,7 @@ def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[In
 
 
 def _slice(partition: str, path: str, size: int, rows: Iterable[tuple[str, int, str]]) -> FileSlice:
-    """Make the file slice of a stored row: base path or empty, its size, logs.
-
-    Raises ValueError for a value of another type, IndexError if neither the path nor a log has a valid name.
-    """
+    """Make the file slice of a stored row: base path or empty, its size, logs."""
     logs = tuple(
         SliceLog(file, as_text(name, "a log"), as_whole(taken, "its size"), as_text(done, "its completion"))
         for name, taken, done in rows

@@ -1,7 +1,4 @@
-"""`TableContext`: an open table for services, engines and transactions; and the properties with which a write begins.
-
-`Table` adds the verbs for users.
-"""
+"""`TableContext`: an open table, and the properties with which a write begins; `Table` adds the verbs for users."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ class TimelineClock:
     def now_ms(self) -> int:
         """Return this machine's epoch ms, or the store's if its clock is more than `_DIFFERS_MS` behind.
 
-        While the clocks differ, it logs that once, and asks the store again a minute after its last answer.
+        While the clocks differ, it logs that once, and asks the store each minute.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer
@@ -77,7 +74,6 @@ class TimelineClock:
         return self._warned(self.ahead_ms)
 
     def _warned(self, ahead_ms: int) -> int:
-        """Log the difference, once per process and store, and return it."""
         if ahead_ms and self._store.identity not in _warned_stores:
             _warned_stores.add(self._store.identity)
             _LOG.warning("%s: %s: set the clock", self._url, clock_difference(ahead_ms))
@@ -91,7 +87,7 @@ class TimelineClock:
         return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0
 
     def _ask(self) -> None:
-        """Send one HEAD request to learn the store's clock, and record its time. Store errors are swallowed."""
+        """Send one HEAD request to learn the store's clock. Store errors are swallowed."""
         try:
             self._store.head(PROPERTIES)
         except (CasError, FileNotFoundError):
@@ -143,7 +139,7 @@ class TableContext:
         self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or copy, with an empty cache."""
+        """Return the state for a pickle or copy, without the cache."""
         return {
             "store": self.store,
             "url": self.url,
@@ -193,7 +189,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Read properties and timeline, and return an HTML summary for notebooks; it shows a store or table error."""
+        """Return an HTML summary for notebooks; it shows a store or table error."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -261,7 +257,7 @@ class TableContext:
         return self.current.metadata_of(instant)
 
     def data_files(self) -> list[Entry]:
-        """List all files of the table except Hudi's metadata, in a snapshot or not."""
+        """List all files of the table except Hudi's metadata."""
         return self.current.data_files()
 
     def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
@@ -277,16 +273,14 @@ class TableContext:
         """Return the same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
 
         A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). A fence with a name, `("compactor",
-        term)`, is compared with fences of that name only. It replaces the table's earlier fence.
+        term)`, is compared with fences of that name only. It replaces the table's earlier fence. Engines and streams
+        take the result like any table.
 
-        Each commit records its epoch. The write that decides a commit compares it with all earlier commits, also
-        archived ones; services compare under the lock. Spark, Dask and streams take the result like any table.
-
-        NOT promised: that an older epoch is refused before a newer one has committed. Nor that commits without a fence,
-        such as JVM commits, are refused. Nor anything about epochs whose commits a restore took back.
+        NOT promised: that an older epoch is refused before a newer one has committed; that commits without a fence,
+        such as JVM commits, are refused; anything about epochs whose commits a restore took back.
 
         Raises:
-            InvalidInput: `fence` has no epoch. No request is made.
+            InvalidInput: `fence` has no epoch.
             Fenced: by writes and services of the result: a newer epoch has committed.
 
         >>> table.under(("loader", 4)).append(pa.table({"id": [3], "city": ["ulm"]})).inserted
@@ -333,7 +327,7 @@ class TableContext:
     def report(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Log an event of the instant `begin`, then call the watcher with it in this thread.
 
-        The watcher's error is raised at the events of `MAY_STOP`, else logged: the commit or service is done.
+        The watcher's error is raised at the events of `MAY_STOP`, else logged.
         """
         level = logging.DEBUG if kind in STEPS else logging.WARNING if kind == "service_failed" else logging.INFO
         if _LOG.isEnabledFor(level):
@@ -363,8 +357,7 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Timeline | None]:
     """Return the properties to begin a write with and, if `pinned`, the timeline; may raise `UnsupportedTable`.
 
-    Unless `pinned`, these are the properties last seen, if any: the write compares them before its first file. If they
-    refuse a write, it lists the table.
+    Unless `pinned`, these are the properties last seen, if any. If they refuse a write, it lists the table.
     """
     view = table.now() if pinned else None
     config = table.knowledge.config if view is None else view.config
@@ -391,8 +384,7 @@ def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     - A timestamp: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone by `bulk_insert` with the row
       writer and `CREATE TABLE AS SELECT`. Only the first is written here.
 
-    Other tables' data files are not read. Raises `UnsupportedSchema` for a timestamp partition column,
-    `UnsupportedTable` for an unknown or mixed spelling.
+    Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()
@@ -417,10 +409,7 @@ def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]:
-    """Return the slices to sample: at first up to `_COMPARED`, spread over all; later the newest, unless compared.
-
-    Lists the table's files if they are not cached.
-    """
+    """Return the slices to sample: at first up to `_COMPARED`, spread over all; later the newest, unless compared."""
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((slice_ for slice_ in snapshot.slices if slice_.path), key=lambda slice_: slice_.begin)
     if spellings.compared:
@@ -430,10 +419,7 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Read one row; return its key by spelling (True: it names its column), or nothing if there is no choice or no row.
-
-    Raises `UnsupportedTable` if the key has no possible spelling, `HistoryGone` if the file was removed.
-    """
+    """Read one row; return its key by spelling (True: it names its column), empty without a choice or a row."""
     file = table.place.open(slice_.path, slice_.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:

@@ -58,10 +58,9 @@ class CurrentState:
     # -- the properties ------------------------------------------------------------------------------------------------
 
     def config(self) -> TableConfig:
-        """Ask the store for the properties, without a body if unchanged, and cache them for `config_since`.
+        """Ask the store for the properties, without a body if unchanged, and cache them.
 
-        Reads the backup if the file is missing or unreadable, as while a JVM writer replaces it. Raises `TableNotFound`
-        if both are missing, `Corrupt` if none is readable and one exists.
+        Reads the backup if the file is missing or unreadable. Raises `TableNotFound` or `Corrupt`.
         """
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
@@ -83,10 +82,7 @@ class CurrentState:
         return properties.config if properties is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """Read the properties file, without its body if unchanged; cache it, and log an upgrade of the table.
-
-        Raises `ObjectNotFound` or `Corrupt`.
-        """
+        """Read the properties file, without its body if unchanged; cache it, and log an upgrade of the table."""
         properties, began_s = self._knowledge.properties, self._world.monotonic_s()
         if properties is None:
             content: Content | None = self._store.read(PROPERTIES)
@@ -103,7 +99,6 @@ class CurrentState:
         return properties.config
 
     def _log_version(self, before: int | None, after: int) -> None:
-        """Log a warning if the table's version has risen, or at first an info if Hudi 1.0 cannot open it."""
         if before is not None and after > before:
             _LOG.warning(
                 "%s: upgraded from version %d to %d: Hudi 1.0 cannot open it any more", self._url, before, after
@@ -116,16 +111,12 @@ class CurrentState:
     def visible(self, *, noted: bool = False) -> Timeline:
         """Read the lock record, list and cache the timeline; return the readers' part of it (see `visible_part`).
 
-        `noted`: also read the properties, and cache the view. Raises `HistoryGone` if the log ends during each of
-        several reads.
+        `noted`: also read the properties, and cache the view.
         """
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read the lock record, list and cache the timeline; if commits are in doubt, read the record again.
-
-        Returns the readers' part. Raises `Stale` if the log ended in between.
-        """
+        """Read once as `visible`; raise `Stale` if the log ended in between."""
         record = self._record()  # before listing: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -161,11 +152,7 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` lacks all of the last `_LATE` writes of `before`.
-
-        Not if they were archived or taken back, or are decided and not stored yet. Sends requests only if it lacks
-        them. Raises `UnsupportedTable` after a downgrade.
-        """
+        """Raise `TableReplaced` if `listed` lacks the last `_LATE` writes of `before`, unless archived or undone."""
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
             return
@@ -185,7 +172,7 @@ class CurrentState:
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """Read the lock record and return the table by its log, listed if needed or `listed`; caches the view.
 
-        `record`: use the caller's own record, or the one it will replace: all decided commits count, stored or not.
+        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not.
         """
         decided = record is not None
         record = record or self._record()
@@ -203,8 +190,7 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        With a log of a long timeline it lists only recent names, and older instants with a heartbeat. Otherwise, or
-        after a commit without the lock, it lists all.
+        With a log of a long timeline it lists only recent names, and older instants with a heartbeat.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -222,19 +208,12 @@ class CurrentState:
         return view, view.timeline
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
-        """Read the properties and list the timeline; cache and return the view of them.
-
-        `record`: read before. `decided`: publishes in it that are not stored yet count.
-        """
         config, listed = both(self._store, self.config, self.listed)
         check_readable(config)
         return self._knowledge.learn(record, listed, config, decided=decided)
 
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
-        """Return and cache the cached view, or a stored checkpoint's, advanced to the end of the log in `record`.
-
-        `record`: the lock's current one. None: no log covers the table; list it.
-        """
+        """Return and cache the table at the end of the log in `record`, by cached view or checkpoint; None: list it."""
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.view_at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
@@ -261,7 +240,6 @@ class CurrentState:
         return record
 
     def _exists(self, path: str) -> bool:
-        """Return whether the object exists, by one HEAD request; other store errors pass."""
         try:
             self._store.head(path)
         except ObjectNotFound:
@@ -283,10 +261,7 @@ class CurrentState:
         return metadata
 
     def batches_newest_first(self, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-        """Yield commits with their streams' batches, newest first, then each stream's last archived batches.
-
-        Reads uncached commits; may raise `HistoryGone` or `Corrupt`.
-        """
+        """Yield commits with their streams' batches, newest first, then each stream's last archived batches."""
         for instant in reversed(timeline.writes):
             yield instant, batches_by_stream(self.metadata_of(instant).extra)
         yield from last_archived_batches(self._knowledge)
@@ -296,10 +271,7 @@ class CurrentState:
         return reach(self._knowledge).completion
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """Return the columns of the latest commit of `timeline` that states any, else of the properties; caches them.
-
-        Raises `TableNotFound` if neither states any, `HistoryGone` if a commit was archived or taken back.
-        """
+        """Return and cache the columns of the latest commit of `timeline` that states any, else of the properties."""
         if (stated := next(self._stating(timeline), None)) is not None:
             schema = hudi_schema.stated_columns(stated.schema_json or "")
         elif (created := self.config().schema_json) is not None:
@@ -310,7 +282,6 @@ class CurrentState:
         return schema
 
     def _stating(self, timeline: Timeline) -> Iterator[CommitMetadata]:
-        """Iterate over the commits that state the columns, newest first."""
         commits = (self.metadata_of(instant) for instant in reversed(timeline.writes))
         return (metadata for metadata in commits if metadata.schema_json)
 
@@ -322,10 +293,9 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the latest slices of `timeline` among `files`; None: the files of now, as `_files_of` finds them.
+        """Return the latest slices of `timeline` among `files` (None: the files of now); caches none.
 
-        Caches no slices. Reads commits that ended file groups, and the archive for completion times of logs. Raises
-        `UnsupportedTable` as `refuse_misread` does, or `HistoryGone`.
+        Reads commits that ended file groups, and the archive for completion times of logs.
         """
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
@@ -335,10 +305,7 @@ class CurrentState:
         return snapshot
 
     def refuse_misread(self, timeline: Timeline, snapshot: Snapshot) -> None:
-        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file in `snapshot`.
-
-        Reads commits and, only with schema-on-read, the schema history.
-        """
+        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file in `snapshot`."""
         text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
             return
@@ -359,10 +326,7 @@ class CurrentState:
         return next((metadata.extra.get(hudi_schema.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """Store the schema history again under `begin`; return the entries that this commit must state for JVM readers.
-
-        They find the history by commits on the timeline. Without schema-on-read it stores nothing and returns no entry.
-        """
+        """With schema-on-read, store its history again under `begin`; return the entries for this commit to state."""
         text = self.internal_schema(timeline)
         if not text:
             return {}
@@ -402,8 +366,8 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """Read the lock record, and return the snapshot for readers if its log is enough; None: list the files.
 
-        None also if a decided commit is not stored yet, or after a commit made without the lock. It looks for such
-        commits at the end of the timeline, and once a minute among the last `_RECENT`.
+        None also after a commit made without the lock. It looks for such commits at the end of the timeline, and once a
+        minute among the last `_RECENT`.
         """
         record = self._record()
         view = self.view_by_log(record)

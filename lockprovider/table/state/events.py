@@ -48,8 +48,8 @@ STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_
 class TableEvent:
     """An event of one instant.
 
-    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged
-    at an event of a finished step, such as `committed`; at others it stops the work and is raised.
+    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged at an
+    event of a finished step, such as `committed`; at others it stops the work and is raised.
 
     >>> seen = []
     >>> rows = pa.table({"id": [1]})

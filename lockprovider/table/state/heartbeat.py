@@ -1,8 +1,7 @@
 """Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
 A pending writer is dead if its heartbeat file is missing or too old, so a writer creates it before its instant. The
-ages are by the store's clock. In a local folder the file holds machine, boot and uptime, since writers' clocks may be
-wrong.
+ages are by the store's clock; in a local folder the file holds machine, boot and uptime.
 
 Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
 """
@@ -57,7 +56,7 @@ class LocalBeat:
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
         """Return the seconds since the beat, for this machine's boot, host and uptime `now_s`.
 
-        Infinite after a restart. For another machine `unchanged_s`, how long this process saw the file unchanged.
+        Infinite after a restart; for another machine, `unchanged_s`: how long this process saw the file unchanged.
         """
         if self.boot and self.boot == boot:
             return max(0.0, now_s - self.uptime_s)
@@ -70,19 +69,16 @@ class LocalBeat:
 def dead(
     pending: Iterable[str], beats_ms: Mapping[str, int], store_now_ms: int, settings: HeartbeatSettings
 ) -> tuple[str, ...]:
-    """Return the begin times among `pending` whose heartbeat in `beats_ms` is missing or too old; reads nothing.
+    """Return the begin times among `pending` whose heartbeat in `beats_ms` is missing or too old.
 
-    `store_now_ms`: now by the clock of `beats_ms`, or earlier, which only delays a verdict.
+    `store_now_ms`: now by the clock of `beats_ms`, or earlier.
     """
     oldest_ms = store_now_ms - round(settings.tolerance_s * 1000)
     return tuple(begin for begin in pending if beats_ms.get(begin, 0) < oldest_ms)
 
 
 def claim(store: Store, begin: str) -> Version | None:
-    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has `begin`.
-
-    After an error, do not use `begin`.
-    """
+    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has `begin`."""
     outcome = store.put_if_absent(heartbeat_path(begin), _beat(store))
     return None if isinstance(outcome, Lost) else outcome.unwrap()
 
@@ -90,10 +86,7 @@ def claim(store: Store, begin: str) -> Version | None:
 def last_beats(
     store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
-    """Return the last beats by begin time and the time now, in ms of one clock; records beats in `knowledge`.
-
-    `suspects`: the begin times to judge, or all.
-    """
+    """Record and return the last beats of `suspects` (None: all), and the time now, in ms of one clock."""
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
     if store.kind != _LOCAL:
@@ -122,7 +115,7 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """The heartbeat of one instant: a thread, started for the first beat, renews its file until `leave` or `stop`.
+    """The heartbeat of one instant: a thread renews its file until `leave` or `stop`.
 
     Begin it by exactly one of `start`, `resume` or `accompany`.
     """
@@ -152,14 +145,11 @@ class WriterHeartbeat:
 
     @property
     def is_started(self) -> bool:
-        """Whether it beats or did, so that its file may exist."""
+        """Whether its thread was started, so that its file may exist."""
         return self._is_started
 
     def start(self) -> bool:
-        """Create the file, then begin to renew it; False, and no beats, if another writer has the file.
-
-        After an error the instant must not begin.
-        """
+        """Create the file, then start the thread; False, and no thread, if another writer has the file."""
         sent_s = self._world.monotonic_s()
         self._version = claim(self._store, self._begin)
         if self._version is None:
@@ -169,9 +159,9 @@ class WriterHeartbeat:
         return True
 
     def resume(self) -> bool:
-        """Renew another process's file for this writer, now and from now on; False, and no beats, if it is gone.
+        """Renew another process's file, then start the thread; False, and no thread, if it is gone.
 
-        Tries `_RESUMES` times. If all fail, it returns True; the beats go on, and `alive` is false until one succeeds.
+        If `_RESUMES` tries fail, the thread goes on, and `alive` is false until it succeeds.
         """
         for _ in range(_RESUMES):  # the other process may still beat in between
             self._once()
@@ -183,7 +173,7 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Begin to renew another process's file; the first beat comes after half an interval."""
+        """Start a thread that renews another process's file."""
         self._is_started = True
         self._thread.start_later(self._settings.interval_s / _BEATS_PER_INTERVAL)
 
@@ -195,7 +185,7 @@ class WriterHeartbeat:
             self._thread.join()
 
     def stop(self) -> None:
-        """Stop beating and remove the file, since the instant is completed or gone."""
+        """Stop beating and remove the file."""
         self.leave()
         self._store.delete(self._path)
 
@@ -207,8 +197,7 @@ class WriterHeartbeat:
     def _once(self) -> None:
         """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.
 
-        HEAD finds none: mark it removed. The write does not win, since the file was overwritten or removed: forget the
-        version, so that the next beat sends HEAD. Store errors wait for the next beat.
+        If the file is gone, mark it removed. If it was overwritten, forget the version.
         """
         sent_s = self._world.monotonic_s()
         try:

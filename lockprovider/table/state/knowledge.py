@@ -105,12 +105,11 @@ class TableKnowledge:
     - a position in a log, while the record's log reaches back to it: the view, `applied`, `listing`, a checkpoint
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
-    A log has only its own clients' commits. A rollback of another's write, a clean, a restore, changed properties and
-    every JVM writer end it. A log lacks others' pending instants, so no view of a table with a pending service is
-    cached.
+    A log has only its own clients' commits, without pending instants: no view of a table with a pending service is
+    cached. A rollback of another's write, a clean, a restore, changed properties and every JVM writer end it.
 
     Two exceptions: partitions with a metafile are trusted until a completed action may have removed one. A blind write
-    uses the files seen last, since its commit conflicts with whatever replaced one.
+    uses the files seen last.
     """
 
     def __init__(self, place: TablePlace) -> None:
@@ -140,7 +139,7 @@ class TableKnowledge:
     def view_at(self, log: Log | None) -> TableView | None:
         """Advance the cached view to the end of the lock's current `log`, caching its commits; return the view.
 
-        None, and nothing changes, if there is no view or `log` does not reach back to it.
+        None if there is no view or `log` does not reach back to it.
         """
         view = self._view
         if view is None or log is None or log.name != view.log or (since := log.since(view.position)) is None:
@@ -154,10 +153,9 @@ class TableKnowledge:
         return view
 
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
-        """Cache commits, timeline and view of a table `listed` after reading `record`, or under the lock; return it.
+        """Cache and return the view of a table `listed` after reading `record`, or under the lock.
 
-        Publishes in the record that are not stored yet count if `decided`. Without a log, or with a pending service,
-        the cached view is dropped.
+        Publishes in the record that are not stored yet count if `decided`.
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
@@ -179,7 +177,7 @@ class TableKnowledge:
         )
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
-        """Replace the cached view by a checkpoint's, cache the commits of `log`, and return the view as `view_at`."""
+        """Replace the cached view by a checkpoint's, cache the commits of `log`, and return as `view_at`."""
         self._learn_contents(log.since(log.first) or ())
         self._view, self.latest = view, view.timeline
         return self.view_at(log)
@@ -192,14 +190,14 @@ class TableKnowledge:
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
-        """Return the cached files if `timeline` has the cached view's completed writes, else None; no request."""
+        """Return the cached files if `timeline` has the cached view's completed writes, else None."""
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:
             return None
         return Snapshot(timeline, tuple(sorted(view.slices.values())))
 
     def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
-        """Return the slices after these writes; None if something of them is not cached. May raise `Corrupt`."""
+        """Return the slices after these writes; None if something of them is not cached."""
         if view.slices is None:
             return None
         slices = dict(view.slices)
@@ -256,20 +254,14 @@ class TableKnowledge:
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the shared set of partitions known to have a metafile; callers add to it.
-
-        Starts an empty set if `timeline` has other cleans, rollbacks, restores or replacecommits than before.
-        """
+        """Return the set of partitions known to have a metafile; callers add to it."""
         removers = frozenset(i.file_name for i in timeline.besides_commits if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]
 
     def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
-        """Replace the recorded heartbeat versions; return for how many seconds each was seen unchanged.
-
-        `now_s`: by the monotonic clock.
-        """
+        """Replace the recorded heartbeat versions; return for how many seconds each was seen unchanged."""
         first = {begin: beat for begin, beat in self._beats.items() if versions.get(begin) == beat[0] is not None}
         self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
         return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}

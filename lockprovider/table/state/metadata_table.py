@@ -1,7 +1,5 @@
 """Read the metadata table, a merge-on-read table of HFiles in `.hoodie/metadata`, and the files that it lists.
 
-The listing is that of JVM Hudi's readers, if the table stays enabled; its files may not exist.
-
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """
 
@@ -35,8 +33,7 @@ from lockprovider.table.timeline.view import FileSlice, snapshot_of
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
     """Read the metadata table; return the data table's files as of `timeline`, which must have been listed before.
 
-    `must_have`: begin times that must be completed there. Raises `HistoryGone` if one is not, or if the table was
-    removed or rewritten.
+    Raises `HistoryGone` if a begin time of `must_have` is not completed there, or the table was removed or rewritten.
     """
     own = own_timeline(store)
     if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:
@@ -58,11 +55,7 @@ def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """Read all files of these slices, and return their listing, with log blocks of `valid` instants only.
-
-    A remote store gets several requests at a time. Raises `HistoryGone` for a missing file, `UnsupportedTable` for
-    other blocks than a listing has.
-    """
+    """Read all files of these slices, and return their listing, with log blocks of `valid` instants only."""
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for slice_ in slices for path in slice_.paths]
     contents = dict(
@@ -70,7 +63,6 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
     )
 
     def records(slice_: FileSlice) -> Iterator[FilesRecord]:
-        """Yield the listing's records of one slice: the base file's, then the valid log blocks'."""
         if slice_.path:
             base = decode_hfile(contents[slice_.path], slice_.path)
             yield from decode_files(base, base.schema_json, slice_.path)
@@ -81,10 +73,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read these slices' files until one states a record schema, and return it; else return `metadata_schema()`.
-
-    Raises `HistoryGone` for a missing file.
-    """
+    """Read these slices' files until one states a record schema, and return it, else the default."""
     for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
@@ -102,10 +91,7 @@ def own_timeline(store: Store) -> Timeline:
 
 
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
-    """Yield the listing's records of effective blocks, given with their paths; skips empty delete blocks.
-
-    Raises `UnsupportedTable` for other blocks.
-    """
+    """Yield the listing's records of effective blocks, given with their paths; skips empty delete blocks."""
     paths = {id(block): path for block, path in blocks}
     for block in effective(block for block, _ in blocks):
         path = paths[id(block)]
@@ -149,10 +135,9 @@ def uncompacted(own: Timeline) -> int:
 
 
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the metadata table's oldest instants that no reader needs; removes none.
+    """Return the metadata table's oldest instants that no reader needs, completed before the time `first`.
 
-    All were completed before the time `first`, and a later such instant stays. `remaining`: begin times of its files;
-    those on the timeline must stay on it, or readers take them for completed.
+    `remaining`: begin times of its files; those on the timeline must stay on it, or readers take them for completed.
     """
     end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
     states: dict[str, list[Instant]] = {}
@@ -184,10 +169,7 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Return where listing and files differ; `before`: files listed before `timeline`, `after`: after the listing.
-
-    Concurrent changes by other writers are no differences.
-    """
+    """Return where listing and files differ; `before`: files listed before `timeline`, `after`: after the listing."""
     first, last = _data_files(before), _data_files(after)
     listed, visible, sizes = listing.sizes, timeline.visible, {**first, **last}
     begins = {path: at[1].begin for path in sizes if (at := data_file_at(path)) is not None}

@@ -17,7 +17,7 @@ _MOST = 8  # requests at a time
 
 
 def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Make all calls, up to `_MOST` in parallel for a remote store, else in turn; return their results in order.
+    """Make all calls, up to `_MOST` in parallel for a remote store; return their results in order.
 
     A call's error is raised at its turn; calls not begun are cancelled.
     """
@@ -25,7 +25,7 @@ def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple[T, U]:
-    """Make both calls, in parallel for a remote store; return their results. Raises as `concurrently`."""
+    """Make both calls as `concurrently`; return their results."""
     calls: list[Callable[[], Any]] = [first, second]
     one, other = concurrently(store, calls)
     return one, other
@@ -34,8 +34,7 @@ def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     """Run the jobs in at most `limit` threads, and yield their results in order.
 
-    A job's error is raised at its turn; then, or if the caller stops, no other job begins. With one job or a limit of
-    1, this thread runs them.
+    A job's error is raised at its turn; then, or if the caller stops, no other job begins.
     """
     jobs = iter(jobs)
     first = list(islice(jobs, 2))
@@ -55,10 +54,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
-    """List the files in a folder that sort after `after` and before `until`, by path relative to the folder.
-
-    `until=":"` leaves the timeline's archive out.
-    """
+    """List the files in a folder that sort after `after` and before `until`, by path relative to the folder."""
     prefix = f"{folder}/"
     start, stop = prefix + after if after else None, prefix + until if until else None
     entries = store.list(prefix, start_after=start, stop_at=stop)

@@ -1,10 +1,8 @@
 """The rules by which a commit is refused: conflicts with other writes, fences, and repeated batches of streams.
 
 The check compares sets of commits, not times: a commit that began earlier may complete later. A `Resolution` returns
-the other write that a write loses to.
-
-Commits store the epochs of fences, since a JVM lock client would drop them from the lock record. A restore or rollback
-removes those of its commits.
+the other write that a write loses to. Commits store the epochs of fences, so a restore or rollback removes those of its
+commits.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`, `HoodieStreamingSink`.
@@ -56,13 +54,13 @@ class ConcurrentOperation:
 
     @property
     def is_table_service(self) -> bool:
-        """Whether it rewrites earlier rows, and so may be repeated later."""
+        """Whether it rewrites earlier rows, and may be repeated later."""
         return self.name in TABLE_SERVICES
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A conflict: the other write, to which a write loses, and the file groups that both touched."""
+    """A conflict: the other write, to which a write loses, and the file groups of both."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -72,7 +70,7 @@ Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Over
 
 
 def completed_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
-    """Return the writes completed since the snapshot `before`, in the order of completion."""
+    """Return the writes completed since the snapshot `before`, by completion."""
     if _has_grown(before, timeline):
         return timeline.writes[len(before.writes) :]
     written = before.written
@@ -80,7 +78,7 @@ def completed_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]
 
 
 def undone_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
-    """Return the writes of the snapshot `before` that a restore took back, without archived ones."""
+    """Return the writes of the snapshot `before` that a restore took back."""
     if _has_grown(before, timeline):
         return ()
     first, written = timeline.first_active, timeline.written
@@ -92,10 +90,7 @@ def _has_grown(before: Timeline, timeline: Timeline) -> bool:
 
 
 def archived_since(before: Timeline, timeline: Timeline) -> bool:
-    """Return whether a write that completed after the snapshot `before` may be archived.
-
-    Such a write began after all writes of `before`, or was pending in it.
-    """
+    """Return whether a write that completed after the snapshot `before` may be archived."""
     first = timeline.first_active
     passed = (
         bool(before.writes) and all(i.begin < first for i in before.writes) and bool(completed_since(before, timeline))
@@ -105,9 +100,9 @@ def archived_since(before: Timeline, timeline: Timeline) -> bool:
 
 
 def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write or a planned table service; None: no conflict.
+    """Return the first overlap in file groups with a completed write or a planned table service; Hudi's default.
 
-    It is Hudi's default. New file groups have fresh ids: two inserts of the same new key are not detected.
+    New file groups have fresh ids: two inserts of the same new key are not detected.
     """
     return _first_overlap(
         operation.file_groups, (o for o in concurrent if o.instant.is_completed or o.is_table_service)
@@ -115,9 +110,9 @@ def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[Concurren
 
 
 def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write; None: no conflict.
+    """Return the first overlap in file groups with a completed write, for a table service also with a pending write.
 
-    A table service also loses to pending writes. So a write never loses to a pending service.
+    So a write never loses to a pending service.
     """
     if operation.is_table_service:
         return _first_overlap(operation.file_groups, concurrent)
@@ -125,7 +120,7 @@ def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[Concurren
 
 
 def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in partitions with a completed write or a planned table service; None: no conflict.
+    """Return the first overlap in partitions with a completed write or a planned table service.
 
     So two inserts of the same new key conflict.
     """
@@ -133,10 +128,7 @@ def by_partition(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 
 
 def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap with a write that ends a file group of a blind write, or plans to; None: no conflict.
-
-    An ended group hides rows logged at the same time.
-    """
+    """Return the first overlap with a write that ends a file group of a blind write, or plans to."""
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.action in ending))
 
@@ -147,7 +139,7 @@ def by_bucket(resolution: Resolution) -> Resolution:
 
 
 def _by_unit(resolution: Resolution, unit: Callable[[FileGroup], FileGroup]) -> Resolution:
-    """Return the resolution over units of file groups; its overlap names the other write's file groups."""
+    """Return the resolution over units of file groups; its overlap names file groups."""
 
     def in_units(operation: ConcurrentOperation) -> ConcurrentOperation:
         return replace(operation, file_groups=frozenset(map(unit, operation.file_groups)))
@@ -163,7 +155,6 @@ def _by_unit(resolution: Resolution, unit: Callable[[FileGroup], FileGroup]) -> 
 
 
 def _bucket(group: FileGroup) -> FileGroup:
-    """Return a file group's partition and bucket, or the group itself if it has no bucket."""
     partition, file_id = group
     bucket = bucket_of(file_id)
     return group if bucket is None else (partition, prefix(bucket))
@@ -204,7 +195,7 @@ def refuse_unless_possible(config: TableConfig) -> None:
 
 
 def refuse_replacing(operation: str) -> None:
-    """Raise `InvalidSettings`: a non-blocking write ends no file groups, since others log into them unchecked."""
+    """Raise `InvalidSettings`: a non-blocking write ends no file groups."""
     raise InvalidSettings(
         f"{operation} ends file groups, which {MODE_KEY}={NON_BLOCKING} cannot do: open the table with {OPTIMISTIC} "
         "for it, while no JVM writer writes without blocking"
@@ -219,10 +210,7 @@ def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) ->
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """Return the file id of a bucket's anchor: the first fixed one that was never replaced.
-
-    JVM writers would write into a replaced group, which is hidden for ever.
-    """
+    """Return the file id of a bucket's anchor: the first fixed one that was never replaced."""
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
     return next(file_id for file_id in ids if (partition, file_id) not in ended)
@@ -233,8 +221,8 @@ def left_bare(
 ) -> tuple[Bucket, ...]:
     """Return the buckets of replaced partitions that JVM writers would fill in a hidden group, so no row would show.
 
-    `replaced`: file ids that a commit ends, by partition. `written`: groups that it writes. `ended`: groups that
-    earlier commits ended.
+    `replaced`: file ids that a commit ends, by partition. `written`: groups that it writes. `ended`: groups ended
+    before.
     """
     hidden = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     rewritten = {(partition, bucket_of(file_id)) for partition, file_id in written}
@@ -281,7 +269,7 @@ def refuse_repeated_or_fenced(
 ) -> None:
     """Raise `AlreadyCommitted` or `WrongCheckpoint` for this batch, or `Fenced` if a fence's epoch is over.
 
-    `notes` returns commits with their streams' batches, newest first; it is called again for each fence.
+    `notes` returns commits with their streams' batches, newest first.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.duplicate_error(done)
@@ -299,9 +287,6 @@ def refuse_repeated_or_fenced(
 @dataclass(frozen=True, slots=True)
 class BatchId:
     """One write of a stream's batch; a repeated one is found in the table, archived or not, and skipped.
-
-    A commit records it in the form of Hudi's streaming sink, in one atomic step with the check. Commit batches, and the
-    writes of a batch, in the order of their numbers.
 
     Attributes:
         stream: the stream's name, without `@` and `#`.
@@ -330,7 +315,7 @@ class BatchId:
 
     @property
     def key(self) -> str:
-        """The name under which a commit records the batch's number."""
+        """The name under which a commit records the batch's number, as Hudi's streaming sink does."""
         return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
@@ -368,7 +353,7 @@ class BatchId:
         return None
 
     def duplicate_error(self, done: Instant) -> AlreadyCommitted:
-        """Return the error for a batch that the commit `done` has."""
+        """Return the error for a batch that is in the commit `done`."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 

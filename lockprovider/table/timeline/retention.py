@@ -3,9 +3,8 @@
 A clean never removes the latest slice of a live file group, files in a savepoint, or files that a pending write may
 read. It always removes files of no instant, which archival would make visible.
 
-An archiver takes a contiguous beginning of the writes, by begin. All that began before the first remaining write then
-counts as completed for every reader: so `_barriers` limit it. Restores and savepoints stay for ever, so readers see
-them.
+An archiver takes the first writes, by begin. All that began before the first remaining write then counts as completed:
+so `_barriers` limit it. Restores and savepoints stay for ever.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`, `TimelineArchiverV2`, `ArchivalUtils`,
 `ClusteringUtils.getEarliestInstantToRetainForClustering`.
@@ -81,11 +80,10 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """Return the files that a clean may remove; removes none. List `paths` BEFORE `timeline`.
+    """Return the files that a clean may remove. List `paths` BEFORE `timeline`.
 
-    `replaced_by`: the begin of the replacecommit that ended a group.
-    `protected`: paths to keep. `archived`: completion times of archived writes of logs. `written_ms`: see
-    `earliest_retained`.
+    `replaced_by`: the begin of the replacecommit that ended a group. `protected`: paths to keep. `archived`: completion
+    times of archived writes of logs.
     """
     earliest = earliest_retained(policy, timeline, now_ms, written_ms)
     # A pending write may rewrite the slices that were the latest when it began.
@@ -102,8 +100,7 @@ def earliest_retained(
 ) -> Instant | None:
     """Return the retained commit that began first, else the last commit; None for `KeepVersions`, or no commit.
 
-    Files that a late commit replaced are still needed. `written_ms`: when completed files were written, by a better
-    clock than in their names; the later time counts.
+    `written_ms`: when completed files were written; the later of this and the name's time counts.
     """
     match policy:
         case KeepVersions():
@@ -121,8 +118,7 @@ def earliest_retained(
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
     """Return the begin times of one file group's slices to keep; appends `replaced_by`, if any, to `begins`.
 
-    `begins`: oldest first. `since`: readers need the slices from this begin time on, and the one before it; None: all,
-    but for `KeepVersions`.
+    `begins`: oldest first. `since`: readers need the slices from then on, and the one before.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
@@ -141,8 +137,7 @@ def _committed(
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
     """Return begin time and paths of each file group's completed slices, oldest first.
 
-    Logs belong to the last slice that began before they completed; those without one to a slice with an empty begin
-    time.
+    Logs belong to the last slice that began before they completed.
     """
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []
@@ -225,8 +220,7 @@ class ArchivalFacts:
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that unfinished rollbacks take back.
         logs: the begin times of writes whose log files are read by completion time.
-        listed: the metadata table's last compaction, which lists earlier files; None without one, empty if never
-            compacted.
+        listed: the metadata table's last compaction, empty if never; None without a metadata table.
         earliest: the begin time of the oldest write that the cleaner's retention needs.
     """
 
@@ -248,7 +242,7 @@ class ArchivalPlan:
 
 
 def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
-    """Return the number of writes to archive; those that the retention needs stay, with one before them."""
+    """Return the number of writes to archive."""
     count = len(timeline.writes)
     needed = sum(write.begin > earliest for write in timeline.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
@@ -256,11 +250,7 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """Return the oldest instants to archive now, at most `at_most` writes, with cleans and rollbacks before the last.
-
-    Fewer if something holds them back; `held` says what. Empty if the timeline is short enough; at least one write
-    stays.
-    """
+    """Return the oldest instants to archive now: at most `at_most` writes, with cleans and rollbacks between."""
     writes = sorted(facts.now.writes, key=lambda instant: (instant.begin, instant.completion or ""))
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]
     if not candidates:
@@ -274,11 +264,7 @@ def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> Ar
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
-    """Yield begin times that the archived writes must end before, each with its reason.
-
-    A restore to a savepoint needs the later writes. A pending write must not begin before the first remaining one. Rows
-    of replaced files would reappear, files without an instant become visible.
-    """
+    """Yield begin times that the archived writes must end before, each with its reason."""
     timeline = facts.now
     for begin in timeline.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
@@ -311,10 +297,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(timeline: Timeline, begin: str) -> str:
-    """Return the begin time of the last write before `begin` without a savepoint; empty if there is none.
-
-    If archival stops there, that write begins the timeline.
-    """
+    """Return the begin time of the last write before `begin` without a savepoint; empty if there is none."""
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     return max(
         (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""
@@ -322,10 +305,7 @@ def _before(timeline: Timeline, begin: str) -> str:
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """Return the writes, and the completed cleans and rollbacks before the last of them, each with its pending files.
-
-    They are ordered by begin time.
-    """
+    """Return the writes, and the completed cleans and rollbacks before the last, each with its pending files."""
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

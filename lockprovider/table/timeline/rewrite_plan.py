@@ -1,7 +1,5 @@
 """Plans of clusterings and compactions: the file slices that they rewrite. Pure.
 
-A clustering joins the small latest slices of a partition, in the order of their begin times.
-
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
 """
 
@@ -43,7 +41,7 @@ class ClusteringRule:
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> ClusteringRule:
-        """Make the rule of a caller's values; raises `InvalidInput` for impossible ones."""
+        """Make the rule of a caller's values; may raise `InvalidInput`."""
         if (
             isinstance(sort_by, str)
             or not isinstance(sort_by, Iterable)
@@ -75,7 +73,7 @@ class ClusterEvery:
 
     @property
     def rule(self) -> ClusteringRule:
-        """The clustering rule of these values; raises `InvalidInput` for impossible ones."""
+        """The clustering rule of these values; may raise `InvalidInput`."""
         return ClusteringRule.of(self.sort_by, self.target_file_bytes, self.small_file_bytes)
 
 
@@ -100,7 +98,7 @@ def clustering_plan(
 
 
 def is_full(plan: ClusteringPlan) -> bool:
-    """Return whether the plan is at its limit, so that more may be left to join."""
+    """Return whether more may be left to join."""
     return len(plan.groups) >= _MOST_GROUPS
 
 
@@ -110,11 +108,7 @@ def bytes_of(slice_: FileSlice) -> int:
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Yield lists of two or more small slices of one partition to join, oldest first, each as large as allowed.
-
-    A list has at most the target size or, to sort, `_SORTED_FILES` times that; two slices may exceed it. The last list
-    may be much smaller.
-    """
+    """Yield lists of two or more small slices of one partition to join, oldest first, each as large as allowed."""
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
     for slice_ in sorted(
@@ -166,10 +160,7 @@ class CompactEvery:
 
 
 def compaction_plan(snapshot: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
-    """Return the slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups.
-
-    Logs of pending writes belong to the next slice.
-    """
+    """Return the slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups."""
     slices = [
         (slice_, _compacted(slice_, begin)) for slice_ in snapshot.slices if slice_.logs and slice_.group not in busy
     ]

@@ -30,11 +30,11 @@ class Timeline:
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], other_names: Iterable[str]) -> Timeline:
-        """Make a timeline of completed writes and the file names of all other instants."""
+        """Make a timeline of completed writes and the file names of other instants."""
         return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
-        """Return a timeline with these instants added, and the derived facts updated; this one if it has them all."""
+        """Return a timeline with these instants added, or this one if it has them all; updates the derived facts."""
         merged, added = list(self.instants), []
         for instant in instants:
             at = bisect_left(merged, instant.file_name, key=lambda other: other.file_name)
@@ -44,10 +44,7 @@ class Timeline:
         return _knowing(Timeline(tuple(merged)), self, added) if added else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
-        """Return begin times that split the file names into parts of about this size.
-
-        No file name is a begin time alone, so the parts are complete.
-        """
+        """Return begin times that split the file names into parts of about this size."""
         begins = [instant.begin for instant in self.instants[size::size]]
         return tuple(dict.fromkeys(begins))
 
@@ -61,7 +58,7 @@ class Timeline:
         )
 
     def completed_before(self, time: str) -> Timeline:
-        """Return the timeline as of before that time, when later completed instants were pending or absent."""
+        """Return the timeline as of before that time."""
         return Timeline(tuple(i for i in self.instants if (i.completion or i.begin) < time))
 
     @cached_property
@@ -71,13 +68,13 @@ class Timeline:
 
     @cached_property
     def writes(self) -> tuple[Instant, ...]:
-        """Completed instants that change rows, in the order of their completion."""
+        """Completed instants that change rows, by completion."""
         done = (instant for instant in self.instants if instant.is_completed and instant.changes_rows)
         return tuple(sorted(done, key=lambda instant: instant.completion or ""))
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The file names of `writes`: the content of a snapshot."""
+        """The file names of `writes`."""
         return frozenset(instant.file_name for instant in self.writes)
 
     @cached_property
@@ -87,7 +84,7 @@ class Timeline:
 
     @cached_property
     def latest_time(self) -> str:
-        """The largest begin or completion time; empty on an empty timeline."""
+        """The largest begin or completion time; empty if there is none."""
         times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
         return max(times, default="")
 
@@ -104,10 +101,9 @@ class Timeline:
 
     @cached_property
     def first_active(self) -> str:
-        """The begin time before which a write not on the timeline was archived, and so completed; empty without writes.
+        """The begin time before which a write not on the timeline was archived; empty without writes.
 
-        Only writes count: archival leaves restores, savepoints and unfinished services, and passes savepointed writes.
-        Pending writes count only if none is completed, since one may begin at a time archived since.
+        Only writes without a savepoint count; pending ones only if none is completed.
         """
         savepointed = self.savepointed
         writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in savepointed]
@@ -116,7 +112,7 @@ class Timeline:
 
     @cached_property
     def besides_commits(self) -> tuple[Instant, ...]:
-        """All instants whose action is not `commit`, so deltacommits and replacecommits, too; in no order."""
+        """All instants whose action is not `commit` (but also deltacommits and replacecommits); in no order."""
         return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
 
     @cached_property
@@ -126,13 +122,13 @@ class Timeline:
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
-        """A test whether files of a write with this begin time are visible: it is completed or archived."""
+        """A test whether a write with this begin time is completed or archived, so that its files are visible."""
         done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
         return lambda begin: begin in done or (begin < first and begin not in unfinished)
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
-        """The begin times of uncompleted commits and table services, oldest first; they may have written files."""
+        """The begin times of uncompleted commits and table services, oldest first."""
         states = [i for i in self.perhaps_pending if i.changes_rows]
         return tuple(sorted({i.begin for i in states} - {i.begin for i in states if i.is_completed}))
 
@@ -142,11 +138,11 @@ class Timeline:
         return _perhaps_pending(self.instants)
 
     def next_time(self, now_ms: int, begun: str = "") -> str:
-        """Return a time of now, later than all on the timeline and the begin time `begun`."""
+        """Return a time of now, later than all on the timeline and `begun`."""
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
-        """Iterate over the instants with this begin time, of 14 or 17 digits."""
+        """Iterate over the instants with this begin time."""
         second = begin[:_SECOND]
         at = bisect_left(self.instants, second, key=lambda instant: instant.begin[:_SECOND])
         near = takewhile(lambda i: i.begin.startswith(second), self.instants[at:])
@@ -157,15 +153,15 @@ class Timeline:
         return all(other.action is instant.action for other in self.begun_at(instant.begin))
 
     def written_at(self, begin: str) -> Instant | None:
-        """Return the completed write that began at `begin`, not another action of that time; else None."""
+        """Return the completed write that began at `begin`, else None."""
         return next((i for i in self.begun_at(begin) if i.is_completed and i.changes_rows), None)
 
     def pending_action(self, begin: str) -> Action | None:
-        """Return the action of the pending write `begin`; None if there is none."""
+        """Return the action of the pending write `begin`, else None."""
         return next((i.action for i in self.begun_at(begin) if i.changes_rows and not i.is_completed), None)
 
     def is_pending(self, begin: str) -> bool:
-        """Return whether the write `begin` is inflight and not completed, as its commit requires."""
+        """Return whether the write `begin` is inflight and not completed."""
         states = {i.state for i in self.begun_at(begin) if i.changes_rows}
         return InstantState.INFLIGHT in states and InstantState.COMPLETED not in states
 
@@ -199,10 +195,7 @@ def time_after(now_ms: int, *floors: str) -> str:
 
 
 def _knowing(after: Timeline, before: Timeline, added: Sequence[Instant]) -> Timeline:
-    """Set derived facts in the cache of `after`, from those of `before` and the instants `added`; return `after`.
-
-    Facts that cannot be updated are left to be computed later.
-    """
+    """Cache derived facts in `after`, from those of `before` and the instants `added`; return `after`."""
     begun = {i.begin for i in added}
     unchanged = (i for i in before.perhaps_pending if i.begin not in begun)
     vars(after)["perhaps_pending"] = (
@@ -293,7 +286,7 @@ def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = 
     later, are left for the next read.
 
     Before a commit later than the known log, an earlier one may be missing. Then a second read of the record (`later`)
-    must show the log entries since; if it does not, no later commit is taken. Completion times rise with the log.
+    must show the log entries since; if it does not, no later commit is taken.
 
     None: without `later`, read the record again and pass it; with `later`, the log has ended: start again.
     """
@@ -311,7 +304,7 @@ def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = 
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
-    """Return `listed` before the first completed instant in `decided` that it lacks; plans do not count."""
+    """Return `listed` before the first completed instant in `decided` that it lacks."""
     done = (instant for instant in decided if instant is not None and instant.is_completed)
     missing = next((instant for instant in done if instant.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

@@ -43,10 +43,7 @@ LastArchived = Callable[[], str]  # returns the last archived completion time, o
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:
-    """Return the moment that a version names: by completion, including that commit.
-
-    May raise `InvalidInput` or `HistoryGone`.
-    """
+    """Return the moment that a version names; may raise `InvalidInput` or `HistoryGone`."""
     if isinstance(version, AsOf):
         return AsOf.of(version)
     return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, last_archived))
@@ -59,7 +56,7 @@ def check_version(version: TableVersion) -> None:
 
 
 def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, last_archived: LastArchived) -> str:
-    """Return the time, in this order, up to which commits belong to a version: completion or begin times.
+    """Return the time, in this order, up to which commits belong to a version.
 
     Raises `InvalidInput` for no version or an `AsOf` of the other order, `HistoryGone` for a result that the table
     lacks.
@@ -85,17 +82,14 @@ def is_empty(version: TableVersion) -> bool:
 
 
 def refuse_none(version: TableVersion | None) -> None:
-    """Raise `InvalidInput` for what cannot name a version, where None does not mean the last commit."""
+    """Raise `InvalidInput` for what cannot name a version, also None."""
     if version is None or is_empty(version):
         raise InvalidInput(f"{version!r} is no version; give a commit's result, or a Table.version from before")
     check_version(version)
 
 
 def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: LastArchived) -> Instant:
-    """Return the last commit of a version, or of the table if None.
-
-    Raises `InvalidInput` for no version, `HistoryGone` for a commit that the table lacks.
-    """
+    """Return the last commit of a version, or of the table if None; may raise `InvalidInput` or `HistoryGone`."""
     if version is None:
         if not timeline.writes:
             raise HistoryGone("the table has no commit; write some rows first")
@@ -118,15 +112,12 @@ def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: L
 
 
 def is_instant(version: object) -> bool:
-    """Return whether this is a time of 17 digits, as on the timeline; digits that are no time raise `InvalidInput`."""
+    """Return whether this is a time of 17 digits; digits that are no time raise `InvalidInput`."""
     return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 
 def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchived) -> Instant | None:
-    """Return the commit that completed or began at this time; of two commits, `order` decides.
-
-    None: there is none, or an archived commit may have this time.
-    """
+    """Return the commit that completed or began at this time, by `order`; None if none, or it may be archived."""
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)
@@ -136,10 +127,7 @@ def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchi
 
 
 def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, last_archived: LastArchived) -> str:
-    """Return the commit's completion or begin time, by `order`.
-
-    Raises `InvalidInput` if it has none, `HistoryGone` if it is neither on the timeline nor possibly archived.
-    """
+    """Return the commit's completion or begin time, by `order`; raise `HistoryGone` if the table lacks it."""
     if not all(isinstance(time, str) and time for time in (commit.instant, commit.completion)):
         raise InvalidInput(f"{shown(commit)} has made no commit; give Table.version for the table as it is")
     is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
@@ -169,8 +157,7 @@ class Order(str, Enum):
         fenced      a begin time      all that began before it are done   waited for: nothing passes a pending write
         begin       a begin time      it is completed                     MISSED, if a later one was given before
 
-    The first two miss nothing: a later completion has a later time, and a pending write holds the fence until it is
-    completed or rolled back. The third is for consumers that must agree with Hudi's readers before 1.0.
+    The first two miss nothing. The third is for consumers that must agree with Hudi's readers before 1.0.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -201,7 +188,7 @@ class Window:
 
 
 def latest_checkpoint(timeline: Timeline, order: Order) -> str:
-    """Return the checkpoint of a consumer that has seen all completed writes, or an empty text."""
+    """Return the checkpoint of a consumer that has seen all completed writes."""
     return max(map(order.time_of, timeline.writes), default="")
 
 
@@ -227,8 +214,7 @@ def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
     """Compare one partition's rows before and after; return the changed ones as `OPERATION` and the columns of `new`.
 
-    Rows are compared by key and sequence number, which survive a rewrite; both tables need these columns. A key that
-    came and went in between does not show.
+    Rows are compared by key and sequence number, which survive a rewrite.
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))

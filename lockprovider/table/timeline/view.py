@@ -31,8 +31,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class AsOf:
     """A moment in the table's past, to the millisecond, including commits at it.
 
-    By completion, it is what a reader saw then. By begin, as in Hudi's own readers, it includes a commit that began
-    before it and finished after it: so it is only certain once all earlier begun commits are done.
+    By completion, it is what a reader saw then. By begin, as in Hudi's own readers, it includes commits that finished
+    after it, so it is only certain once all earlier begun commits are done.
 
     >>> AsOf("20261122083000000").by
     'completion'
@@ -64,7 +64,7 @@ class AsOf:
 
 
 def time_text(when: str | datetime) -> str:
-    """Return a time as on the timeline, 17 digits; raises `InvalidInput` if `when` is no time."""
+    """Return a time as on the timeline, 17 digits; may raise `InvalidInput`."""
     try:
         if isinstance(when, str) and when.isdigit():
             return format_ms(to_ms(when))
@@ -81,10 +81,7 @@ def _of_iso(text: str) -> datetime:
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
-    """Return the timeline with completed writes that `keep` rejects pending again.
-
-    They stay on it, or their files would count as archived.
-    """
+    """Return the timeline with completed writes that `keep` rejects pending again."""
 
     def then(instant: Instant) -> Instant:
         stays = not (instant.is_completed and instant.changes_rows) or keep(instant)
@@ -127,7 +124,7 @@ class FileSlice:
 
     @classmethod
     def of_logs(cls, partition: str, file_id: str, logs: Iterable[SliceLog]) -> FileSlice:
-        """Make a slice without a base file, of at least one log file; it begins when its first log began."""
+        """Make a slice without a base file, of at least one log file."""
         ordered = in_merge_order(logs)
         return cls(partition, file_id, ordered[0].file.begin, "", 0, ordered)
 
@@ -138,7 +135,7 @@ class FileSlice:
 
     @property
     def base(self) -> str:
-        """The begin time of its base file; empty if it has none."""
+        """The begin time of its base file, or an empty text."""
         return self.begin if self.path else ""
 
     @property
@@ -152,10 +149,7 @@ class FileSlice:
         return frozenset([self.begin, *(log.file.begin for log in self.logs)])
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
-        """Return a copy that has, instead of its logs, those of `logs` that completed at its base's begin or later.
-
-        A slice without a base file takes all, and needs at least one.
-        """
+        """Return a copy with those of `logs` that completed at its base's begin or later."""
         own_logs = in_merge_order(log for log in logs if log.completion >= self.base)
         return replace(self, logs=own_logs) if self.path else FileSlice.of_logs(self.partition, self.file_id, own_logs)
 
@@ -166,7 +160,7 @@ def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the paths of a caller's partitions (the keys of a dict), or None; other values raise `InvalidInput`."""
+    """Return the paths of a caller's partitions (the keys of a dict), or None; may raise `InvalidInput`."""
     if partitions is None:
         return None
     return check_texts(
@@ -183,7 +177,7 @@ def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[st
 
 
 def html_facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Render an HTML table of name and value pairs for notebooks; every text is escaped."""
+    """Render an HTML table of name and value pairs; every text is escaped."""
     body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table><caption>{escape(title)}</caption><tbody>{body}</tbody></table>"
 
@@ -263,10 +257,10 @@ def snapshot_of(
     archived: Callable[[str], str] = str,
     file_at: Callable[[str], tuple[str, BaseFile | LogFile] | None] = data_file_at,
 ) -> Snapshot:
-    """Return the latest visible slice of each file group among `files`, as of `timeline`; reads nothing.
+    """Return the latest visible slice of each file group among `files`, as of `timeline`.
 
-    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time by its begin, or
-    the begin if unknown. `file_at`: parses a path into partition and file; None: no data file.
+    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time by its begin.
+    `file_at`: parses a path into partition and file.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}
@@ -287,7 +281,7 @@ def snapshot_of(
 
 
 def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
-    """Return the begin times of log files whose completion times are not on the timeline any more."""
+    """Return the begin times of log files whose writes were archived."""
     log_files = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
     visible, completions = timeline.visible, timeline.completions
     return frozenset(file.begin for file in log_files if file.begin not in completions and visible(file.begin))
@@ -323,8 +317,7 @@ def cleaned_groups(
 ) -> frozenset[FileGroup]:
     """Return the file groups whose slice, or a log file of it, the past `snapshot` lacks: a clean removed it.
 
-    Writes in `later`, since the snapshot, name what they replaced; those in `earlier` name log files that it should
-    have.
+    Writes in `later`, since the snapshot, name what they replaced; those in `earlier` name log files.
     """
     slices = {s.group: s for s in snapshot.slices}
     bases = {group: slice_.base for group, slice_ in slices.items()}
@@ -342,10 +335,7 @@ def cleaned_groups(
 def _without_logs(
     slices: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
-    """Return the groups that lack a log file of the writes in `earlier` which their base file does not contain.
-
-    Skips groups that these writes ended.
-    """
+    """Return the groups that lack a log file of the writes in `earlier` which their base file does not contain."""
     ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
     paths = {log.path for slice_ in slices.values() for log in slice_.logs}
     missing: set[FileGroup] = set()

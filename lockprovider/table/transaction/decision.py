@@ -6,8 +6,6 @@ All commits pass `decide`. It learns the commits since the write's snapshot in o
 - Any writer has them in the lock's log (`TableDecider`). If intent and log are not enough, it raises `JudgeAnew`, and
   the commit's own writer judges.
 
-NOT judged: whether it is decided already.
-
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
 
@@ -96,10 +94,7 @@ class Basis:
         return tuple(done) if self.may_overlap(proposal) else ()
 
     def may_overlap(self, proposal: Proposal) -> bool:
-        """Return whether a completed write can touch the same data.
-
-        It cannot if this one has read nothing and only adds file groups, and only file groups are compared.
-        """
+        """Return whether a completed write can touch the same data: not if this one only adds file groups."""
         if self.snapshot is not None or proposal.compares_keys or proposal.buckets:
             return True
         fresh = not proposal.metadata.replaced and all(stat.prev_commit is None for stat in proposal.metadata.all_stats)
@@ -111,11 +106,11 @@ class Proposal:
     """The commit that one instant proposes.
 
     Attributes:
-        rule: the name of the resolution; empty if only its own writer has it, so that no other can judge it.
-        buckets: compared with others by buckets instead of file groups.
+        rule: the name of the resolution; empty if only its own writer can judge it.
+        buckets: whether buckets are compared instead of file groups.
         config: the digest of the table's properties as its writer knows them.
         columns: the digest of the table's columns, without those that it adds.
-        compares_keys: its new keys are compared with those of other inserts.
+        compares_keys: whether its new keys are compared with those of other inserts.
         data: its completed file.
     """
 
@@ -148,10 +143,9 @@ class Proposal:
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not follow the table's state `view`; reads commits, plans, archive and keys as needed.
+    """Raise if the commit may not follow the table's state `view`, and report conflicts.
 
-    Reports conflicts in file groups or keys to the watcher. Raises `Aborted`, `UnsupportedTable`, `AlreadyCommitted`,
-    `WrongCheckpoint`, `Fenced` or `WriteConflict`.
+    Reads commits, plans, archive and keys as needed. Raises `Aborted`, `UnsupportedTable` or the errors of `decide`.
     """
     _check_alive(table, proposal, basis, heartbeat, view)
     timeline = view.timeline
@@ -175,9 +169,9 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise `Aborted` if the instant was or may be rolled back, or the table's properties changed.
+    """Raise `Aborted` if the instant was or may be rolled back, or if the properties changed.
 
-    Raises `UnsupportedTable` if the changed table cannot be written here.
+    If the changed table cannot be written here, raise `UnsupportedTable`.
     """
     begin, timeline = proposal.begin, view.timeline
     # A rollback without the lock removes the inflight file, unseen in the log.
@@ -205,10 +199,9 @@ def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline:
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, done: Sequence[Instant]
 ) -> list[ConcurrentOperation]:
-    """Return the operations to compare file groups with: commits in `done`, no compactions, and planned clusterings.
+    """Return the commits in `done`, without compactions, and planned clusterings; reads them.
 
-    Reads commits and plans. Raises `WriteConflict` if a clean removed files of the write's snapshot before it was
-    listed.
+    Raises `WriteConflict` if a clean removed files of the snapshot before it was listed.
     """
     later = [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
     if basis.snapshot is not None:
@@ -226,10 +219,7 @@ def _others(
 # Pending writes state their file groups in a clustering's plan, in markers, or in a JVM writer's inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, timeline: Timeline) -> tuple[ConcurrentOperation, ...]:
-    """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans.
-
-    A pending overwrite does not state what it replaces; its own commit checks.
-    """
+    """Return the uncompleted clusterings with the file groups that they will replace; reads their plans."""
     requested = [
         Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in timeline.pending(Action.CLUSTERING)
     ]
@@ -240,15 +230,12 @@ def planned_services(table: TableContext, timeline: Timeline) -> tuple[Concurren
 
 
 def pending_writes(table: TableContext, timeline: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
-    """Return others' pending writes, with the file groups written or announced so far; reads markers."""
+    """Return others' pending writes, with the file groups announced so far; reads markers."""
     return tuple(_pending_write(table, timeline, begin) for begin in timeline.pending_writes if begin != me)
 
 
 def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> ConcurrentOperation:
-    """Read a pending write's inflight file and markers; return it with the file groups that they state.
-
-    Its operation is `UNKNOWN` without a content.
-    """
+    """Read a pending write's inflight file and markers; its operation is `UNKNOWN` without a content."""
     inflight = Instant(begin, timeline.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
     content = _content(table, inflight)
     profile = decode_commit(content, inflight.file_name) if content else None
@@ -259,7 +246,7 @@ def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> Concu
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
-    """List and read the markers of the write `begin`; return the file groups of the files that they announce."""
+    """List and read the markers of the write `begin`; return the file groups that they announce."""
     markers: list[Marker] = []
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
@@ -295,11 +282,7 @@ class LaterCommits:
 
 
 def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
-    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if a write may not follow `since`.
-
-    `rule` finds the overlap in file groups. Pure, but for the functions of `since`, whose errors pass. All commits pass
-    here.
-    """
+    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if a write may not follow `since`."""
     conflict.refuse_repeated_or_fenced(conflict.fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
     _refuse_columns(proposal, since.latest_first())
@@ -313,7 +296,7 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Return the first overwrite in `others` of what an overwrite replaces, too; None for other operations.
 
-    Two overwrites of an empty partition replace no file group in common, and would both leave their rows.
+    Two overwrites of an empty partition replace no file group in common.
     """
     if operation.name not in _OVERWRITES:
         return None
@@ -327,10 +310,7 @@ def _second_overwrite(operation: ConcurrentOperation, others: Sequence[Concurren
 
 
 def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Raise `WriteConflict` if the table's columns are not those that the write knows: it would drop new ones.
-
-    Each commit states all columns, so the last one that states any is enough.
-    """
+    """Raise `WriteConflict` if the table has columns that the write does not know, and would drop."""
     for other, metadata in latest_first:
         if metadata.schema_json:
             if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != proposal.columns:
@@ -351,10 +331,7 @@ def short_digest(text: str) -> str:
 # Two inserts of the same new key write different file groups. So the later writer compares the keys of new files: by
 # the key ranges in the footers, then the bloom filter, then the keys. Source: Hudi `HoodieBloomIndex`.
 class KeyCheck:
-    """The check that a write's new keys are still new at its commit; `stats`: all its files.
-
-    No race puts a key twice into a partition if all writers use it; JVM writers do not.
-    """
+    """The check that a write's new keys are still new at its commit; `stats`: all its files."""
 
     def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
         self._table, self._begin = table, begin
@@ -367,7 +344,7 @@ class KeyCheck:
     def refuse_shared(self, done: Iterable[Instant]) -> None:
         """Raise `WriteConflict`, and report it, if one of these commits inserted a key of this write.
 
-        Reads their files; remembers commits that passed, and skips them next time. May raise `HistoryGone`.
+        Reads the files of commits that have not passed before.
         """
         for instant in done:
             if instant.file_name in self._compared:
@@ -378,9 +355,9 @@ class KeyCheck:
             self._compared.add(instant.file_name)
 
     def refuse_known(self, snapshot: Snapshot) -> None:
-        """Read the new files, and compare keys with the snapshot's files of their partitions.
+        """Raise `InvalidRecords` if the table has a key of this insert, or the insert has one twice in a partition.
 
-        Raises `InvalidRecords` if the table has a key of this insert, or the insert has one twice in a partition.
+        Reads the new files, and the snapshot's files of their partitions.
         """
         for partition, files in self._new.items():
             keys = pa.concat_arrays([file.keys for file in files])
@@ -400,7 +377,7 @@ class KeyCheck:
                     )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Yield for each pair of a new file and one in `stats` the keys in both; skips files that hold only updates."""
+        """Yield the keys in both of each new file and file in `stats` that holds inserts."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
@@ -470,14 +447,14 @@ def sample_of(proposal: Proposal) -> bytes:
 
 
 def config_digest(config: TableConfig) -> str:
-    """Return a digest that changes with any property of the table, also an unknown one."""
+    """Return a digest that changes with any property of the table."""
     return short_digest(repr((config, sorted(config.raw.items()))))
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Raise the error of `decide` if the proposal may not follow the commits `done`, oldest first; sends no request.
+    """Raise the error of `decide` if the proposal may not follow the commits `done`, oldest first.
 
-    Raises `JudgeAnew` if they are not enough, since keys must be compared.
+    Raises `JudgeAnew` if keys must be compared.
     """
     if not done:
         return
@@ -494,8 +471,7 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 class TableDecider:
     """The `combine.Decider` of one table in this process.
 
-    `latest`: the largest time on the timeline at the last judgement. `config`: for the visibility only, until
-    `refresh`.
+    `latest`: the largest time on the timeline at the last judgement. `config`: for the visibility, until `refresh`.
     """
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
@@ -506,14 +482,14 @@ class TableDecider:
         self._config = ""
 
     def refresh(self, seen_s: float) -> None:
-        """Read the table's properties again, since they may change without the lock."""
+        """Read the table's properties again."""
         config = self._table.current.config_since(seen_s)
         self._config, self.unordered = config_digest(config), is_unordered(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """Raise the error of `decide` if the intent may not follow these log entries; caches their commits.
 
-        Raises `JudgeAnew` if the intent or an entry cannot be decoded, or keys must be compared.
+        Raises `JudgeAnew` if intent or entries are not enough.
         """
         proposal = _proposal_in(intent.body)
         if proposal is None:
@@ -535,7 +511,7 @@ class TableDecider:
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, proposal.data)
 
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
-        """Return the instant and metadata in this log entry, and cache them; raise `JudgeAnew` without valid bytes.
+        """Cache and return the instant and metadata in this log entry; raise `JudgeAnew` without valid bytes.
 
         Bytes cached before do not count instead: all processes must judge alike.
         """
@@ -557,7 +533,6 @@ class TableDecider:
 
 @lru_cache(maxsize=_KEPT)
 def _proposal_in(body: bytes) -> Proposal | None:
-    """Decode the proposal in an intent's body; None if it has none."""
     try:
         return decode(body)
     except (ValueError, KeyError, TypeError, Corrupt):

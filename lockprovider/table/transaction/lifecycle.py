@@ -1,7 +1,5 @@
 """The life of one instant of a writer: the states of its transaction, its start, and its commit.
 
-A transaction goes through these states:
-
 - OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER: a transaction that commits
 - OPEN -> RESUMED -> ASKED: begun by another process
 - ASKED -> REFUSED -> ASKED: tried again after a conflict
@@ -10,13 +8,8 @@ A transaction goes through these states:
 All instants completed on a timeline read after `.requested` was created began earlier. So the instant began after all
 in older snapshots, and is pending in newer ones. JVM writers judge by that.
 
-A write of the lock record decides a commit once or never. The writer holds the lock
-
-- if the log does not cover the table, or other writers cannot judge the commit
-- if its bytes are too large for the record, or it carries keys of an earlier commit
-- if there is a metadata table, whose pending states a JVM writer removes at its start
-
-After a lost lease, an unknown answer or an ended log, the next try finds the outcome.
+A write of the lock record decides a commit. The writer holds the lock if the log does not cover the table, if other
+writers cannot judge the commit, if the record is too small for it, or if there is a metadata table.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """
@@ -119,14 +112,13 @@ _NEXT: dict[Step, dict[State, State]] = {
 
 
 def after(state: State, step: Step) -> State:
-    """Return the state after `step`; raises `Aborted` or `InvalidRecords` if it is not allowed."""
+    """Return the state after `step`; raises `Aborted` after the end, else `InvalidRecords`."""
     if state not in _NEXT[step]:
         raise _refusal(state, step)
     return _NEXT[step][state]
 
 
 def _refusal(state: State, step: Step) -> TableError:
-    """Return the error for a step that is not allowed: `Aborted` after the end, else `InvalidRecords`."""
     if state is State.OVER:
         return Aborted("this transaction is over, it was committed or rolled back; begin another one")
     if step is Step.ASK:
@@ -136,7 +128,7 @@ def _refusal(state: State, step: Step) -> TableError:
 
 @dataclass(frozen=True, slots=True)
 class InstantKind:
-    """The purpose of an instant; `config`: the table's properties as its writer knows them."""
+    """The purpose of an instant; `config`: the properties as its writer knows them."""
 
     action: Action
     operation: str
@@ -147,8 +139,8 @@ class InstantKind:
 class Started:
     """An instant of this writer: pending, with a heartbeat.
 
-    `view`: the table, read afterwards. `creating`: the creation of the inflight file. `pending`: a timeline with
-    others' pending instants, if a check for dead writers is due.
+    `view`: the table, read afterwards. `creating`: the creation of the inflight file. `pending`: a timeline with other
+    writers' pending instants, if a check for dead writers is due.
     """
 
     begin: str
@@ -158,7 +150,7 @@ class Started:
     pending: Timeline | None = None
 
     def wait_in_flight(self) -> None:
-        """Wait until the inflight file exists, by which a JVM rollback expects data files; may raise `CasError`."""
+        """Wait until the inflight file exists, by which a JVM rollback expects data files."""
         if self.creating is not None:
             self.creating.result()
 
@@ -170,8 +162,7 @@ class Started:
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, read the properties in the background, and clean up after dead writers if due.
 
-        While another client leads the batch, it reads no properties. An error stops the heartbeat, and passes. Call it
-        after the transaction owns this instant.
+        An error stops the heartbeat. Call it after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
             # After the read of the record, so that the commit need not wait for it.
@@ -189,17 +180,16 @@ class Started:
     def end(self, table: TableContext, leftovers: Iterable[str]) -> None:
         """Stop the heartbeat after the commit; delete leftovers and the heartbeat file in the background.
 
-        If JVM writers were seen, the heartbeat file stays (see `rollback.remove_ended_beats`).
+        If JVM writers were seen, that file stays (see `rollback.remove_ended_beats`).
         """
         self.heartbeat.leave()
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove the instant and all its files unless it is completed, then stop the heartbeat and remove its file.
+        """Remove the instant and its files unless it is completed, then stop the heartbeat; swallows store errors.
 
-        Swallows store errors and `NotAcquired`; the next writer removes what is left. `files`: all files, removed
-        without the lock if the heartbeat is alive and no other process rolls it back. None: more may exist, or another
-        writer may still commit them; the lock is acquired.
+        `files`: all files, removed without the lock if no other process may roll it back. None: unknown; acquires the
+        lock.
         """
         try:
             with contextlib.suppress(CasError):
@@ -214,10 +204,9 @@ class Started:
 
 
 def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started:
-    """Take an instant later than all of `timeline`: start its heartbeat thread, create its pending files.
+    """Take an instant later than all of `timeline`: start its heartbeat, create its pending files.
 
-    Repeats while the time is invalid. Raises `PropertiesChanged` if `kind` has old properties. The caller gives it to
-    its transaction, then calls `announce_and_clean`.
+    Repeats until it is valid. Raises `PropertiesChanged` if `kind` has old properties. Call `announce_and_clean` next.
     """
     while True:
         begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
@@ -233,10 +222,7 @@ def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started
 
 
 def resume(table: TableContext, begin: str, view: TableView) -> Started:
-    """Start the heartbeat of another process's instant of this writer, and return the instant; `view`: a listed one.
-
-    Raises `Aborted` if it is not pending, or its heartbeat file is gone.
-    """
+    """Start the heartbeat of another process's instant; raises `Aborted` if it is not pending. `view`: a listed one."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not view.timeline.is_pending(begin) or not heartbeat.resume():
         raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
@@ -248,8 +234,8 @@ def _take(
 ) -> Started | Timeline:
     """Create the instant's pending files, inflight in the background, read the table, and return the instant.
 
-    If its begin time, chosen at `chosen_s`, is invalid, stops the heartbeat, removes the files, and returns the
-    timeline read, or raises `PropertiesChanged`. Another error stops the heartbeat, and leaves the files to a cleaner.
+    If its begin time, chosen at `chosen_s`, is invalid, it stops the heartbeat, removes the files, and returns the
+    timeline read, or raises `PropertiesChanged`. Another error leaves the files to a cleaner.
     """
     requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
     plan, profile = encode_replace_pending(kind.operation) if kind.action is Action.REPLACECOMMIT else (b"", b"")
@@ -278,10 +264,7 @@ def _take(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants.
-
-    If all others' pending writes count as failed (`is_eager`), it lists the table each time, and records nothing.
-    """
+    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants."""
     if table.settings.is_eager:
         view = table.now(listed=True)
         return view, view.timeline
@@ -295,7 +278,7 @@ def _create(table: TableContext, instant: Instant, content: bytes, *, timeout_s:
 
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """A try that did not decide the commit, with what the next try must know.
+    """A try that did not decide the commit.
 
     Attributes:
         hold: hold the lock from now on.
@@ -309,7 +292,7 @@ class _Undecided:
 
 
 class Committing:
-    """The commit of one proposal, decided by `run`, which may be called only once."""
+    """The commit of one proposal, decided by one call of `run`."""
 
     def __init__(self, txn: Transaction, started: Started, proposal: Proposal, basis: Basis) -> None:
         self._txn, self._table, self._started = txn, txn.table, started
@@ -321,7 +304,7 @@ class Committing:
         """Stage and decide the commit, end transaction and heartbeat; return completion time and seconds waited.
 
         After an error of `_REFUSED` nothing will be visible; after `PublishUnknown` it may be. After any error the
-        heartbeat goes on, and staged copies stay for the transaction's rollback.
+        heartbeat goes on, and staged copies stay for the rollback.
         """
         self._staged = self._stage(self._proposal.data)
         self._txn.enter(Step.ASK)
@@ -332,16 +315,15 @@ class Committing:
             raise
 
     def _stage(self, data: bytes) -> Pending:
-        """Stage these bytes as the completed file, without its completion time; the transaction's end removes them."""
         staged = self._table.lock.stage(f"{TIMELINE}/{self._proposal.begin}", data, unshared=True)
         self._txn.staged.append(staged)
         return staged
 
     def _try_until_decided(self) -> str:
-        """Try group commits if others can judge, then under the lock, until it is decided; return its completion time.
+        """Try group commits if others can judge, then under the lock; return the completion time.
 
-        On the way it finishes dead restores, and removes dead clusterings. Raises `Aborted` after `_TRIES` tries or for
-        a restore that goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
+        It finishes dead restores, and removes dead clusterings. Raises `Aborted` after `_TRIES` tries or for a restore
+        that goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
         """
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
@@ -368,8 +350,7 @@ class Committing:
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
         """Remove the planned clustering that caused this conflict, under the lock, if its maker is dead.
 
-        Only a plan that its maker was to run itself. Returns whether it is not pending any more; False also for errors
-        of store and lock.
+        Only one that its maker was to run itself. Returns whether it is not pending any more.
         """
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
@@ -383,8 +364,7 @@ class Committing:
     def _try_group(self) -> str | _Undecided:
         """Judge the commit and have it decided without the lock; if so, finish and return its completion time.
 
-        If one is due, it stores a checkpoint in the background. Raises as `validate` does. Undecided: the log does not
-        cover the table, a restore is pending, the lock returned no decision, or the outcome is unknown.
+        It stores a checkpoint in the background if due.
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
@@ -431,10 +411,7 @@ class Committing:
         return completion
 
     def _finish(self, completion: str, posted: str = "") -> str:
-        """End transaction and heartbeat; remove markers, staged copies and the `posted` intent in the background.
-
-        Returns `completion`.
-        """
+        """End transaction and heartbeat; remove markers, staged copies and the `posted` intent in the background."""
         txn = self._txn
         txn.enter(Step.END)
         self._started.end(self._table, filter(None, [*txn.markers, posted, *(copy.staged for copy in txn.staged)]))
@@ -445,8 +422,7 @@ class Committing:
     def _try_held(self, unknown: PublishUnknown | None) -> str | _Undecided:
         """Acquire the lock and publish as `_commit_under`; `unknown`: of an earlier try that may still be decided.
 
-        Then a refusal repeats it once with the log ended, so that no other writer decides a posted intent later; and
-        `unknown` is raised if store or lock fails.
+        Then a refusal repeats it once with the log ended, so that no other writer decides a posted intent later.
         """
         try:
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
@@ -458,7 +434,6 @@ class Committing:
             raise
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
-        """Report the wait, acquire the table lock, and add the time to the seconds waited. `keeps_log`: see `Lock`."""
         table = self._table
         asked_s = table.world.monotonic_s()
         table.report("lock_wait", self._proposal.begin)
@@ -467,10 +442,7 @@ class Committing:
         return lease
 
     def _commit_under(self, lease: Lease) -> str | _Undecided:
-        """Judge and publish under this lease, always release it; if published, finish and return the completion time.
-
-        Undecided: the lease was lost, the outcome is unknown, or a restore is pending. Raises as `validate` does.
-        """
+        """Judge and publish under this lease, always release it; if published, return the completion time."""
         table, begin = self._table, self._proposal.begin
         try:
             table.report("lock_held", begin, epoch=lease.epoch)
@@ -491,7 +463,7 @@ class Committing:
     def _publish(self, lease: Lease, view: TableView) -> str:
         """Judge the commit, write its listing, publish its completed file, cache, report; return the completion time.
 
-        If it was decided before, only returns. Raises as `validate`, `begin_listing` and `Lease.publish` do.
+        If it was decided before, only returns.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
@@ -510,10 +482,7 @@ class Committing:
         return self._note(name, data)
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
-        """Return the encoded commit with the keys of `carried_keys` in the last commit that has some; its own keys win.
-
-        Reads at most the last `_LOOKED_AT` commits; without such keys the proposal's bytes return unchanged.
-        """
+        """Return the encoded commit with the `carried_keys` of the last commit that has some; its own keys win."""
         prefixes, metadata = self._table.settings.carried_keys, self._proposal.metadata
         for instant in reversed(timeline.writes[-_LOOKED_AT:]) if prefixes else ():
             extra = self._table.metadata_of(instant).extra
@@ -523,10 +492,7 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """Read the table now, and the commits that the validation needs.
-
-        While the log is that of the start, no writer has rolled this instant back.
-        """
+        """Read the table now, and the commits that the validation needs."""
         table = self._table
         view = table.now(record)
         if not view.listed and view.log != self._started.view.log:

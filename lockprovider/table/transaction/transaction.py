@@ -1,7 +1,4 @@
-"""A transaction on a table: begin, write, and a commit that happens once or never; and functions run in transactions.
-
-Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
-"""
+"""Transactions on a table, which commit once or never, and functions that run in them."""
 
 from __future__ import annotations
 
@@ -57,8 +54,8 @@ class CommitResult:
     """The outcome of a committed transaction.
 
     `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
-    count rows; `file_groups` are those written or replaced. `attempts` counts the runs of the function given to
-    `transact`, `conflicts` those that lost. `lock_wait_s`: how long the last run waited for the table lock, in seconds.
+    count rows; `file_groups` are those written or replaced. `attempts` counts the tries, `conflicts` those that lost.
+    `lock_wait_s`: how long the last try waited for the table lock, in seconds.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -81,8 +78,7 @@ class CommitResult:
 class Transaction:
     """One instant of one writer, taken at its first write; it commits or rolls back once. Not thread-safe.
 
-    The constructor checks the store, and reads the table; if not `pinned`, only what properties and key spelling need.
-    It may raise `NotSupported`, `UnsupportedTable` or `UnsupportedSchema`.
+    The constructor reads the table; if not `pinned`, only properties and key spelling.
     """
 
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
@@ -113,9 +109,9 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Resume a pending instant of this writer on the current snapshot, and start its heartbeat.
+        """Resume a pending instant on the current snapshot, and start its heartbeat.
 
-        A replacecommit replaces all files of the snapshot; others only add. Raises `Aborted` unless it is pending.
+        A replacecommit replaces all files of the snapshot. Raises `Aborted` unless the instant is pending.
         """
         txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
@@ -136,19 +132,16 @@ class Transaction:
 
     @property
     def heartbeat(self) -> WriterHeartbeat | None:
-        """The heartbeat of the instant; None before the begin."""
+        """The instant's heartbeat; None before the begin."""
         return None if self.started is None else self.started.heartbeat
 
     def enter(self, step: Step) -> None:
-        """Change the state by this step; `lifecycle.after` may refuse it."""
+        """Change the state; raises as `lifecycle.after`."""
         self.state = after(self.state, step)
 
     @property
     def timeline(self) -> Timeline:
-        """The timeline that its writes build on: of its construction if pinned, else of its first read or its begin.
-
-        An access before these reads the table.
-        """
+        """The timeline that its writes build on: pinned, or of its first read or its begin; may read the table."""
         if self._timeline is None:
             self._timeline = self.table.now().timeline
         return self._timeline
@@ -173,10 +166,7 @@ class Transaction:
         return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record this stream batch for the commit; raises `AlreadyCommitted` or `WrongCheckpoint`.
-
-        `commit` checks again. Raises `InvalidRecords` if another batch was recorded before.
-        """
+        """Record this stream batch for the commit; raises `AlreadyCommitted`, `WrongCheckpoint`, `InvalidRecords`."""
         if self._batch_id not in (None, batch_id):
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
         self._batch_id = batch_id
@@ -189,7 +179,7 @@ class Transaction:
     # -- its start: see `lifecycle` ------------------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Begin if not begun; return the begin time, under which any process may now write data files."""
+        """Begin if not begun; return the begin time, under which any process may write data files."""
         self._tasks_write = True
         self.ensure_begun().wait_in_flight()
         return self.begin
@@ -200,10 +190,7 @@ class Transaction:
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_to_write)
 
     def ensure_begun(self) -> Started:
-        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
-
-        Raises `PropertiesChanged`, `Aborted` after the end, `InvalidRecords` after a write.
-        """
+        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers."""
         after(self.state, Step.BEGIN)
         if self.started is not None:
             return self.started
@@ -217,7 +204,7 @@ class Transaction:
 
     @property
     def expected_schema(self) -> pa.Schema | None:
-        """The table's schema as cached or pinned, without a request; None if unknown."""
+        """The table's schema, cached or at the pinned timeline; None if unknown."""
         return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
     def begin_to_write(self) -> pa.Schema:
@@ -228,25 +215,19 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """Make this a blind write into these partitions, writing missing anchors, if `may_be_blind` and not begun.
-
-        A blind write forgets the timeline that it has read. Otherwise it does nothing.
-        """
+        """If it `may_be_blind` and has not begun: write missing anchors, and write blindly from now on."""
         if self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
             self._is_blind, self._timeline = True, None
 
     @property
     def may_be_blind(self) -> bool:
-        """Whether it may write blindly: non-blocking, with no rows read, file groups ended or columns added."""
+        """Whether it is non-blocking, and has read no rows, ended no file groups and added no columns."""
         is_plain = self._action is Action.DELTACOMMIT and not self._schema_json
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices of these partitions (None: all) into which changes go; lists files if not cached.
-
-        Raises `WriteConflict` if others replaced a blind write's anchors.
-        """
+        """Return the file slices of these partitions (None: all) into which changes go; lists files if not cached."""
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
@@ -261,15 +242,13 @@ class Transaction:
 
     @property
     def partitions(self) -> set[str]:
-        """The partitions known to have a metafile; writers add to this set."""
+        """The partitions known to have a metafile; writers add to it."""
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
 
-        Rows that others insert in new file groups during the transaction stay. With `add(())` the partitions are
-        emptied (Hudi's operation `DELETE_PARTITION`). Raises `InvalidRecords` after a write, `InvalidSettings` for a
-        non-blocking writer.
+        Raises `InvalidRecords` after a write, `InvalidSettings` for a non-blocking writer.
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             conflict.refuse_replacing(operation)
@@ -288,11 +267,9 @@ class Transaction:
         return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add these columns to the table with this commit; older rows have nulls there.
+        """Add these columns, or new fields by their paths, with this commit.
 
-        To extend a column, give its wider struct, or the path of a new field (`st.y`, `l.element.y`, `m.value.y`).
-        Columns that exist with this type stay. Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read,
-        `UnsupportedTable`.
+        Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read, `UnsupportedTable`.
         """
         if self.table.current.internal_schema(self.timeline):
             raise UnsupportedTable(
@@ -303,10 +280,9 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Record the written data files, and write an overwrite's missing anchors.
+        """Record all written data files, once, after they are stored; write an overwrite's missing anchors.
 
-        Call it once, after all files are stored. Begins if not begun. Raises `InvalidRecords` for a file group that
-        this commit replaces, or a wrong bucket.
+        Raises `InvalidRecords` for a file group that this commit replaces, or a wrong bucket.
         """
         self.ensure_begun()
         files = tuple(stats)
@@ -318,11 +294,7 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write empty base files for buckets that this overwrite leaves without a file of its own; return their stats.
-
-        Only where JVM writers would write into a hidden file group. Empty unless it overwrites a table fit for
-        non-blocking writes.
-        """
+        """Write empty base files for buckets where JVM writers would log into a hidden, overwritten file group."""
         if not self._replaced or conflict.lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -336,11 +308,9 @@ class Transaction:
         return tuple(anchors.write_anchors(writer, bare, ended | replaced))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Delete stray data files and commit, so that the write is visible for good; then run inline services.
+        """Delete stray data files and commit; then run inline services. A second call returns the first result.
 
-        Checks new keys if set, and caches footer notes, which go to the lock folder in the background. A second call
-        returns the first result. Raises `WriteConflict`, `Aborted`, `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or
-        `InvalidRecords`: nothing becomes visible, call `rollback`. After `PublishUnknown` it may be visible.
+        After `PublishUnknown` the write may be visible; after other errors it will not be, and the caller rolls back.
         """
         if self.result is not None:
             return self.result
@@ -364,15 +334,14 @@ class Transaction:
         return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
-        """Stop the heartbeat without a rollback, for another process of this writer or a cleaner."""
+        """Stop the heartbeat without a rollback."""
         if self.heartbeat is not None:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
-        """End the transaction, remove everything it wrote, and stop its heartbeat; once it is over, do nothing.
+        """Remove everything it wrote unless it was decided, and stop its heartbeat; does nothing once it is over.
 
-        Swallows store errors: a later writer removes what is left. Nothing was visible; but a commit that was decided
-        after `PublishUnknown` stays.
+        Swallows store errors: a later writer removes what is left.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -386,9 +355,9 @@ class Transaction:
                 self.table.lock.unstage(copy)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Return the commit to propose, and its writer's knowledge; checks keys if set, stores the schema history.
+        """Return the commit to propose, and its writer's knowledge; checks keys if set.
 
-        The schema history is stored only with schema-on-read.
+        With schema-on-read it stores the schema history.
         """
         keys, schema = self._look_for_keys(stats) if self.check_keys else None, self.table.schema(self.timeline)
         is_blind = self._is_blind and self._snapshot is None
@@ -415,11 +384,7 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """Check new keys against the table; return the check to repeat at the commit, or None with buckets.
-
-        Raises `InvalidRecords` for merge-on-read or an insert of an existing key. Without buckets, also for an insert
-        with a key twice, and `WriteConflict` for a key that another writer inserted since.
-        """
+        """Check new keys against the table; return the check to repeat at the commit, None with buckets."""
         if self.config.is_merge_on_read:
             raise InvalidRecords(
                 "check_keys needs a copy-on-write table: merge-on-read has keys in log files, too; upsert instead"
@@ -435,7 +400,6 @@ class Transaction:
         return None
 
     def _note_markers(self) -> None:
-        """If other processes write, list their markers, and record them here."""
         if self._tasks_write:
             self.markers = [entry.path for entry in self.table.store.list(f"{markers_dir(self.begin)}/")]
             self.announced.update(marker.data_path for marker in filter(None, map(parse_marker, self.markers)))
@@ -471,7 +435,7 @@ class TransactionHandle:
 
     @property
     def begin(self) -> str:
-        """The begin time, its name on the timeline; empty until something is written."""
+        """The begin time; empty until something is written."""
         return self._inner.begin
 
     @property
@@ -485,7 +449,7 @@ class TransactionHandle:
         Number a stream's batches upwards, and commit them in that order.
 
         Raises:
-            AlreadyCommitted: this batch, or a later one of the stream, is in the table; `commit` raises it, too.
+            AlreadyCommitted: this batch, or a later one, is in the table; `commit` raises it, too.
             InvalidInput: the stream is not a text, or the batch not a number from 0 on.
 
         >>> with table.transaction() as txn:
@@ -498,8 +462,8 @@ class TransactionHandle:
         """Make everything that was written visible, for good; `conflicts`: earlier conflicts to count in the result.
 
         Raises:
-            WriteConflict: a commit completed since this began touched the same file groups; then call `rollback`.
-            Aborted: others took this writer for dead, or the table changed; then call `rollback`.
+            WriteConflict: another commit changed the same file groups since; call `rollback`.
+            Aborted: others took this writer for dead, or the table changed; call `rollback`.
             InvalidRecords: nothing was written.
         """
         return self._inner.commit(conflicts=conflicts)
@@ -522,7 +486,7 @@ Face: TypeAlias = Callable[[Transaction], TransactionHandle]
 
 
 def inside(txn: Any) -> Transaction:
-    """Return the `Transaction` in a user's handle, or `txn` itself; raises `InvalidInput` for anything else."""
+    """Return the `Transaction` in a user's handle, or `txn` itself; else raise `InvalidInput`."""
     if isinstance(txn, TransactionHandle):
         return txn._inner  # noqa: SLF001 - kept for engines
     if not isinstance(txn, Transaction):
@@ -540,12 +504,11 @@ def transact(
     pinned: bool = True,
     face: Face | None = None,
 ) -> CommitResult:
-    """Call `fn` with a transaction, commit it, and return the result; repeat in a new one after a conflict.
+    """Call `fn` with a transaction, wrapped by `face`, and commit it; after a conflict repeat in a new one.
 
-    Each attempt has a fresh snapshot, so `fn` must read through its transaction. A removed file counts as a conflict.
-    After each conflict it rolls back; up to `retries` times it reports, pauses and repeats. If the properties changed
-    before the begin, it repeats up to `_RESTARTS` times more, but with `face` and no retries it raises. Other errors
-    roll back and are raised. `face` wraps the transaction that `fn` gets.
+    A removed file counts as a conflict. Each failed try is rolled back. It reports and pauses before each of up to
+    `retries` more tries. If the properties changed before the begin, it repeats up to `_RESTARTS` times more, but with
+    `face` and no retries it raises.
     """
     _check_call(table, fn, extra)
     retries, conflicts, restarts = check_whole(retries, "retries"), 0, 0
@@ -578,7 +541,6 @@ def transact(
 
 
 def _check_call(table: object, fn: object, extra: object) -> None:
-    """Raise `InvalidInput` if `table` is no `TableContext`, `fn` not callable, or `extra` no mapping of texts."""
     if not isinstance(table, TableContext):
         raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
     if not callable(fn):
@@ -607,8 +569,7 @@ def create_table(
 ) -> _Table:
     """Store the properties of a new table, commit an empty write, and return the table as a `kind`.
 
-    Raises `TableExists` if `url` has a table; with `exist_ok` it opens that, unless keys, fields, names of folders,
-    type or buckets differ.
+    Raises `TableExists`; with `exist_ok` it opens an existing table, unless `_check_same` refuses.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):
@@ -633,7 +594,6 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Read the table's properties; raise `TableExists` if keys, fields, folders, type or buckets are not `config`'s."""
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
     names += ["hive_style", "url_encode"] if config.partition_fields else []
@@ -646,7 +606,7 @@ def _check_same(table: TableContext, config: TableConfig) -> None:
 
 
 def add_columns(table: TableContext, columns: pa.Schema, *, retries: int) -> CommitResult:
-    """Add columns in a commit of their own, as `Table.add_columns` does."""
+    """Add columns in a commit of their own."""
 
     def run(txn: Transaction) -> None:
         txn.add_columns(columns)

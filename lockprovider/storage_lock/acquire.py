@@ -68,7 +68,7 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, until `leave` or unreferenced, so that no interrupt keeps the mutex."""
+    """A turn in a `Fifo`, until `leave` or unreferenced."""
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
@@ -76,7 +76,7 @@ class FifoTurn:
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the mutex; False after `timeout` seconds. The turn stays in the queue."""
+        """Wait for the mutex; after `timeout` seconds return False, still in the queue."""
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -141,7 +141,7 @@ class ProcessQueue:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return and clear what this process released (`Idle`); also return the known record."""
+        """Return and clear what this process released; also return the known record."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
@@ -155,7 +155,7 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, known: KnownRecord | None) -> None:
-        """Keep the record for later reads, which need no body if it is unchanged."""
+        """Keep the record, so that an unchanged one is read without a body."""
         with self._guard:
             self._known = known
 
@@ -176,7 +176,7 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return the signal that this process's holder sets when it frees the lock."""
+        """Return the signal that this process's holder sets on release."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
@@ -188,7 +188,7 @@ class ProcessQueue:
             self._world.sleep(seconds)
 
     def record_of_holder(self) -> LockRecord | None:
-        """Return the holder's record as this process knows it; None if free or unread."""
+        """Return the holder's record, as known here; None if free or unread."""
         held, known = self.holder, self._known
         if held is not None:
             return held.record
@@ -220,7 +220,7 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client wants of a lock, and until when (monotonic clock)."""
+    """What a client wants of a lock, and until when."""
 
     keeps_log: bool
     deadline_s: float
@@ -277,7 +277,7 @@ class _Acquisition:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait for this process's holder, and adopt what it released; returns its end-of-hold signal."""
+        """Wait for this process's holder, and adopt what it released."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:

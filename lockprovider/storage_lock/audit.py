@@ -29,7 +29,7 @@ _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "E
 class AuditRecord:
     """One line of an audit file.
 
-    `began_ms`: begin of the file. `at_ms`: just before the step's request. `held`: if not, an END is a loss.
+    `at_ms`: just before the step's request. `held`: if not, an END is a loss.
     """
 
     owner: str
@@ -53,7 +53,7 @@ class AuditRecord:
 
     @classmethod
     def decode(cls, line: bytes) -> AuditRecord:
-        """Decode a line, also of JVM Hudi; may raise `ValueError`."""
+        """Decode a line; may raise `ValueError`."""
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
             fields = parse_object(line, most=_LARGEST)
             return cls(
@@ -68,7 +68,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a lock's audit: its switch, and the folder of its files."""
+    """Paths of a lock's audit: its switch, and its files' folder."""
 
     switch: str
     folder: str
@@ -123,7 +123,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tenures in the order of the takes, overlaps, and files with unreadable lines."""
+    """Tenures in the order of the takes, overlaps, and unreadable files."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]

@@ -50,7 +50,7 @@ def command() -> str:
 
 
 class Client:
-    """One client of a lock: an owner id, its machine, publisher and committer. Its threads take turns."""
+    """One client of a lock: an owner id, its machine, publisher and committer."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Client:
 
     @contextlib.contextmanager
     def detailed_errors(self) -> Iterator[None]:
-        """Add the lock, its holder and the next step to this block's `LockError`."""
+        """Complete this block's `LockError`, without a request; see `add_details`."""
         try:
             yield
         except LockError as error:
@@ -186,13 +186,13 @@ class Client:
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
-        """Leave the threads' queue; if `turn` was first, also wake this process's next client."""
+        """Leave the threads' queue; the first turn also wakes this process's next client."""
         if self.turn.first() is turn:
             self.free_queue()
         turn.leave()
 
     def give_up(self) -> None:
-        """Read the record, and release what an interrupted acquisition has taken; ignores errors."""
+        """Release what an interrupted acquisition has taken, by the record; ignores errors."""
         with contextlib.suppress(CasError, LockError):
             if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
@@ -215,7 +215,7 @@ class Client:
         self.free_queue()
 
     def renew(self) -> Answer:
-        """Write the record, or read it after an unanswered write; then apply left publishes. Errors pass."""
+        """Write the record, or read it after an unanswered write; then apply left publishes."""
         driver = self.driver
         with driver.step_guard:
             answer: Answer = None
@@ -234,7 +234,7 @@ class Client:
         return answer
 
     def give_back(self, epoch: int | None = None) -> None:
-        """Wait for a publish under way, write until the record is released or another client's, and audit that.
+        """Wait for a publish under way, and write until the record is released or another client's.
 
         Does nothing under a lease of another epoch. After a `CasError` the lease lapses.
         """

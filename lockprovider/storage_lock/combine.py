@@ -62,7 +62,7 @@ class Intent:
         return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with its name's body; empty if that used another dictionary."""
+        """Return the intent with its name's body, if that can be read by this dictionary."""
         return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
@@ -72,7 +72,7 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether, by the record's log, no write can decide the intent."""
+    """Return whether no write can decide the intent."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
@@ -177,7 +177,6 @@ def choose(
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """Return None for a faulty intent, whose writer alone gets the error."""
     try:
         pending = decider.pending(intent, log, now_ms)
     except Exception:  # noqa: BLE001 - its writer's error
@@ -244,7 +243,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Verdict: no write can decide the intent any more, but one may have: its writer must read."""
+    """Verdict: no write can decide the intent any more, but one may have: read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,7 @@ _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Return `Decided` if the log has the intent's path, `Void` if it cannot judge, else what `decider.refuse` says."""
+    """Judge an intent by the log, then by `decider.refuse`."""
     if log is None or log.name != intent.log:
         return Void()
     index = next((number for number, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
@@ -282,7 +281,7 @@ class Waiting:
     """Situation of a client that waits and does not lead.
 
     `refused`: lost writes in a row. `age_s`: since it first read this version. `name`: empty if its process wants the
-    lock. `writes`: of the record until it shows more.
+    lock.
     """
 
     posted: bool = False
@@ -341,7 +340,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Act: write the record once more, as all is applied, for foreign clients."""
+    """Act: write the record as released, as all is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +356,7 @@ class Situation:
     """Knowledge of a group commit client besides the record.
 
     `undecided`: the log does not decide all its requests. `fails`: its last run of applying ended early. `is_stuck`: a
-    publish can never be applied. `others_apply`: another client applies all its requests. `is_waited_for`: a waiter
-    wants to hold the lock. `wrote`: the record is its own.
+    publish can never be applied. `wrote`: the record is its own.
     """
 
     all_pending: tuple[Pending, ...] = ()

@@ -37,7 +37,7 @@ class Intents:
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's intents that are not withdrawn; reads at most 16 new bodies."""
+        """List this log's intents; reads at most 16 new bodies."""
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
         for entry in self._store.list(self._below + combine.intents_folder(log.name)):
@@ -204,7 +204,6 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the error of `refuse` by applied entries; pending ones may never appear."""
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

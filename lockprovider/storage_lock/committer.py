@@ -336,7 +336,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index of the first own pending publish that another client applies."""
+        """Return the index of the first own publish that another client applies."""
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -466,7 +466,7 @@ class Member:
 
     @property
     def _record_shows_applied(self) -> bool:
-        """Whether writes are so frequent that the record soon shows what is applied."""
+        """Whether the record soon shows what is applied."""
         return self._store.capabilities.writes_per_s is None
 
     @property

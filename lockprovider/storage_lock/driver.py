@@ -108,7 +108,7 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed, or None, without waiting; may mark the machine `Lost`."""
+        """Return how the lease has lapsed, without waiting; may mark the machine `Lost`."""
         state = self.state
         after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
@@ -169,7 +169,6 @@ class Driver:
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
-        """Return the next request's timeout; a hanging renewal must not outlast the lease."""
         state = self.state.write if isinstance(self.state, machine.Checking) else self.state
         if not isinstance(state, machine.Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), LEAST_S))

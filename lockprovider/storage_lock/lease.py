@@ -333,7 +333,7 @@ class Lease:
         return error
 
     def _learn(self, ended: Ended | None) -> None:
-        """Note the end once: set `lost`, log and audit it, free the queue, call the callbacks."""
+        """Note the end once: audit it, free the queue, call the callbacks."""
         with self._loss_guard:
             if ended is None or self.lost.is_set():
                 return
@@ -365,7 +365,7 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` on a thread, every `interval_s` seconds, for at most `max_hold` seconds.
 
-    It stops, and marks the lease as lost, when the acquiring thread is dead. `keeps`: it keeps the lease referenced.
+    When the acquiring thread is dead, it marks the lease as lost. `keeps`: it keeps the lease referenced.
     """
 
     def __init__(

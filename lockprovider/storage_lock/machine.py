@@ -47,7 +47,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A write of the record with an unknown outcome, over `version`; its sender may apply it until `until_s`."""
+    """A write of the record over `version`, with an unknown outcome."""
 
     nonce: str
     version: Version
@@ -258,7 +258,7 @@ Step = tuple[State, Effect | None]
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """Return the state after `event`, and at most one effect; a `ValueError` is a defect in the driver."""
+    """Return the state after `event`, and at most one effect; `ValueError` is a driver's defect."""
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
     match state:
@@ -482,7 +482,7 @@ def _why_lost(me: Me, record: LockRecord | None) -> str:
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
-    """Return whether only clients that know `pending` have had the lock since then."""
+    """Return whether no foreign client can have had the lock since then."""
     if record is None or not record.nonce:
         return False
     since_ms -= _CLOCKS_DIFFER_MS

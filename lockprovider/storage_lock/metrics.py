@@ -204,7 +204,7 @@ def _counted(owner: str, before: State, event: Event, after: State, effect: Effe
 
 
 def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
-    """Return the lease whose left validity a step reports: the new one after a take, the old after a renewal."""
+    """Return the lease whose left validity a step reports."""
     match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new

@@ -109,10 +109,7 @@ def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a client that is first, without waiters that missed their turns.
-
-    One that waited a whole round outside the waiters counts as first, once.
-    """
+    """Return the take of a client that is first, or has waited a whole round outside the waiters."""
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
     if observation.mine or _was_left(observation):
@@ -262,7 +259,7 @@ def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
 
 
 def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
-    """Return the end of the last yield window; a lock that lies free counts as one."""
+    """Return the end of the last yield window; a free lock counts as one."""
     return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
 

@@ -64,7 +64,7 @@ class Publisher:
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`, enclosed if that fits into the record, else written to a new object."""
+        """Return the publish of `data`, enclosed, or else written to a new object."""
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
         if len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED:
@@ -184,7 +184,7 @@ class Publisher:
         raise Unappliable(message, occupied=True)
 
     def tried(self, pending: Pending) -> bool:
-        """Return whether this lease's commit of `pending` was sent and is not applied yet."""
+        """Return whether this lease's commit was sent and is not applied yet."""
         return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
@@ -252,7 +252,7 @@ class Publisher:
             self._apply(decision)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
-        """Notify the machine, even if a renewal is unanswered: the object may be removed now."""
+        """Notify the machine, even if a renewal is unanswered."""
         driver = self._driver
         with driver.step_guard:
             held = driver.held()

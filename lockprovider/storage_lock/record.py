@@ -444,10 +444,7 @@ def fits_log(pending: Pending) -> bool:
 
 
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
-    """Encode the entries: a line that names them, then their bytes, deflated.
-
-    After `before`, a result of `pack`, only new entries are deflated.
-    """
+    """Encode the entries: a line that names them, then their bytes, deflated, only new ones after `before`."""
     if not entries:
         return b""
     done, deflated = 0, _Deflated.nothing()

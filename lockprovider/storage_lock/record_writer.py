@@ -61,7 +61,7 @@ class Applying:
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether others have applied the publish and all `before` it; if so, set `last_applied`."""
+        """Read whether others have applied these publishes, and note that."""
         applied = (
             publisher.all_exist(self._store, [pending.path for pending in (*before, pending)])
             if before
@@ -147,7 +147,7 @@ class RecordWriter:
         return bool(self._doubts)
 
     def learn(self, known: KnownRecord) -> None:
-        """Adopt a newer record that another client read, unless a write is in doubt: that read may precede it."""
+        """Adopt a newer record that another client read, unless a write is in doubt."""
         current = self._file.known
         if not self._doubts and (current is None or known.record.epoch > current.record.epoch):
             self._file.known, self.stale = known, False
@@ -164,10 +164,7 @@ class RecordWriter:
         return known
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record with `batch`, start applying, and audit; False if refused or unknown.
-
-        After a `CasError` nothing is written.
-        """
+        """Write the record with `batch`, start applying, and audit; False if refused or unknown."""
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
         last_applied, epoch = self.applying.last_applied, self._file.highest_epoch
@@ -199,7 +196,7 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Read and write the record until its version changes, so that no earlier write can land."""
+        """Read and write the record until its version changes."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):

@@ -39,7 +39,7 @@ class Fifo:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._turns: list[weakref.ref[FifoTurn]] = []  # the first has the mutex
+        self._turns: list[weakref.ref[FifoTurn]] = []
 
     @property
     def taken(self) -> bool:
@@ -112,7 +112,7 @@ class ProcessQueue:
         self._freed = Signal()
         self._released_s: float | None = None
         self._waited_s = 0.0
-        self._gap_s: float | None = None  # from the last release to the next request
+        self._gap_s: float | None = None
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:

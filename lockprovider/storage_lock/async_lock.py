@@ -258,7 +258,7 @@ class AsyncLease:
 
     @property
     def deadline_s(self) -> float:
-        """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
+        """When, on `time.monotonic`'s clock, the lease counts as lapsed here."""
         return self._inner.deadline_s
 
     @property

@@ -20,7 +20,7 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 _ASK_AGAIN_S = 60.0
 _REQUEST_S = 10.0
 _EXIT_S = 5.0
-_PAGES = 100  # beyond it the oldest are dropped
+_PAGES = 100
 _READERS = 8
 
 _log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ class _Page:
 class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    At exit the process waits at most `exit_s` seconds. Not promised: that a record exists. Failed writes are dropped
-    with a logged warning, and a switch that was off is read again after a minute.
+    At exit the process waits at most `exit_s` seconds. Not promised: that a record exists. A switch that was off is
+    read again after a minute.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)
@@ -84,7 +84,7 @@ class AuditLog:
     def taken(self, record: LockRecord) -> None:
         """Queue a new file with a START line, unless the switch was just off."""
         if self._pid != os.getpid():
-            self._begin()  # forked: the parent finishes its records
+            self._begin()
         if self._wanted is False and self._world.monotonic_s() - self._asked_s < _ASK_AGAIN_S:
             return
         at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms

@@ -140,7 +140,7 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the `unshared` publish, with its bytes, to decide after `log`; None if it cannot be built here."""
+        """Return the `unshared` publish to decide after `log`; None if it cannot be built here."""
 
 
 # -- what one write decides --------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write may decide publishes although no client holds the lock.
 
-    Not after a lapse, as the holder may still work, nor without a log that has all pending bytes.
+    Not after a lapse, as the holder may still work.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -195,10 +195,7 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record that decides `batch` over `record`.
-
-    `last_applied`: the last publish applied with all before it. `epoch`: the highest that was read.
-    """
+    """Build the record that decides `batch` over `record`; `last_applied`: with all before it."""
     all_pending = (*pending_after(record, last_applied), *batch)
     return LockRecord(
         owner=me.owner,
@@ -443,6 +440,6 @@ _FIRST_S = 0.05
 _SOONEST_S = 0.001
 _FIRST_POLL_S = 4.0
 _FIRST_POLL_ROUNDS = 4
-_EMPTY_ROUNDS = 2  # then the leader steps down
-LEADER_ROUNDS = 3  # announced by a leader's write
-_SLOWER = 8  # longer waits, fewer reads
+_EMPTY_ROUNDS = 2
+LEADER_ROUNDS = 3
+_SLOWER = 8

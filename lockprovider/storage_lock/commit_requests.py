@@ -91,7 +91,7 @@ class Intents:
 
 
 SMOOTHING = 4  # a running mean takes 1/4 of the last value
-_EARLY = 0.85  # share of the usual wait before the first read
+_EARLY = 0.85
 
 CommitAnswer = Decided | Void | Hold
 
@@ -159,7 +159,7 @@ class CommitRequests:
                 began_s = self._world.monotonic_s()
                 if request.posted_s is None:
                     request.intent = self.intents.named(request.intent, log, request.decider.sample)
-                    request.posted_s = began_s  # others may see it from now on
+                    request.posted_s = began_s
                 request.is_stored = self.intents.post(request.intent)
                 self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)
         return all(request.is_stored for request in requests)

@@ -27,8 +27,8 @@ from lockprovider.storage_lock.record import LockRecord, Pending, fits_log
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 
 _IDLE_S = 1.0
-_LEFT = 4  # publishes whose leftovers go together
-_AT_EXIT_S = 5.0  # wait at exit for requests
+_LEFT = 4
+_AT_EXIT_S = 5.0
 _RETRY_S = 0.2
 _LEAST_LEADING_S = 0.06
 _LEAST_ROUND_S = 0.005
@@ -496,7 +496,7 @@ class Member:
                 continue
             try:
                 pending = decider.pending(request.intent, record.log, now_ms)
-            except InvalidInput as error:  # a path that no store can have
+            except InvalidInput as error:
                 self._give_up(request, error)
                 continue
             if pending is None:

@@ -67,7 +67,7 @@ class RecordFile:
         return outcome
 
 
-REQUEST_S = 20.0  # with the store's retries
+REQUEST_S = 20.0
 LAST_S = 5.0
 LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")

@@ -48,7 +48,7 @@ def warn_and_give_back(lease: Lease, name: str) -> None:
     """Warn that a held lease was dropped, and release it in a new thread."""
     message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
-    with contextlib.suppress(RuntimeError):  # the interpreter ends: the lease lapses
+    with contextlib.suppress(RuntimeError):
         Worker(lease.end, "dropped-lease").start(wait=False)
 
 
@@ -104,7 +104,7 @@ class Lease:
 
     @property
     def record(self) -> LockRecord:
-        """The lock record as this lease last wrote it, or read it with new waiters; may raise `LeaseLost`."""
+        """The lock record as this lease last wrote or read it; may raise `LeaseLost`."""
         held = None if self.released else self._client.driver.held()
         if held is None:
             raise self._lost(self._ended or _RELEASED)
@@ -112,7 +112,7 @@ class Lease:
 
     @property
     def deadline_s(self) -> float:
-        """Time on `time.monotonic`'s clock at which the lease counts as lapsed here."""
+        """When, on `time.monotonic`'s clock, the lease counts as lapsed here."""
         held = self._client.driver.held()
         return 0.0 if held is None else held.deadline_s
 
@@ -178,7 +178,7 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish; after the end of the lease, read whether it is committed."""
+        """Commit and apply the publish; after the end of the lease, find out whether it is committed."""
         publisher, tried = self._client.publisher, False
         try:
             ended = publisher.commit(pending, data, new=new, over=self._over)
@@ -194,7 +194,7 @@ class Lease:
             if tried or publisher.tried(pending):
                 raise PublishUnknown(f"{pending.path!r} may have been published: {error}") from error
             if self._lapsed():
-                self.check()  # raises the real reason
+                self.check()
             raise
         match verdict:
             case "apply":  # applying could restore what a later holder removed
@@ -267,7 +267,7 @@ class Lease:
             self._client.end(turn)
 
     def when_lost(self, call: OnLost) -> None:
-        """Call `call` once the lease is lost, in the thread that notices; at once if it is lost.
+        """Call `call` once the lease is lost, in the thread that notices; at once if it is.
 
         >>> lease.when_lost(lambda lost: print(lost.reason.value))
         """
@@ -432,7 +432,7 @@ class Heartbeat:
         return ("it has ended" if lease.lost.is_set() else None), pause_s
 
 
-_FIRST_CODE = 128  # as shells count signals
+_FIRST_CODE = 128
 
 
 @contextlib.contextmanager

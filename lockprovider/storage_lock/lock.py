@@ -22,7 +22,7 @@ from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.storage_lock.status import LockStatus, look
 
-_FREED_S = 0.25  # wait for this client's own commit
+_FREED_S = 0.25
 
 
 class Lock:
@@ -224,7 +224,7 @@ class Lock:
     def status(self) -> LockStatus:
         """Read the lock's holder, times and waiters by two requests, judged by the store's clock if it reports one.
 
-        The result may be outdated when it arrives: acquire the lock to exclude others.
+        The result may be outdated when it arrives.
 
         >>> with lock as lease:
         ...     status = lock.status()
@@ -271,12 +271,11 @@ class Lock:
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without holding the lock; waits until that is decided and applied.
 
-        A thread sends the requests, and begins with the record of the last `look`. Returns and raises as
-        `Committer.commit`.
+        A thread sends the requests. Returns and raises as `Committer.commit`.
 
         Raises:
             InvalidSettings: `timeout` is not a number of seconds.
-            InvalidInput: the intent's stem, or the decider's path, names no object, or its body is not bytes.
+            InvalidInput: a path names no object, or the intent's body is not bytes.
         """
         timeout_s = wait_s(timeout, self.settings.timeout)
         check_bytes(check_path(intent.stem), intent.body)
@@ -286,7 +285,7 @@ class Lock:
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:
-        """Remove intents of writers that died during a commit; returns their number. May be repeated.
+        """Remove intents of writers that died during a commit; returns their number.
 
         >>> lock.sweep_intents()
         0
@@ -306,11 +305,9 @@ class Lock:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
 
-        Small data travels in the lock record, without a request now. Larger data is written to the store, until
-        published or unstaged.
-
-        `unshared` promises that nothing else is ever written to `path`. Another client that finishes the publish then
-        accepts any object there, unread.
+        Small data travels in the lock record. Larger data is written to the store, until published or unstaged.
+        `unshared` promises that nothing else is ever written to `path`; another client that finishes the publish
+        accepts any object there.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
@@ -332,7 +329,7 @@ class Lock:
         """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
 
         Call it under the lock before you remove published objects. After a recent release with pending publishes it
-        takes 5.5 s from the acquisition.
+        takes 5.5 s.
 
         Raises:
             CasError: the record still names such a publish, and could not be rewritten.

@@ -73,7 +73,7 @@ class RecordSeen:
 class TakeLock:
     """Event: take the lock as it was read, if allowed, leaving these `waiters`.
 
-    `keeps_log`: only publishes will change what the lock protects. `epoch`: the highest seen.
+    `epoch`: the highest seen.
     """
 
     seen: RecordSeen
@@ -338,7 +338,7 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """Return the event of a refusal; a proxy may send a write twice, so any but a take may be stored."""
+    """Return the event of a refusal: any write but a take may be stored, as a proxy may send it twice."""
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
@@ -374,10 +374,7 @@ def _log(record: LockRecord | None, at: Moment) -> Log:
 
 
 def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when a publish released as pending may still be applied; 0 if long past.
-
-    A release `by` the next writer does not count, as its record names what is pending.
-    """
+    """Return until when a publish released as pending, not `by` the next writer, may be applied; 0 if long past."""
     pending_until_ms = max(
         record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
     )
@@ -458,10 +455,10 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if record is None or version is None or record.owner != me.owner:
         return None
     if record.nonce == write.record.nonce:
-        return _written(me, replace(write, record=record), version)  # waiters may have joined
+        return _written(me, replace(write, record=record), version)
     same = record.epoch == write.record.epoch
     if same and write.purpose == "commit" and not record.released_pending and record.pending == write.record.pending:
-        return _written(me, replace(write, record=record), version)  # an older copy of this commit
+        return _written(me, replace(write, record=record), version)
     if same and write.before is not None and not record.is_free:
         # The record from before, or an older late write: still held. A dropped log stays dropped.
         log = None if write.before.record.log is None else record.log
@@ -561,8 +558,8 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `record` was read after all tries, and `stored_digest` after `record`. Each taker applies `pending` first. While the
-    record is that lease's (`owner`, `epoch`), a copy may be under way.
+    `record` was read after all tries, and `stored_digest` after `record`. While the record is that lease's (`owner`,
+    `epoch`), a copy may be under way.
     """
     if stored_digest == pending.digest:
         return "committed"

@@ -32,7 +32,7 @@ class Observation:
     monotonic_s: float
     took_s: float  # 0 without a request, for a record released here
     understood: bool = True  # re-encoding gives the same bytes
-    owner: str = ""  # of the reading client
+    owner: str = ""
     lost_race: bool = False  # another client took the lock after this read
 
     @property
@@ -282,7 +282,7 @@ def turn_ms(record: LockRecord, now_ms: int) -> int:
     last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms
     if not mean_ms:
         return last_ms
-    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # long turns while waiters gathered
+    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):
         return (mean_ms + last_ms) // 2
     return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
 

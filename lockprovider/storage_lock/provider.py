@@ -46,7 +46,7 @@ class LockPlace:
         settings = self.settings or LockSettings()
         wait_s(timeout, settings.timeout)
         if validity is not None and settings.renew == LockSettings().renew:
-            named["renew"] = None  # the new validity's tenth
+            named["renew"] = None
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
@@ -184,7 +184,7 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """Return the held lease's lock record, without a request; None if this provider does not hold the lock.
+        """Return the held lease's lock record, without a request; None without a lease.
 
         >>> provider.try_lock() and provider.get_lock().expired
         False
@@ -201,9 +201,7 @@ class LockProvider:
         return self._lease
 
     def close(self) -> None:
-        """Release the lock, whichever thread holds it and however often; later `try_lock` calls raise.
-
-        After a `CasError` the lease lapses by itself.
+        """Release the lock, whichever thread holds it; later `try_lock` calls raise.
 
         >>> provider.close()
         """

@@ -98,8 +98,7 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        `over` returns how the lease has ended. `new`: nothing is at the path. Raises as `prepare`, `apply`, or
-        `PublishUnknown`.
+        `over` returns how the lease has ended. `new`: nothing is at the path.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -169,11 +168,8 @@ class Publisher:
             )
 
     def _drop_set_aside(self, pending: Pending) -> None:
-        """Renew the record without a publish that was set aside, and always raise.
-
-        Raises:
-            AlreadyExists: it never will be applied.
-            Unappliable, CasError: the record may still name it.
+        """Renew the record without a publish that was set aside; raise `AlreadyExists`, or `Unappliable` if it may still
+        be named.
         """
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
@@ -190,7 +186,7 @@ class Publisher:
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
         """Read the record and the path to settle a commit under the ended lease of `epoch`.
 
-        Read `tried` before any thread learns of the end: the next lease's `begin_lease` resets it.
+        Read `tried` before any thread learns of the end: the next lease resets it.
         """
         driver, seen = self._driver, None
         while True:
@@ -277,8 +273,6 @@ def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | N
 
 def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> bytes:
     """Check before the commit point that the publish can be applied; returns its bytes.
-
-    It reads the path, and the staged copy unless `data` is given.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -388,7 +382,7 @@ def _must_be(pending: Pending, stored_digest: str | None) -> None:
     if stored_digest == pending.digest:
         return
     if stored_digest is None and pending.unshared:
-        return  # applied, and removed by a later holder
+        return
     reason = "its bytes are gone" if stored_digest is None else f"its path holds an object with digest {stored_digest}"
     raise Unappliable(
         f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {reason}; "

@@ -474,14 +474,14 @@ def _entry_fields(entry: Entry) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Deflated:
-    deflating: Any  # its output so far is in `done`
+    deflating: Any
     done: bytes = b""
     size: int = 0
     sum: int = zlib.adler32(b"")
 
     @classmethod
     def nothing(cls) -> _Deflated:
-        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: no header or checksum
+        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))
 
     def plus(self, data: bytes) -> _Deflated:
         deflating = self.deflating.copy()

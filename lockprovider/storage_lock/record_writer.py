@@ -17,7 +17,7 @@ from lockprovider.storage_lock.record import LockRecord, Pending
 class Applying:
     """Applies decided publishes on background threads, in the log's order, or concurrently with unordered visibility.
 
-    For a local store it uses the caller's thread. Not promised: that all is applied; the rest stays pending.
+    Not promised: that all is applied; the rest stays pending.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
@@ -46,10 +46,7 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply `all_pending` on background threads, instead of earlier work.
-
-        `until_s` also bounds work under way. Objects of `new` cannot exist yet.
-        """
+        """Start to apply `all_pending`, instead of earlier work, until `until_s`; objects of `new` cannot exist yet."""
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
             self._done &= {*all_pending}

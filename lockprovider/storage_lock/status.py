@@ -225,7 +225,7 @@ class Broken:
     """Result of a break.
 
     Attributes:
-        outcome: Won: the lock is free. Lost: the record had changed, and nothing was written. Unknown: read it again.
+        outcome: Won: the lock is free. Lost: the record had changed. Unknown: read it again.
         finished: paths of publishes that are applied now.
         set_aside: paths of unappliable publishes, and the objects with their details.
     """

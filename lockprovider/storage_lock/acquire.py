@@ -196,8 +196,6 @@ class ProcessQueue:
 
 
 class _Queues:
-    """Queues by lock; a forked child forgets them."""
-
     def __init__(self) -> None:
         self._forget()
         if hasattr(os, "register_at_fork"):
@@ -245,8 +243,6 @@ def acquire(client: Client, wish: Wish) -> None:
 
 
 class _Acquisition:
-    """One client's acquisition."""
-
     def __init__(self, client: Client, wish: Wish) -> None:
         self._client = client
         self._queue = client.queue

@@ -227,7 +227,7 @@ class AsyncLease:
         epoch: the fencing token; see `LockRecord.epoch`.
         owner: the client's UUID.
         task: the task that acquired it, until its release.
-        lost: an event, set on the loop once lost; `check` raises a moment earlier.
+        lost: an event, set on the loop once lost.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     >>> lease = await lock.acquire()

@@ -236,7 +236,7 @@ class Client:
     def give_back(self, epoch: int | None = None) -> None:
         """Wait for a publish under way, and write until the record is released or another client's.
 
-        Does nothing under a lease of another epoch. After a `CasError` the lease lapses.
+        Does nothing under a lease of another epoch.
         """
         driver = self.driver
         at_ms = self.world.now_ms()

@@ -38,7 +38,7 @@ class Intent:
 
     Attributes:
         log: the name of the log.
-        position: the position up to which its writer has judged it.
+        position: up to which its writer has judged it.
         stem: the start of the path to publish; no other publish's path starts with it.
         body: what the decider needs to judge and publish it.
         packed_body: the body as in the name, deflated, or empty.

@@ -37,8 +37,7 @@ _LEAST_ROUND_S = 0.005
 class Committer:
     """One client of group commit, with a thread while there are requests. Thread-safe.
 
-    `wants_hold`: a thread of this process wants to hold the lock. `throttled`: the store ever throttled. `resting`: set
-    while all is done and applied.
+    `wants_hold`: a thread of this process wants to hold the lock. `resting`: set while all is done and applied.
     """
 
     def __init__(
@@ -248,7 +247,7 @@ class Member:
     def turn(self) -> float | None:
         """Do one step; return the pause in seconds, None if nothing is left.
 
-        Store and lock errors are retried until deadlines, others end all requests.
+        Store and lock errors are retried until deadlines.
         """
         try:
             return self._step()

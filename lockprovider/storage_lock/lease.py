@@ -442,9 +442,8 @@ def until_signal(*numbers: int) -> Iterator[None]:
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    Each `with` is left and its lock released. Without this, other clients wait for the lapse after SIGTERM. A second
-    signal has no effect; an ignored one (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other
-    threads end.
+    Each `with` is left and its lock released. A second signal has no effect; an ignored one (nohup) stays ignored. Not
+    promised: anything after SIGKILL, nor that other threads end.
 
     Raises:
         LockError: this is not the main thread, and no other may set signal handlers.

@@ -140,10 +140,7 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Check the store, acquire the lock, and start the lease; an inner call counts the held one.
-
-        Errors free the turn; an interrupt first releases the lock.
-        """
+        """Check the store, acquire the lock, and start the lease; an inner call counts the held one."""
         client = self._of_this_process()
         held = client.lease
         if held is not None and held.thread is threading.current_thread() and not held.released:

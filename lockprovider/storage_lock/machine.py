@@ -535,7 +535,7 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
         state: of the machine under whose lease the publish is made.
         tried: whether a write that commits it was ever sent.
         ended: whether the publisher knows that the lease is over.
-        record_is_seen: whether the record was read after that write.
+        record_is_seen: whether the record was read after that.
     """
     if not ended:
         match state:

@@ -77,7 +77,7 @@ class LockProvider:
                     provider.unlock()
 
     The promises and errors are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock`
-    does not free the outer `try_lock`. A pickled copy is another client; a holder cannot be pickled.
+    does not free the outer `try_lock`.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """

@@ -11,10 +11,7 @@ The life of a publish, in the order of the calls:
     settle                after the lease, if a commit was sent, reads the record and the path
     discard               removes the staged copy
 
-Not promised:
-- that a removed object stays away, if its write was delayed or its process stopped while sending;
-- that an unanswered publish can tell a removed object from one that never existed;
-- that data is applied which takes longer to write than a lease lives.
+Not promised: that data is applied which takes longer to write than a lease lives.
 """
 
 from __future__ import annotations
@@ -168,9 +165,7 @@ class Publisher:
             )
 
     def _drop_set_aside(self, pending: Pending) -> None:
-        """Renew the record without a publish that was set aside; raise `AlreadyExists`, or `Unappliable` if it may still
-        be named.
-        """
+        """Renew the record without a publish that was set aside, and raise `AlreadyExists`, or else `Unappliable`."""
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
         with self._driver.step_guard:

@@ -239,8 +239,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
     """Release the lock in `status`, if its record is unchanged except for its waiters.
 
     The holder works on until its next renewal, but its publishes are refused from now on. Decided publishes are applied
-    first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside; a
-    live publisher may still have its bytes.
+    first, under the lock, for at most a minute. One whose path has other bytes, or whose own are gone, is set aside.
 
     Raises:
         ValueError: `status` has no record.

@@ -200,7 +200,7 @@ def _record_of(lease: Lease | None) -> LockRecord | None:
 
 
 class Acquiring:
-    """An acquisition that begins when it is awaited, or entered with `async with`."""
+    """An acquisition that begins when awaited or entered."""
 
     def __init__(self, take: Callable[[], Coroutine[Any, Any, AsyncLease]]) -> None:
         self._take = take

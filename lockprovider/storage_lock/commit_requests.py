@@ -204,6 +204,7 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
+    """Return the error of `refuse` by applied entries; pending ones may never appear."""
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

@@ -247,7 +247,7 @@ class Member:
     def turn(self) -> float | None:
         """Do one step; return the pause in seconds, None if nothing is left.
 
-        Store and lock errors are retried until deadlines.
+        Store and lock errors are retried until deadlines, others end all requests.
         """
         try:
             return self._step()

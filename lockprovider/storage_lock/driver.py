@@ -27,7 +27,7 @@ class KnownRecord:
 
 
 class RecordFile:
-    """Stored lock record: read without a body if unchanged, written under a condition."""
+    """Stored lock record, with a cache of it."""
 
     def __init__(self, store: Store, path: str, world: World) -> None:
         self.known: KnownRecord | None = None
@@ -169,6 +169,7 @@ class Driver:
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
+        """Return the next request's timeout; a hanging renewal must not outlast the lease."""
         state = self.state.write if isinstance(self.state, machine.Checking) else self.state
         if not isinstance(state, machine.Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), LEAST_S))

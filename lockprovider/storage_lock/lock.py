@@ -29,7 +29,7 @@ class Lock:
     """One client of one lock. Its threads exclude each other; the holding thread may acquire again.
 
     Clients of one process (same store, path and options) are served in the order of asking; only the first reads the
-    store. Across processes the record's waiters have the next turn. No order is promised.
+    store. Across processes no order is promised.
 
     Methods that send requests raise `CasError` if the store failed, and `MalformedRecord` if the object at `path` is no
     lock record. `world` supplies time, randomness and ids; `audit` writes Hudi's audit records.
@@ -235,7 +235,7 @@ class Lock:
             raise
 
     def require_safe_store(self, timeout: float | None = None) -> None:
-        """Check once, as the first acquisition does, that the store obeys conditions; it has at least 5 s.
+        """Check once, as the first acquisition does, that the store obeys conditions.
 
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` skips the check.

@@ -113,13 +113,13 @@ class Counters:
 
     @property
     def values(self) -> dict[str, float]:
-        """Counters' sums and the gauge's last value, without those that never happened."""
+        """Counters' sums and the gauge's last value."""
         with self._guard:
             return dict(self._values)
 
 
 class Recorder:
-    """Reports one lock's measures to a callback, whose errors become warnings."""
+    """Reports one lock's measures to a callback."""
 
     def __init__(self, call: OnMetric | None, world: World) -> None:
         self._call = call

@@ -1,7 +1,4 @@
-"""Rules of a waiting client, and of the waiters in the record, pure; see "Waiting" in `lockprovider/SPECIFICATION.md`.
-
-Not promised: an order; only that clients of this library do not pass over a waiting one for long.
-"""
+"""Rules of a waiting client, and of the waiters in the record, pure; see "Waiting" in `lockprovider/SPECIFICATION.md`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class LockRecord:
         return self.pending is None or (self.log is not None and self.log.ends_with(self.all_pending))
 
     def lapsed_at(self, now_ms: int) -> bool:
-        """Return whether validity and grace have passed; then other clients may take over.
+        """Return whether validity and grace have passed.
 
         >>> record.lapsed_at(record.valid_until_ms), record.lapsed_at(record.valid_until_ms + 60_000)
         (False, True)
@@ -129,7 +129,7 @@ class LockRecord:
         return self.valid_until_ms + GRACE_MS + 1
 
     def without_waiters(self) -> LockRecord:
-        """Return the record without the waiters, which waiting clients may change.
+        """Return the record without the waiters.
 
         >>> record.without_waiters().waiters
         ()
@@ -138,7 +138,7 @@ class LockRecord:
 
     @property
     def is_free(self) -> bool:
-        """Whether its holder has released it; a client of this library may take it at once."""
+        """Whether its holder has released it."""
         return self.expired or self.released_pending
 
     def encode(self) -> bytes:
@@ -169,7 +169,7 @@ class LockRecord:
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
-        """Decode a record of this library or of JVM Hudi; may raise `MalformedRecord`, which names `path`.
+        """Decode a record of this library or of JVM Hudi; may raise `MalformedRecord`.
 
         >>> lockprovider.LockRecord.decode(record.encode()) == record
         True
@@ -314,7 +314,7 @@ class Pending:
 
     @property
     def parts(self) -> tuple[Pending, ...]:
-        """All objects that the publish creates, in order: once the last exists, all do."""
+        """All objects that the publish creates, in order."""
         last = replace(self, first=None)
         return (last,) if self.first is None else (self.first, last)
 
@@ -416,7 +416,7 @@ class Log:
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
     def last_entry(self, pending: Pending) -> Entry | None:
-        """Return the last entry if it is that publish, else None.
+        """Return the last entry if it is that publish.
 
         >>> log.last_entry(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'

@@ -117,7 +117,7 @@ class Applying:
 class RecordWriter:
     """Reads and writes the record for group commit. Not thread-safe.
 
-    `stale`: read first. `refused`: lost writes in a row. `put_s`: recent time of a write.
+    `stale`: read first. `refused`: lost writes in a row.
     """
 
     def __init__(

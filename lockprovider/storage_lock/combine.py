@@ -245,7 +245,7 @@ class Void:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Verdict: a write can still decide the intent."""
+    """Verdict: a write can still decide it."""
 
 
 _Verdict = Decided | Refused | Void | Undecided
@@ -298,7 +298,7 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Act: post the intents, because another client leads the batch."""
+    """Act: post the intents, because another client leads."""
 
 
 @dataclass(frozen=True, slots=True)

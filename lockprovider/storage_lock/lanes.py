@@ -100,8 +100,7 @@ def draw_lanes(
 ) -> str:
     """Draw the SVG document: a title, a line of `words`, and `lanes` from top to bottom.
 
-    `legend`: samples with their meanings. `stripes` cross all lanes. `is_wrong` makes the line red. `elapsed`: an axis
-    of milliseconds from 0.
+    `stripes` cross all lanes. `is_wrong` makes the line red. `elapsed`: an axis of milliseconds from 0.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)

@@ -1,4 +1,4 @@
-"""Rules of a waiting client, and of the waiters in the record, pure; see "Waiting" in `lockprovider/SPECIFICATION.md`."""
+"""Rules of a waiting client and of the record's waiters, pure; see "Waiting" in `lockprovider/SPECIFICATION.md`."""
 
 from __future__ import annotations
 
@@ -207,8 +207,6 @@ def _patience_s(waiter: Waiter, observation: Observation) -> float:
 
 
 # -- the waiters in the record: their order, the length of a turn, and the yield window --------------------------------
-#
-# A foreign client (a JVM writer) would hardly find the lock free, so the waiters regularly yield a released one to it.
 
 _WAITERS_FIRST_S = 0.25
 

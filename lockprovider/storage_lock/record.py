@@ -397,7 +397,7 @@ class Log:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries, unpacked; raises `MalformedRecord` for other bytes."""
+        """All entries; raises `MalformedRecord` for other bytes."""
         where = f" {self.where!r}" if self.where else ""
         with undecodable_as(MalformedRecord, f"the log in the lock record{where} is damaged", REMOVE):
             entries = unpack(self.packed)
@@ -512,7 +512,6 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with these publishes, without the oldest entries that have no room."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )

@@ -140,7 +140,7 @@ class RecordWriter:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a write may still land, or has landed unseen."""
+        """Whether a write may still land, or has unseen."""
         return bool(self._doubts)
 
     def learn(self, known: KnownRecord) -> None:

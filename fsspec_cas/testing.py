@@ -536,7 +536,7 @@ class _Peer(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError, ValueError, HTTPException):
             self.raw_requestline = self.rfile.readline()
             if self.raw_requestline and self.parse_request():
-                self.connection.sendall(self._gateway._answer(self))  # noqa: SLF001 - same file
+                self.connection.sendall(self._gateway._answer(self))  # noqa: SLF001
                 self.connection.shutdown(socket.SHUT_WR)
                 while self.connection.recv(_READ_BYTES):
                     pass

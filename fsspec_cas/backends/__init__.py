@@ -82,7 +82,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
     kind = get_filesystem_class(split_protocol(url)[0] or "file")
     check_options(kind, options)
-    url_options = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - as fsspec itself does
+    url_options = kind._get_kwargs_from_urls(url)  # noqa: SLF001
     return kind(**merged_options(url_options, options, ("the URL", "storage_options"))), kind._strip_protocol(url)  # noqa: SLF001
 
 
@@ -106,7 +106,7 @@ def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tupl
             f"{url!r} is an access point, which needs s3fs: leave client='obstore' out, or use its alias"
         )
     kind = import_module("fsspec_cas.backends.obstore.client").S3OverObstore
-    return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - as fsspec itself does
+    return kind(**options), kind._strip_protocol(url)  # noqa: SLF001
 
 
 def backend_for(fs: Any) -> Backend:
@@ -175,12 +175,12 @@ class _OffThread(Relay):
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for options that this filesystem lacks, or an endpoint without a scheme.
 
-    Values, which may be secret, are not shown.
+    Other values, which may be secret, are not shown.
     """
     names = _option_names(kind)
     for name in options:
         if name not in names:
-            from difflib import get_close_matches  # noqa: PLC0415 - only for a message
+            from difflib import get_close_matches  # noqa: PLC0415
 
             alike = get_close_matches(str(name), sorted(names), n=1)
             hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(names))}"

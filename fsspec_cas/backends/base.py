@@ -126,15 +126,13 @@ _OF_THE_CALL = ("content_type", "metadata", "create_once", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class AttributeRules:
-    """The attributes that a kind of store keeps with an object.
+    """The attributes that a kind of store keeps with an object; `keeps`: content type and metadata.
 
     Attributes:
-        keeps: content type and metadata are kept.
         own: other API parameters for one write.
         same: the API's names for content type and metadata.
         instead: API parameters that include one of them.
         refused: API parameters that no single write can have, with the reason.
-        hyphens: metadata names may have hyphens.
         reserved: the metadata name of a write's identity.
     """
 
@@ -180,7 +178,7 @@ def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
         return
     if name in rules.refused:
         raise NotSupported(f"{name} cannot be given to one write: {rules.refused[name]}")
-    from difflib import get_close_matches  # noqa: PLC0415 - only for a message
+    from difflib import get_close_matches  # noqa: PLC0415
 
     names = sorted({*rules.own, *rules.same, *_OF_THE_CALL})
     alike = get_close_matches(name, names, n=1) or [option for option in names if _plain(option) == _plain(name)]

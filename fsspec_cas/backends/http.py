@@ -211,7 +211,7 @@ def unreached(
 ) -> str | None:
     """Return why the request was certainly not sent; None unless an error of `unsent` caused this one.
 
-    A wrong address or certificate raises Unavailable, unless the server has answered before (`proven`).
+    A wrong address or certificate raises Unavailable, unless the server is `proven`.
     """
     causes = list(_causes(error))
     if not any(isinstance(cause, unsent) for cause in causes):

@@ -124,7 +124,7 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Sync the temporary file, link it into place if the name is free, and remove it."""
+        """Append the tail, sync the temporary file, link it into place if the name is free, and remove it."""
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return UploadGone("its temporary file was removed")

@@ -79,7 +79,6 @@ class StoreRequest:
 
     @property
     def version(self) -> Version | None:
-        """The version in the condition, or None."""
         return self.condition if isinstance(self.condition, Version) else None
 
     def the_write(self) -> Write:
@@ -118,7 +117,7 @@ class HttpReply:
         return Unproven(text, status == 429, later_s(self._headers), proxy)
 
     def brief(self) -> str:
-        """Return status, content type and the body's beginning for messages; no object's bytes."""
+        """Return status, content type and the body's beginning, for messages; no object's bytes."""
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))

@@ -103,7 +103,7 @@ class ConditionalCalls:
 
         Raises:
             VersionMismatch: it has another version; nothing was removed.
-            InvalidInput: `if_match` was given for anything other than one object.
+            InvalidInput: `if_match` for anything other than one object.
         """
         if if_match is None:
             return self.fs.rm(plain(path), *args, **kwargs)

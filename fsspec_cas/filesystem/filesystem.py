@@ -93,7 +93,7 @@ class ExclusiveFile(io.BufferedIOBase):
             self.commit()
 
     def commit(self) -> None:
-        """Create the object and set `version`; transactions call this. Raises as `Outcome.unwrap`."""
+        """Create the object and set `version`; transactions call this. Raises as `Outcome.unwrap`, or StoreError."""
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
@@ -134,14 +134,8 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome
     `OutcomeUnknown`. A bulk operation is exclusive for each file, not as a whole. Plain writes overwrite.
 
-    Args:
-        fs: the target, as its user created it; or
-        target_protocol: the protocol of the target to create, with
-        target_options: its storage options, which may also be given by name.
-        fo: not used; a chained URL passes its path here.
-        asynchronous: as for any fsspec filesystem; local files and memory then run in threads.
-        loop: as for any fsspec filesystem.
-        **storage_options: as `target_options`.
+    The target is `fs`, or is created from `target_protocol` and `target_options`, which may also be given by name.
+    `asynchronous` and `loop` are fsspec's; local files and memory then run in threads. `fo` is not used.
 
     Raises:
         NotSupported: no conditional writes for this protocol.
@@ -217,7 +211,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
         Raises:
             AlreadyExists: the path is not empty now; a race lost later raises it on close.
-            InvalidInput: the mode combines "x" with other than "b" or "t", or an argument is unknown.
+            InvalidInput: a wrong mode or argument.
             NotSupported: an exclusive file does not take this argument, or this store does not keep it.
         """
         if "x" not in mode:

@@ -119,7 +119,7 @@ class Bench:
 
 
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Call `ask` until its answer is not `NotApplied`, with pauses, at most `_PATIENCE` times."""
+    """Call `ask` until its answer is not `NotApplied`, with pauses; after `_PATIENCE` times raise Unavailable."""
     for n in range(_PATIENCE):
         answer = await ask()
         if not isinstance(answer, NotApplied):
@@ -347,7 +347,6 @@ async def _delete_match(bench: Bench) -> CheckResult:
 
 
 async def _delete_nothing(bench: Bench) -> CheckResult:
-    """Delete an object twice: if both succeed, success does not show which delete removed it."""
     content = await bench.write_or_raise("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
     answer = await bench.delete("twice", content.version)
@@ -368,7 +367,6 @@ async def _identity(bench: Bench) -> CheckResult:
 
 
 async def _equal_bytes(bench: Bench) -> CheckResult:
-    """Write equal bytes twice; return whether the version recurs."""
     first = await bench.write_or_raise("equal")
     if await bench.write_or_raise("equal", first.version, first.data) != first:
         return "known", "another version"
@@ -417,7 +415,6 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
-    """Complete several uploads of one path at once; return "no" if several are won, or none without a lost answer."""
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]

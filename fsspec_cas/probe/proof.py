@@ -62,7 +62,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
     """Write and race test objects below any store's root, then delete them; ignores the cache."""
-    from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - not needed for documented stores
+    from fsspec_cas.probe.checks import Bench  # noqa: PLC0415
 
     path = f"cas-probe-{(world or Machine()).new_id()}"
     try:

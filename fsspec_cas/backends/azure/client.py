@@ -60,9 +60,8 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
 class AzureBackend(AioBackend):
     """Conditional writes over the Blob API, for block blobs written as a whole (at most 5000 MiB per Put Blob).
 
-    The version is the ETag, renewed by every write. An upload stages blocks, then commits a block list with
-    If-None-Match: *, which drops the blocks of all other uploads to its name. Azure drops uncommitted blocks after a
-    week.
+    An upload stages blocks, then commits a block list with If-None-Match: *, which drops the blocks of all other
+    uploads to its name. Azure drops uncommitted blocks after a week.
     """
 
     name = "azure"

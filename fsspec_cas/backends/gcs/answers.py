@@ -1,7 +1,4 @@
-"""Interpretation of replies of Cloud Storage's JSON API. "Whose answer it is" in SPECIFICATION.md lists the proofs.
-
-Another request confirms an emulator's bare status.
-"""
+"""Interpretation of replies of Cloud Storage's JSON API. "Whose answer it is" in SPECIFICATION.md lists the proofs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Google Cloud Storage through its JSON API, with a gcsfs filesystem's credentials and settings.
 
-gcsfs's retry loop repeats a conditional upload and reports the caller's object as another writer's, so it is not used.
+gcsfs's retry loop repeats conditional uploads, so it is not used.
 """
 
 from __future__ import annotations
@@ -52,22 +52,21 @@ class GcsBackend(AioBackend):
     failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)  # the last three: gzip
 
     def __init__(self, fs: Any) -> None:
-        super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs
+        super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001
 
     async def _open(self) -> aiohttp.ClientSession:
-        """Open an aiohttp session with gcsfs's settings that sends once."""
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
             settings["connector_owner"] = False  # the user's connector stays open
         elif getattr(gcsfs_filesystem, "_use_client_cert", False) and gcsfs_filesystem._location.startswith("https://"):  # noqa: SLF001
-            context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001 - mutual TLS
+            context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001
             settings["connector"] = aiohttp.TCPConnector(ssl=context)
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
         """Return the headers with authorization; may refresh credentials, on a thread."""
-        make = self._given._get_headers  # noqa: SLF001 - as gcsfs signs its requests
+        make = self._given._get_headers  # noqa: SLF001
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
@@ -85,7 +84,7 @@ class GcsBackend(AioBackend):
         """Send the request once, without redirects, and store the reply in the trip."""
         http_request = _request(request)
         headers = await self._headers(http_request)
-        query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001 - adds userProject
+        query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001
         url = URL(http_request.url or f"{self._given._location}/{http_request.path}?{query}", encoded=True)  # noqa: SLF001
         trip = Trip.leave()
         asking = client.request(
@@ -188,7 +187,7 @@ def _begin(request: StoreRequest) -> GcsRequest:
 
 
 def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the object's JSON resource, and the parameters that belong into the query."""
+    """Return the object's JSON resource, and its query parameters."""
     more = write.attributes
     query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
     own = {name: value for name, value in more.own.items() if name not in query}

@@ -1,7 +1,7 @@
 """Lean blocking client of S3 and compatible stores, at a third of aiobotocore's CPU time per request.
 
-Only obstore's options are used: its transport follows redirects, hides the headers that prove who answered, and has no
-conditional delete or completion. botocore supplies credentials and signatures.
+Only obstore's options are used: its transport follows redirects, hides headers, and has no conditional delete or
+completion. botocore supplies credentials and signatures.
 """
 
 from __future__ import annotations

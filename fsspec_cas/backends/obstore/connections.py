@@ -155,7 +155,7 @@ def _context(*, verify: bool) -> ssl.SSLContext:
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
     if proxy.username is None:
         return {}
-    from base64 import b64encode  # noqa: PLC0415 - few proxies need it
+    from base64 import b64encode  # noqa: PLC0415
 
     plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {b64encode(plain.encode()).decode()}"}

@@ -65,10 +65,7 @@ class S3Api(HttpBackend):
         return answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch the ETag in If-Match between quoted and unquoted, for all callers; return True.
-
-        Of concurrent refusals of one form only the first switches.
-        """
+        """Switch the ETag in If-Match between quoted and unquoted, for all callers, if `refused` is its form now."""
         if refused in ("", self._etag_form):
             self._etag_form = "unquoted" if self._etag_form == "quoted" else "quoted"
         return True

@@ -1,7 +1,4 @@
-"""Interpretation of an S3 server's replies. "Whose answer it is" in SPECIFICATION.md lists the proofs.
-
-Stores without request ids are Garage, s3s-fs, S3Mock, moto and nanio.
-"""
+"""Interpretation of an S3 server's replies. "Whose answer it is" in SPECIFICATION.md lists the proofs."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
 
 
 def separators(fields: Sequence[str]) -> list[str]:
-    """Return the text after each value in a composite key; empty after the last."""
+    """Return the text after each value in a composite key."""
     return [*(f",{field}:" for field in fields[1:]), ""]
 
 
@@ -305,7 +305,7 @@ class LogFile:
         return f".{self.file_id}_{self.begin}.log.{self.version}_{self.write_token}{cdc}"
 
     @property
-    def place(self) -> tuple[str, int, str]:
+    def merge_order(self) -> tuple[str, int, str]:
         """The sort key for merges of a slice's logs: by begin time, not by completion."""
         return (self.begin, self.version, self.write_token)
 

@@ -52,7 +52,7 @@ class BlockKind(IntEnum):
 
 
 class Header(IntEnum):
-    """Keys that are used here of a log block's header, by Hudi's names."""
+    """Keys used here of a log block's header, by Hudi's names."""
 
     INSTANT_TIME = 0
     TARGET_INSTANT_TIME = 1

@@ -111,7 +111,7 @@ def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Archived instant: the contents of its completed file, and of its plan, if any."""
+    """Archived instant, with the contents of its completed file and its plan."""
 
     begin: str
     completion: str

@@ -206,7 +206,7 @@ class ListingCommit:
         return f"{METADATA_TABLE}/{LISTING}/{_log_name(self.begin)}"
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
-        """Return the path of an instant file; pending files are empty."""
+        """Return the path of an instant file; pending ones are empty."""
         return OWN_TIMELINE + Instant(self.begin, Action.DELTACOMMIT, state, completion).file_name
 
 

@@ -156,7 +156,7 @@ class FileSlice:
 
 def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
     """Return the logs in the order of their begin times."""
-    return tuple(sorted(logs, key=lambda log: log.file.place))
+    return tuple(sorted(logs, key=lambda log: log.file.merge_order))
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:

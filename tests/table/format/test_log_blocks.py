@@ -98,7 +98,7 @@ def test_log_files_are_merged_in_the_order_of_begin_version_and_token() -> None:
     later = str(int(BEGIN) + 1)
     names = [(later, 1, "0-0-0"), (BEGIN, 10, "0-0-0"), (BEGIN, 2, "0-0-1"), (BEGIN, 2, "0-0-0")]
     files = [layout.LogFile("f-0", begin, version, token) for begin, version, token in names]
-    assert sorted(files, key=lambda one: one.place) == files[::-1]
+    assert sorted(files, key=lambda one: one.merge_order) == files[::-1]
 
 
 def test_change_feed_log_is_recognised_by_its_name() -> None:

@@ -156,7 +156,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a listing, ordered by path; `token` requests the next page, and is None on the last."""
+    """One page of a listing, ordered by path; `token` requests the next page."""
 
     entries: tuple[Entry, ...]
     token: str | None = None
@@ -221,13 +221,11 @@ _CONTRADICTIONS = 4  # more than dialects and races cause
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:
-    """Progress of one logical write.
+    """Progress of one logical write; the table explains `doubt` and `spent`.
 
     Attributes:
-        doubt: a copy may have been applied, or may still arrive.
         refused: the newest send was answered "condition false", in the form `dialect`.
         failures: sends and HEADs in a row without a result.
-        spent: the write cannot be re-sent.
         resent: two copies may have been applied, or may still be.
         contradictions: refusals of a condition that a HEAD showed to be true.
     """

@@ -1,8 +1,7 @@
 """Checks of callers' arguments, and of names of stores and objects, before any request.
 
-One slash separates a path's steps, none of which is `.` or `..`. A name has no blanks at its ends, no NUL, no lone
-surrogate. A root is normalized as by JVM Hudi's `StoragePath`. An object's path must be normalized: stores disagree on
-whether `a//b` is `a/b`.
+One slash separates a path's steps, none of which is `.` or `..`. A root is normalized as by JVM Hudi's `StoragePath`.
+An object's path must be normalized: stores disagree on whether `a//b` is `a/b`.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def check_texts(value: Any, name: str, items: str) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """Return the value for an error text, shortened; a value without a repr is named by its type."""
+    """Return the value for an error text, shortened."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything
@@ -123,8 +122,6 @@ _PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}
 
 def check_url(url: object) -> str:
     """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
-
-    Write `./a:b` for a local path with a ":" in its first step, and `file:///a?b` for a "?".
 
     Raises:
         InvalidUrl: it is neither a URL nor a path, has blanks at its ends or a step "..", or contains a secret.
@@ -207,7 +204,7 @@ def check_start(text: object) -> str:
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path with the slashes of an access point's ARN replaced by colons."""
+    """Return an S3 path with an access point's ARN in its form with colons."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 

@@ -64,7 +64,6 @@ class ReadState(Generic[T]):
         events_ended: number of reads answered and writes ended, ever.
         as_of_s: `known` was current at this time or later; None if unknown.
         written: value of `events_ended` after the last write won here.
-        waiting: callers without an answer; the last answers are kept until it is 0.
     """
 
     reads_begun: int = 0
@@ -170,10 +169,7 @@ class _Shared:
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """End a call: drop its unfinished read, and wake waiting callers then.
-
-        `number` 0: it was never counted as waiting.
-        """
+        """End a call: drop its unfinished read, and wake waiting callers then. `number` 0: it never waited."""
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
             self._wake()
@@ -366,7 +362,7 @@ class Cached(_Shared):
 
         Raises:
             StoreError: the store did not answer, or refused access.
-            CasError: called on fsspec's own event loop, which it would block.
+            CasError: called on fsspec's own event loop.
 
         >>> flags.get().data, flags.get(max_age_s=60).version == version  # the second costs nothing
         (b'{}', True)

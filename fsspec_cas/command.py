@@ -109,8 +109,7 @@ def _value(key: str, text: str) -> Any:
 def run(program: str, arguments: Any, code_of: Callable[[Exception], int | None]) -> int:
     """Set up logging, call `arguments.run`, print its error to stderr; return the exit code.
 
-    `--debug` re-raises. A broken pipe closes stderr and returns `DONE`. `code_of` returns a program's own code, or
-    None.
+    `--debug` re-raises. A broken pipe closes stderr. `code_of` returns a program's own code, or None.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
@@ -153,7 +152,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def add_completion(commands: Any, of: Any) -> None:
-    """Add the command `completion SHELL` to the subparsers; when run, it calls `of` for the whole parser."""
+    """Add the command `completion SHELL`; when run, it calls `of` for the whole parser."""
     text = "Print a completion script for your shell: eval it in the shell's startup file."
     parser = commands.add_parser("completion", help=text, description=text)
     parser.add_argument("shell", choices=SHELLS)

@@ -59,8 +59,7 @@ class AsyncExclusive:
     async def write(self, data: Bytes) -> int:
         """Append the bytes, sending each full part once more bytes follow; return their number.
 
-        A failed part aborts the writer. Where the store has refused the upload, as the path is taken, bytes are
-        dropped.
+        A failed part aborts the writer. If the path is found taken, bytes are dropped.
 
         Raises:
             NotBytes: `data` has no buffer; nothing was appended.
@@ -108,7 +107,7 @@ class AsyncExclusive:
             await self._drop()
 
     def fits(self, size: int) -> bool:
-        """Return whether the writer can take `size` more bytes without a request."""
+        """Return whether `size` more bytes need no request."""
         return not self.closed and len(self._buffer) + size <= self._part_size
 
     def take(self, data: memoryview) -> int:

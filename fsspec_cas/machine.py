@@ -1,7 +1,4 @@
-"""The machine's clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck.
-
-Elsewhere only event loops read a clock.
-"""
+"""The machine's clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck."""
 
 from __future__ import annotations
 
@@ -125,7 +122,7 @@ class Worker(threading.Thread):
 
 
 class _Starter:
-    """Starts threads from one of its own, which lives as long as the process."""
+    """Starts threads from one of its own."""
 
     def __init__(self) -> None:
         self._lives = False

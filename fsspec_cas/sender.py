@@ -62,7 +62,7 @@ class Ask(Protocol[T_co]):
     """Function that sends one request."""
 
     def __call__(self, *, timeout_s: float) -> Coroutine[Any, Any, T_co | NotApplied | NoAnswer]:
-        """Send the request, within `timeout_s` seconds, and return the answer."""
+        """Send the request; return the answer."""
 
 
 Sending = Ask[FinishAnswer]
@@ -94,7 +94,7 @@ class RetryBudget:
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try and record how long it took; return its answer. A `small` try may log the warning."""
+        """Await one try, and record how long it took. A `small` try may log the warning."""
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
         try:

@@ -55,7 +55,7 @@ class Undecodable(ValueError):
 def undecodable_as(
     kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None
 ) -> Iterator[None]:
-    """Raise a block's decoding errors as `kind`, with `message`, start of `shown`, reason, `step`."""
+    """Raise a block's decoding errors as `kind`."""
     try:
         yield
     except _DECODING as error:

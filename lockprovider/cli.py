@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands; import only those of `LATE` in `first`, and print others' help alone."""
+    """Build the parser of all commands; import only those of `LATE` in `first`."""
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",

@@ -68,10 +68,7 @@ class OnLoop:
     """
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on fsspec's loop, and wait; an interrupt cancels it.
-
-        On that loop itself raises CasError, under gevent's patched threads NotSupported.
-        """
+        """Run the coroutine on fsspec's loop, and wait; an interrupt cancels it. Raises as `refuse_on_fsspecs_loop`."""
         loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
@@ -171,7 +168,7 @@ def refuse_on_fsspecs_loop() -> None:
 
 
 def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> None:
-    """Start closing an async resource on its loop, without waiting; do nothing if the loop does not run."""
+    """Start closing an async resource on its loop, if that runs."""
     if loop.is_running():
         asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)
 

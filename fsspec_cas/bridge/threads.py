@@ -38,8 +38,8 @@ _RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED
 class Later(Future[T]):
     """The future of a call, which an interrupt cannot leave locked (see `Signal`).
 
-    `concurrent.futures.wait` and `as_completed` still need the standard `Condition`, which the setting thread tries to
-    lock for one second.
+    For `concurrent.futures.wait` and `as_completed` the setting thread tries to lock the standard `Condition`, one
+    second.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Background:
 
 
 def run_here(call: Callable[[], T]) -> Later[T]:
-    """Run the call here, and return its future, which may hold an error; an interrupt is raised."""
+    """Run the call here, and return its future; an interrupt is raised."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())
@@ -213,7 +213,7 @@ def run_here(call: Callable[[], T]) -> Later[T]:
 
 
 class WorksAtExit(ThreadPoolExecutor):
-    """Runs calls on threads; after the interpreter has ended all executors, in the thread that submits them."""
+    """Runs calls on threads; after the interpreter has ended all executors, in the submitting thread."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         try:

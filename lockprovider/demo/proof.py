@@ -80,7 +80,7 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """Return a delivery's rows: `main` lacks some and blanks arrivals of others, `late` has both, complete."""
+    """Return a delivery's rows: `main` lacks some and blanks arrivals of others."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     chosen = held_back | preliminary if kind == "late" else ~held_back
@@ -179,7 +179,7 @@ def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
 
 
 def reader_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """Translate s3fs's options to those of hudi-rs, which reads AWS's variables by itself."""
+    """Translate s3fs's options to those of hudi-rs."""
     if not url.startswith(_S3):
         return {}
     nested = storage_options.get("client_kwargs")

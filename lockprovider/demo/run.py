@@ -124,7 +124,7 @@ class Worker:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Return whether the conductor has sent `word`, waiting up to `wait_s` seconds; keeps other words."""
+        """Return whether the conductor has sent `word`, waiting up to `wait_s` seconds."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
@@ -263,7 +263,7 @@ class Death:
 
 
 def work(role: str, job: Job, pipe: Connection) -> None:
-    """Run one process: start Spark (unless it compacts), open the table, wait for `go`, and work."""
+    """Run one process: start Spark (unless it compacts), wait for `go`, and work."""
     spark = None if role == COMPACT else spark_session(f"lockprovider demo {role}")
     worker = Worker(role, job, pipe)
     worker.send(Step(0, 0, "waits for the others"))
@@ -288,7 +288,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """Processes of the demo, started by `with`, whose end kills them; each logs into `folder`."""
+    """Processes of the demo, started by `with`, whose end kills them."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -349,7 +349,7 @@ class Processes:
 
 
 def _end(process: SpawnProcess) -> None:
-    """Wait up to 10 s until a process has ended, then kill its process group, such as its JVM."""
+    """Wait until a process has ended, then kill its process group, such as its JVM."""
     process.join(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid or 0, signal.SIGKILL)

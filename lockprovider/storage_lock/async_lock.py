@@ -105,7 +105,7 @@ class AsyncLock(ForTasks[Lock]):
             await lease.publish("state/7", data)
 
     A cancelled acquisition ends at once; a thread releases what it acquired. A cancelled `release` or `publish` goes
-    on.
+    on; the publish ends before the lease is released.
 
     Not promised: that a lease ends with its task. Before Python 3.12, `asyncio.wait_for` makes another task the owner:
     give `timeout`.

@@ -119,6 +119,8 @@ class Lease:
     def check(self) -> None:
         """Raise `LeaseLost` if this process knows that the lease is lost or released; sends no request.
 
+        A lapse first noticed here calls `on_lost`.
+
         >>> lease.check()
         >>> lease.release()
         >>> lease.check()
@@ -146,8 +148,9 @@ class Lease:
         deflated), else five, as they are staged first. To stage ahead, pass the handle of `Lock.stage` as `path`. With
         `data` as well, the staged copy is not read again; it must still exist.
 
-        `new` promises that nothing is at the path, which is then not read. Remove a copy that was staged ahead yourself
-        (`Lock.unstage`), after the release. If other bytes are there, the publish is set aside, and the log ends.
+        `new` promises that nothing is at the path; with the bytes at hand it is then not read. Remove a copy that was
+        staged ahead yourself (`Lock.unstage`), after the release. If other bytes are there, they stay, the publish is
+        set aside, and the log ends.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -442,8 +445,9 @@ def until_signal(*numbers: int) -> Iterator[None]:
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    Each `with` is left and its lock released. A second signal has no effect; an ignored one (nohup) stays ignored. Not
-    promised: anything after SIGKILL, nor that other threads end.
+    Each `with` is left and its lock released; other threads' leases are released when the interpreter ends. A second
+    signal has no effect; an ignored one (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other
+    threads end, unless they are daemons.
 
     Raises:
         LockError: this is not the main thread, and no other may set signal handlers.

@@ -77,7 +77,7 @@ class LockProvider:
                     provider.unlock()
 
     The promises and errors are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock`
-    does not free the outer `try_lock`.
+    does not free the outer `try_lock`. A forked child or a pickled copy is another client.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """

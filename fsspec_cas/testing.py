@@ -443,9 +443,8 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule, with all headers but `Expect` and `Transfer-Encoding`, and closes each
-    connection after one answer. `choose` returns a rule for a request that none of `rules` takes; `requests` records
-    method and target of each, except the portal's. `with` serves them on a thread.
+    It forwards requests without a rule, and closes each connection after one answer. `choose` returns a rule for a
+    request that none of `rules` takes; `requests` records method and target of each. `with` serves them on a thread.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
@@ -532,7 +531,7 @@ class _Peer(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def handle(self) -> None:
-        """Read one request, send its answer, and wait until the client closes; errors are ignored."""
+        """Read one request, send its answer, and wait until the client closes."""
         with contextlib.suppress(OSError, ValueError, HTTPException):
             self.raw_requestline = self.rfile.readline()
             if self.raw_requestline and self.parse_request():

@@ -51,8 +51,7 @@ ALL_CAPABILITIES = Capabilities(
 class HttpBackend(Backend):
     """Backend over HTTP; a subclass implements `_exchange`, which sends one request once.
 
-    `gives_request_ids`: whether the store's replies carry a request id, None if unknown. `proven`: the endpoint has
-    answered as a store.
+    `gives_request_ids` is None if unknown; `proven`: the endpoint has answered as a store.
     """
 
     name: ClassVar[str]

@@ -81,7 +81,7 @@ def hold_last_byte(body: Any) -> Any:
 
 
 def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body; in a race, as an iterator that holds back the last byte."""
+    """Return the body as `hold_last_byte`, for a thread's transport."""
     barrier = _barrier.get()
     return body if barrier is None or not body else _in_two_here(body, barrier)
 

@@ -308,7 +308,6 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Create and sync a missing folder and its parents, if `makes`."""
     if folder.is_dir():
         return
     if not makes:

@@ -118,7 +118,7 @@ class MemoryBackend(Backend):
         return self._fs.store.get(_key(path))
 
     def _object_state(self, path: str, *, with_data: bool) -> ObjectState | Missing:
-        """Return the object's state; call it under the guard, as `_version`."""
+        """Return the object's state; call it under the guard."""
         version, file = self._version(path), self._file(path)
         if version is None:
             return Missing()

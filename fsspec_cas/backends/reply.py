@@ -32,7 +32,7 @@ _BRIEF_CHARACTERS = 80
 
 
 class Verb(Enum):
-    """The kinds of requests; messages use the values."""
+    """The kinds of requests; messages use the values. `writes`: it stores an object's bytes."""
 
     CREATE = "create"
     MATCH = "match"
@@ -49,7 +49,6 @@ class Verb(Enum):
 
     @property
     def writes(self) -> bool:
-        """True if the request stores an object's bytes."""
         return self in (Verb.CREATE, Verb.MATCH, Verb.FINISH)
 
     @property
@@ -82,13 +81,11 @@ class StoreRequest:
         return self.condition if isinstance(self.condition, Version) else None
 
     def the_write(self) -> Write:
-        """Return the write; ValueError without one."""
         if self.write is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no write")
         return self.write
 
     def the_upload(self) -> Upload:
-        """Return the upload; ValueError without one."""
         if self.upload is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no upload")
         return self.upload

@@ -61,10 +61,7 @@ class Trip:
 class AioBackend(HttpBackend):
     """Backend with a client per event loop and process; its garbage collection closes them.
 
-    Attributes:
-        failures: the client's exceptions for a failed request.
-        unsent: those for a request that was not sent.
-        hint: the options for trusted certificates.
+    `failures` are the client's exceptions for a failed request, `unsent` those for a request that was not sent.
     """
 
     failures: ClassVar[tuple[type[Exception], ...]]

@@ -230,7 +230,6 @@ class ConditionalCalls:
         self._won(target, writer.close)
 
     def _full_path(self, path: Any) -> Any:
-        """Return the path, or the list, as the target names it."""
         path_or_paths = self.fs._strip_protocol(plain(path))
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 

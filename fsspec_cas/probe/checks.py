@@ -129,7 +129,7 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
-    """Begin an upload that needs only `finish_upload`, which may send a part; return it or the refusal."""
+    """Begin an upload that needs only `finish_upload`; return it or the refusal."""
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
@@ -140,7 +140,7 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload with `body`; abort it unless applied. A refused beginning is returned unchanged."""
+    """Complete the upload; abort it unless applied. A refused beginning is returned."""
     if isinstance(opened, ConditionFailed):
         return opened
     backend = bench.store.backend

@@ -113,7 +113,6 @@ class AzureBackend(AioBackend):
         return bool(refused)
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Return an upload; its first block begins it."""
         return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:

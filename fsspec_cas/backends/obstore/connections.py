@@ -73,7 +73,6 @@ class Connections:
                 connection.close()
 
     def close(self) -> None:
-        """Close all kept connections."""
         while self._kept:
             self._kept.pop().close()
 

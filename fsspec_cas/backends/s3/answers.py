@@ -281,7 +281,6 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
 
 
 def _document(body: bytes) -> ET.Element | None:
-    """Return the root of an XML body; None for other bodies."""
     text = body.lstrip()
     if text[:1] != b"<":
         return None

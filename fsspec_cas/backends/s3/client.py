@@ -166,7 +166,6 @@ class S3Backend(S3Api, AioBackend):
         return {**self._additional, **kind, **more.own, "Metadata": metadata}
 
     def _known_to(self, client: Any, operation: str) -> dict[str, Any]:
-        """Return the user's settings that another operation accepts."""
         if not self._additional:
             return {}
         accepted = client.meta.service_model.operation_model(operation).input_shape.members

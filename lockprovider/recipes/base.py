@@ -40,7 +40,7 @@ class ProcessBound:
         _RESET_IN_CHILD.add(self)
 
     def _reset(self) -> None:
-        """Become a client that has written nothing."""
+        """Become a new client."""
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -348,7 +348,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Write a batch's uncancelled operations; set each future."""
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
         try:

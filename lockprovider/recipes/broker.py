@@ -390,7 +390,7 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Ask the offered broker. None: nothing was sent. After a failure each answer is `NotHere`."""
+        """Ask the offered broker. None: nothing was sent."""
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
         try:

@@ -5,7 +5,7 @@ becomes the broker. No promise depends on a broker:
 
 1. A broker answers when its write is done. An operation's repeat is recognized by its (client, seq) or token.
 2. Without an answer, operations may be done (`sent`). The process carries them out itself, or asks another broker. A
-   later refusal is an unknown outcome, unless it is final: the first broker may be late.
+   later refusal is an unknown outcome, unless it is final.
 3. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
    each draft. If it misses the close, its write fails once the other process has written.
 4. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.

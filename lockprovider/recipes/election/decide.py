@@ -1,13 +1,12 @@
 """Decisions of an election: which candidate may lead, and for how long it may believe so. Pure, without a wall clock.
 
 1. A candidate leaves a term alone until its record did not change for its validity, by the candidate's monotonic clock.
-2. On its first read, a candidate may take the record's age from the store's clock, less a second: both times are cut to
-   whole seconds.
+2. On its first read, it may take the record's age from the store's clock, less a second: both times are cut.
 3. A candidate replaces the very version that it read, with the next epoch.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.
-6. A candidate recognizes its write by its id: a write without an answer may be done, or come later.
+6. A candidate recognizes its write by its id: a write without an answer may come later.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ class Election(Recipe):
     def leader(self) -> Leader | None:
         """Return the leader, as far as an observer can know, by one conditional GET; None: no candidate leads.
 
-        The first read takes one more request, for the record's age. If the store reports none (memory, local disk), a
-        dead leader counts for its validity since that read.
+        The first read may take one more request, for the record's age. Without it (memory, local disk), a dead leader
+        counts for its validity since that read.
 
         >>> with election.lead():
         ...     election.leader().name
@@ -367,7 +367,6 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait for the task, and return its error; a lost term or a cancellation ends it."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

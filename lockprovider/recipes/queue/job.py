@@ -270,7 +270,7 @@ class Job(ProcessBound):
             )
 
     def _end(self, end: End) -> None:
-        """Send the end of the claim. After an error the claim lapses."""
+        """Send the end of the claim. After an error it lapses."""
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
@@ -339,7 +339,6 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Prolong claims, three times in the shortest one."""
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()

@@ -5,8 +5,7 @@ Each operation recognizes its own repeat, so it can be sent again after a lost a
 1. A put is known by (producer, seq). Of two clients with one producer's name, the slower is refused, and never takes
    the other's message for its own.
 2. A claim is known by the token that its client has chosen.
-3. The end of a claim (ack, nack, bury) is known by message and token. For any other claim it raises `ClaimLost`. Time
-   decides when a claim lapses, never whose ack counts.
+3. The end of a claim (ack, nack, bury) is known by message and token; for any other claim it raises `ClaimLost`.
 
 A message with a key is delivered when no other of its key is claimed, and all earlier ones are done.
 """
@@ -236,7 +235,6 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Drop the longest idle unnamed producer from a full table."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -277,7 +275,6 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next due message, promoting earlier segments."""
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -342,7 +339,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Return whether nothing of the message and its claims is known."""
+    """Return whether nothing of the message is known."""
     exists = n in contents.claims or n in contents.dead or any(message.n == n for message in contents.ready)
     return not exists and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
@@ -360,7 +357,6 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
-    """End a claim: its message is ready, or a dead letter."""
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True

@@ -278,8 +278,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> Worked:
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises; `on_error` gets the error. An error of the
-        queue itself ends the work. Raises what `claim` raises.
+        A message is acked when `fn` returns, and given back when it raises; `on_error` gets the error. Raises what
+        `claim` raises, which ends the work.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -417,7 +417,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message, and submit its put; may read the producer's last number."""
+        """Number a message, and submit its put."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = epoch_of(fence)

@@ -219,7 +219,7 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out the batch on a copy, reading segments; return it, the results, and the write's id."""
+        """Carry out the batch on a copy, reading segments."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -273,7 +273,6 @@ class QueueWriter:
                 return shown.ready[:limit]
 
     def _messages(self, name: str, version: Version) -> tuple[Message, ...]:
-        """Read a segment; _SegmentGone: the queue has changed since `version`."""
         messages = self.segments.read(name, self.id)
         if messages is not None:
             return messages

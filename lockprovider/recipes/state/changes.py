@@ -115,7 +115,7 @@ def apply_all(
 
 
 def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
-    """Return the draft with one change made; edits above `over` lock it."""
+    """Return the draft with one change; edits above `over` lock it."""
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):

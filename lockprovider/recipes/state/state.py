@@ -107,8 +107,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
     Promised: no update is lost. Every revision is at the path or in the history, until it is trimmed. An edit
     overwrites no later write, and an old `fence` is refused. OutcomeUnknown means that more than `keep` writes
-    followed, or that the store did not answer. Not promised: that an edit can finish, since a newer holder of the lock
-    goes first.
+    followed, or that the store did not answer. Not promised: that an edit can finish.
 
     Args:
         store: the store of the object at `path`; `State.open` takes a URL.
@@ -230,7 +229,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
 
-        It takes two writes, and those of the lock, which it waits `timeout` seconds for.
+        It waits `timeout` seconds for the lock.
 
         Raises:
             NotAcquired: other clients edited it until the timeout.

@@ -1,8 +1,7 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-After a refusal (409) Terraform leaves its state in `errored.tfstate`. As by `terraform state push`, a state is refused
-with another lineage than the stored one, a lower serial, or the same serial and other content; `force=true` in the
-address's query pushes it by force.
+As by `terraform state push`, a state is refused (409) with another lineage than the stored one, a lower serial, or the
+same serial and other content, unless the address's query has `force=true`.
 
 A refusal is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that holds the lock.
 
@@ -138,7 +137,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
-        """Acquire the lock of edits, and begin an edit with `info` as reason. A repeated ID succeeds."""
+        """Acquire the lock of edits, and begin an edit. A repeated ID succeeds."""
         if not info.get("ID") or not isinstance(info["ID"], str):
             raise InvalidInput(f"the LockInfo has the ID {info.get('ID')!r}: send text, by which its writes are known")
         if self._held is not None:
@@ -153,7 +152,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here; without it and `identity` (force-unlock), break the state's."""
+        """Release the lock held here, or (force-unlock) break the state's."""
         held = self._held
         if held is None and not identity:
             self.state.unlock(self.state.who())
@@ -297,15 +296,13 @@ class TfLockFile:
 class TfLock(AtUrl):
     """Terraform's and OpenTofu's own S3 lock file of a state (`use_lockfile = true`): `<path>.tflock`. Thread-safe.
 
-    Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. `unlock` removes
-    exactly the file that was shown.
+    Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. Not promised: the
+    file has no lease, so after its holder died it stays until a person unlocks it. A run whose lock was removed goes on
+    to write, unless it uses `lockprovider state run`. A store that does not keep the condition of a delete (MinIO,
+    Ceph) is refused.
 
-    Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. A run whose lock
-    was removed goes on to write, unless it uses `lockprovider state run`. A store that does not keep the condition of a
-    delete (MinIO, Ceph) is refused.
-
-    `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
-    internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
+    Source: internal/backend/remote-state/s3/client.go, internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu
+    1.10).
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply", timeout=60)

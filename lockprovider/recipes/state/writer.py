@@ -195,7 +195,7 @@ class StateWriter:
     def _write(
         self, base: Document | None, content: Content | None, document: Document, deadline_s: float
     ) -> StateWrite:
-        """Write the document over `base`; if won, maybe trim in the background."""
+        """Write the document over `base`; maybe trim in the background."""
         self._store_check.require()
         turn = self.finish(StateWrite.begin(base, document), content, deadline_s)
         if turn.verdict == "mine" and document.serial > self._keep and document.serial % TRIM_EVERY == 0:

@@ -3,8 +3,7 @@
 1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round.
 2. After a refusal the writer reads the place, as a proxy may have sent the write twice. Slot s with this batch:
    written. Slot s with another batch: never written. An earlier slot: the same bytes are sent again.
-3. A later slot: the place was used again, and the batch may have been written. The table of producers in the last slot
-   decides, number by number.
+3. A later slot: the place was used again, and the table of producers in the last slot decides, number by number.
 4. A writer that lost searches the end again: slot by slot, it would never win.
 
 A client takes a producer's name with its first record, which fences the client that had it. Numbers in the log by then
@@ -214,7 +213,6 @@ def _leads(head: Head, epoch: int) -> int:
 
 
 def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
-    """Return the sealed head, unchanged for a repeat."""
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.sealed is not None and successor in (None, head.sealed):

@@ -108,7 +108,7 @@ class LogObjects:
         return manifest
 
     def look(self, slot: int, cached: Slot | None = None) -> Slot | None:
-        """Read the slot in the place of `slot`; cache its version."""
+        """Read the slot in the place of `slot` (None: empty); cache its version."""
         path = self.slot_path(slot)
         before = None if cached is None else cached.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
@@ -189,7 +189,6 @@ class LogObjects:
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _cache_version(self, head: Head, version: Version) -> None:
-        """Cache the version of the slot's place, and the known end."""
         slot, manifest = head.slot, self.manifest()
         self._reached = max(self._reached, next_position(head))
         if manifest.slots is not None:
@@ -276,7 +275,6 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch:
-    """Return the slot's records from `offset` on; Trimmed: it was overwritten."""
     head = place.head
     if head.slot > slot:
         raise objects.trimmed_error(slot)
@@ -390,7 +388,6 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
 
 
 def _kept(stored: Mapping[str, Any], began: int) -> Position:
-    """Return the later of a stored position and this reader's begin."""
     return max(Position(stored["slot"], stored["offset"]), Position(began, 0))
 
 

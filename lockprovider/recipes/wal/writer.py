@@ -142,7 +142,7 @@ class LogWriter:
 
 
 def _numbered(operation: LogGiven) -> ProducerNumber | None:
-    """Return an append's client and number; a foreign client counts only within its bundle."""
+    """Return an append's client and number; a foreign client counts within its bundle."""
     append = without_bundle(operation)
     if not isinstance(append, Append):
         return None
@@ -200,7 +200,7 @@ class Appender(ProcessBound):
         self._init_state()
 
     def _reset(self) -> None:
-        """Become a new client without numbers: a record of parent and child would count as a repeat."""
+        """Become a new client: a record of parent and child would count as a repeat."""
         self._client = self._objects.world.new_id()
         self._name = self.producer or f"{UNNAMED}{self._client}"
         self._highest = 0

@@ -64,7 +64,7 @@ class Signal:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set; return False if it is still clear after `timeout` seconds.
 
-        Raises WaitStopped in a block of `ends_with`.
+        Raises WaitStopped once the signal of `ends_with` is set.
         """
         stop: Signal | None = getattr(_HERE, "stop", None)
         if self._is_set and stop is None:

@@ -21,8 +21,8 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 class Version:
     """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
-    Versions are opaque and unordered: compare them for equality, send them as conditions, keep their text. Where
-    `Capabilities.unique_versions` is false (S3: the ETag is a hash), writing equal bytes brings an old version back.
+    Versions are opaque and unordered: compare them for equality, send them as conditions, keep their text. Where they
+    are not unique (S3: the ETag is a hash), writing equal bytes brings an old version back.
 
     >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
     >>> Version.parse(str(version)) == version
@@ -186,8 +186,7 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    `store.resolve(unknown)` can settle it later, even in another process. `data` is None for a delete or a stream. A
-    delete after which the object is gone can never be attributed to one client.
+    `store.resolve(unknown)` can settle it later, even in another process. `data` is None for a delete or a stream.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

@@ -20,7 +20,7 @@ RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
 WAIT_MS = "hoodie.write.lock.wait_time_ms"
 PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
 
-# Hudi 1.2's keys of Azure credentials, with their storage options.
+# Hudi 1.2's keys of Azure credentials -> storage options.
 MANAGED_IDENTITY = "managed_identity_client_id"  # becomes a credential object
 AZURE: Mapping[str, str] = {
     "hoodie.write.lock.azure.connection.string": "connection_string",
@@ -84,10 +84,10 @@ HONOURED = frozenset(
     }
 )
 
-# Accepted: they concern JVM writers only, or the table's properties decide.
+# They concern JVM writers only, or the table's properties decide.
 WITHOUT_EFFECT = frozenset(
     {
-        # JVM Hudi repeats `wait_time_ms`; here that is the whole wait, and `retries=` repeats a write.
+        # JVM Hudi repeats `wait_time_ms`; here that is the whole wait.
         "hoodie.write.lock.num_retries",
         "hoodie.write.lock.max_wait_time_ms_between_retry",
         "hoodie.write.lock.client.num_retries",

@@ -135,7 +135,7 @@ class Later(Future[T]):
                 _LOG.exception("a callback of %r failed", self)
 
 
-_KEPT = 32  # starting a thread costs as much CPU time as a small request
+_KEPT = 32  # a thread's start costs as much as a small request
 _KEPT_S = 2.0
 _AT_EXIT_S = 60.0
 

@@ -72,7 +72,7 @@ def load() -> pa.Table:
 
 
 def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Return the deliveries (kind, month) in order: late corrections follow the next month's main delivery."""
+    """Return the deliveries (kind, month) in order."""
     steps = [("main", months[0])]
     for before, month in pairwise(months):
         steps += [("main", month), ("late", before)]
@@ -169,7 +169,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs, which shares no code with the writers."""
+    """Read the newest snapshot by hudi-rs."""
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():

@@ -495,7 +495,7 @@ def _story(attempt: Attempt, role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of one run; without a readable table `proof` is None, and `trouble` has the reason."""
+    """Result of one run; without a readable table `trouble` has the reason."""
 
     url: str
     tracks: tuple[Track, ...]
@@ -568,7 +568,7 @@ def run(job: Job, out: Path | None) -> Report:
         raise ImportError("pyspark", name="pyspark")
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
     job = replace(job, url=url or str(folder / "table"))
-    os.environ["JAVA_HOME"] = str(java.home)  # the processes use this Java, too
+    os.environ["JAVA_HOME"] = str(java.home)  # for the processes
     tracks = {role: Track(role) for role in job.roles}
     table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"
     table = Table.create(

@@ -301,8 +301,8 @@ class TfLock(AtUrl):
     to write, unless it uses `lockprovider state run`. A store that does not keep the condition of a delete (MinIO,
     Ceph) is refused.
 
-    Source: internal/backend/remote-state/s3/client.go, internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu
-    1.10).
+    `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
+    internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply", timeout=60)

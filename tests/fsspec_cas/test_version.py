@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsspec_cas import ABSENT, InvalidVersion, Version
+from fsspec_cas import ABSENT, InvalidVersion, Store, Version
 
 
 @given(st.text(min_size=1).filter(lambda name: ":" not in name), st.text(min_size=1))
@@ -26,6 +26,25 @@ def test_invalid_version_is_refused_by_name(text: str) -> None:
         Version.parse(text)
     assert repr(text) in str(caught.value)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("ask", ["put_if_absent", "read", "head"])
+def test_answer_given_in_place_of_its_version_is_refused_without_its_bytes(ask: str) -> None:
+    store = Store.from_url("memory://unit-version/answers")
+    store.delete("a")
+    made = store.put_if_absent("a", b"secret")
+    answer = made if ask == "put_if_absent" else getattr(store, ask)("a")
+    with pytest.raises(InvalidVersion) as caught:
+        store.put_if_match("a", b"2", answer)
+    assert f"a {type(answer).__name__} is not a version: give its `version`, '{made.unwrap()}'" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert store.put_if_match("a", b"2", answer.version).unwrap() != made.unwrap()
+
+
+def test_absent_given_as_a_version_is_refused_and_names_the_create() -> None:
+    store = Store.from_url("memory://unit-version/absent")
+    with pytest.raises(InvalidVersion, match=r"^ABSENT is not a version.*put_if_absent"):
+        store.put_if_match("a", b"1", ABSENT)  # type: ignore[arg-type]
 
 
 def test_versions_of_two_kinds_of_store_differ_and_have_no_order() -> None:

@@ -10,7 +10,7 @@ from fsspec_cas import ABSENT, Lost, ObjectNotFound, Outcome, Store, Version, Wo
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.client import Client
 from lockprovider.storage_lock.machine import Apply, Busy, RecordSeen, TakeLock
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Pending
 from lockprovider.words import count, distance, moment, span
 
 RecordState = Literal["absent", "released", "held", "lapsed"]
@@ -134,7 +134,7 @@ def status_fields(status: LockStatus) -> dict[str, Any]:
 def record_fields(record: LockRecord | None) -> dict[str, Any]:
     """Return the record as JSON fields."""
     holder = record and record.holder
-    pending = record and record.pending
+    pending = [_pending_fields(each) for each in record.all_pending] if record else []
     return {
         "owner": record and record.owner,
         "host": holder and holder.host,
@@ -145,8 +145,13 @@ def record_fields(record: LockRecord | None) -> dict[str, Any]:
         "valid_until_ms": record and record.valid_until_ms,
         "epoch": record and record.epoch,
         "waiting": len(record.waiters) if record else 0,
-        "pending": pending and {"path": pending.path, "staged": pending.staged, "digest": pending.digest},
+        "pending_before": pending[:-1],
+        "pending": pending[-1] if pending else None,
     }
+
+
+def _pending_fields(pending: Pending) -> dict[str, str]:
+    return {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
 
 
 def lines(status: LockStatus) -> list[str]:

@@ -120,6 +120,15 @@ def test_pending_publish_and_jvm_writer_are_reported() -> None:
     assert any("JVM" in line for line in lines(LockStatus(JVM, None, 0, by_store=False, own_ms=0)))
 
 
+def test_json_has_all_pending_publishes_in_the_order_of_their_decision(store: Store) -> None:
+    first, last = Pending("log/6", "s/0", "c"), Pending("log/7", "s/1", "d")
+    record = replace(HELD, pending=last, pending_before=(first,))
+    fields = status_fields(LockStatus(record, None, 0, by_store=False, own_ms=0))
+    assert fields["pending_before"] == [{"path": "log/6", "staged": "s/0", "digest": "c"}]
+    assert fields["pending"] == {"path": "log/7", "staged": "s/1", "digest": "d"}
+    assert status_fields(see(store))["pending_before"] == []
+
+
 # Breaking
 
 

@@ -419,7 +419,8 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
             return (compared(column, kind, sign, position_of(literal, kind)),)
     except LiteralMisfit as error:
         raise InvalidInput(f"{misfit}: {error}; {column!r} is {kind}") from error
-    raise InvalidInput(f"{misfit}: {shown(sign)} is none of =, !=, <, <=, >, >=, in, not in")
+    signs = "=, !=, <, <=, >, >=, in, not in; SQL text also has between, like and is null"
+    raise InvalidInput(f"{misfit}: {shown(sign)} is none of {signs}")
 
 
 def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:

@@ -41,6 +41,7 @@ _TOKEN = re.compile(
 )
 _SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
+_OPERATORS = {"&": ": write and", "|": ": write or"}  # of pandas, polars and pyarrow
 _DIGITS = 18  # Python refuses integers of thousands of digits.
 _SHOWN = 60
 
@@ -150,7 +151,7 @@ class _Parser:
         elif types.is_boolean(kind):
             steps = [compared(name, kind, "=", Position(floor=True, exact=True))]
         else:
-            raise self._error("a comparison")
+            raise self._error("a comparison (=, !=, <, <=, >, >=, is, in, between, like)")
         if negated:
             negate(steps, 0)
         return iter(steps)
@@ -224,7 +225,8 @@ class _Parser:
         if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]
             rest = self._text[at : at + _SHOWN]
-            raise InvalidInput(f"filter {self._position(at)}: cannot be understood from {rest!r} on")
+            hint = _OPERATORS.get(rest[:1], "")
+            raise InvalidInput(f"filter {self._position(at)}: cannot be understood from {rest!r} on{hint}")
         kind = str(match.lastgroup)
         self._token, self._end = _Token(kind, match[kind], match.start(kind)), match.end()
 

@@ -88,6 +88,7 @@ def test_filter_of_tuples_keeps_exactly_the_rows_it_names(given: Any, ids: list[
         ([("no", "=", 1)], "'no' is not a column"),
         ([[(("st", "x"), "=", 2)]], r"is not a tuple \(column, sign, value\)"),
         ([("id", "~", 1)], "'~' is none of"),
+        ([("s", "like", "a%")], "'like' is none of .*; SQL text also has between, like and is null"),
         ([("id", "=", "1")], "'1' is no number; 'id' is int64"),
         ([("id", "in", ["1"])], "'1' is no number"),
         ([("id", "in", "12")], r"'id': in='12' must be a list of values: give \['12'\]"),

@@ -120,6 +120,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.wal.appending": set(),
     "lockprovider.table.errors": set(),
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
+    "lockprovider.table.convert": {"numpy", "pyarrow", "fsspec_cas"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}

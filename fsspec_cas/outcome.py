@@ -71,7 +71,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The state of a path without an object; as a condition: write only if the path is empty.
+    """The state of a path without an object, and the condition of a create; calls do not take it as a version.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> store.put_if_match("a", b"2", "memory:0").current

@@ -145,7 +145,10 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return True for `--yes` or a typed yes; without a terminal, raise InvalidInput, which names `check`."""
+    """Return True for `--yes`; else ask on stderr for a typed yes.
+
+    Without a terminal, raises InvalidInput, which names `check`.
+    """
     if arguments.yes:
         return True
     if not sys.stdin.isatty():

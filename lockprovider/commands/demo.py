@@ -1,4 +1,4 @@
-"""`lockprovider demo`: three PySpark pipelines share one table."""
+"""`lockprovider demo`: three PySpark pipelines share one table, in a folder, a bucket, or a server of its own."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def _demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
+    """Report that the table is gone with its server, or with `keep` wait for Ctrl-C."""
     if not keep:
         complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return

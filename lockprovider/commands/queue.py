@@ -203,7 +203,10 @@ def _work(arguments: Any) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command with the message as stdin. RuntimeError: it failed. ClaimLost: it was ended."""
+    """Run the command with the message as stdin; exit code 75 gives the message back.
+
+    RuntimeError: it failed. ClaimLost: it was ended.
+    """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
     body = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()

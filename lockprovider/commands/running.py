@@ -1,6 +1,6 @@
 """Runs a command, and ends it if the given lease or term is lost.
 
-The command leads its own process group; on a terminal it stays in the terminal's, to read from it. A guard shell ends
+The command leads its own process group, but on a terminal stays in the terminal's, to read from it. A guard shell ends
 the command if this process is killed (-9).
 """
 
@@ -83,7 +83,10 @@ class CommandResult:
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Run `work`, print its result on stderr, return the exit code: 125 for errors, 128 + N for interrupts."""
+    """Run `work`; print its reason, and with `--json` its result, on stderr; return the exit code.
+
+    Errors give 125 (`--debug` raises them), interrupts 128 + N.
+    """
     result = CommandResult("failed", FAILED)
     try:
         result = work(arguments, result)
@@ -115,7 +118,10 @@ class CommandOrder:
     def run(
         self, environment: Mapping[str, str], result: CommandResult, held: Lease | Term | None = None
     ) -> CommandResult:
-        """Run the command until its end, or end it once `held` is lost; fill in and return `result`."""
+        """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
+
+        Keeps signals that arrive before the start or after the end.
+        """
         self.signals.hold()
         try:
             child = Child(self.words, environment, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
@@ -246,9 +252,9 @@ _GUARD = (
 
 
 class Child:
-    """Running command, with a guard shell that ends it if this process dies.
+    """Starts a command, and a guard shell that ends it if this process dies; may raise OSError.
 
-    Calls `on_end` on another thread.
+    Calls `on_start` after the start, `on_end` on another thread.
     """
 
     def __init__(

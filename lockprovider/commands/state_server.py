@@ -47,7 +47,7 @@ class Limits:
 class StateServer:
     """The backend on a port of 127.0.0.1, bound at creation; calls `on_rejected` for rejected requests.
 
-    InvalidInput: aiohttp is not installed, or the port is taken.
+    Not for a wrong password. InvalidInput: aiohttp is not installed, or the port is taken.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class StateServer:
             self._socket.close()
 
     def shutdown(self) -> None:
-        """Wait until `serve` runs on its thread, and let it return after the requests in progress."""
+        """Wait until `serve` runs on its thread; let it drop incomplete requests, finish the others, and return."""
         self._serving.wait()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
@@ -135,7 +135,7 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return a new connection's protocol, closed unless headers come in time; close the oldest of 256 such ones."""
+        """Return a new connection's protocol, closed unless the password comes in time; close the oldest of 256."""
         assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))

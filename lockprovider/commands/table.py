@@ -382,7 +382,7 @@ def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """Read a table's instants; return bars of all, or of the `last` ones by begin."""
+    """Read a table's instants, with `tenures` list its files; return bars of all, or of the `last` by begin."""
     timeline = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in timeline.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
@@ -397,7 +397,7 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Return the bar with the only tenure that contains its end, or unchanged."""
+    """Return the bar with `ready_ms`, and `held_ms` of the only tenure that contains its end; otherwise unchanged."""
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
         return bar  # no record, or clocks that differ: unknown

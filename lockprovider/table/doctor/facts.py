@@ -236,7 +236,10 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Count rows in a wrong bucket by path, and keys in several base files by partition; adds errors to `unread`."""
+    """Read base files' keys; count rows in a wrong bucket by path, and keys in several files by partition.
+
+    Counts keys only with `all_keys`; adds errors to `unread`.
+    """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
     if config is None or not (all_keys or config.bucket_index is not None):
@@ -294,7 +297,7 @@ def _undone(table: TableContext, action: Action, path: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return dead pending instants: a service lives while its files are fresh, a waiting plan by its heartbeat."""
+    """Return dead pending instants: all live by heartbeats, a service without one while its requested file is fresh."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     requested = ((name.partition(".")[0], entry) for name, entry in entries.items() if name.endswith(".requested"))

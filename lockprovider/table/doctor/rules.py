@@ -120,7 +120,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def list_columns(facts: Facts) -> _Found:
-    """Yield a note: JVM Hudi's copy-on-write merge fails at a null in a list."""
+    """Yield a note if a column has lists: JVM Hudi's copy-on-write merge fails at a null in one."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if (
         facts.config is not None
@@ -450,5 +450,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Run every check, also on a table that cannot be opened; with `keys` read all record keys, too."""
+    """Gather facts and run every check, also on a table that cannot be opened; with `keys` read all keys, too."""
     return examine(gather(table, keys=keys))

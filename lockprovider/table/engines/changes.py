@@ -215,7 +215,8 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Return the index of the slice that has each of these unique keys, -1 for none.
 
-    Reads base files, as JVM writers do: a key deleted since the last compaction returns to its former group.
+    Reads base files, as JVM writers do: a key deleted since the last compaction returns to its former group. Reads logs
+    of slices without a base file, and for keys in several slices, of which one with a live row wins.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -274,7 +275,7 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """Return the id of a bucket's first file group, the same in every attempt."""
+    """Return the id of a bucket's new file group, the same in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 

@@ -74,7 +74,7 @@ _DASK: Any = dask  # Dask's functions have no types
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Add rows with new keys like `Table.append`, without checking for existing ones, also not between Dask partitions.
+    """Add rows with new keys like `Table.append`; checks neither stored keys nor those of other Dask partitions.
 
     Writes one file for each Dask partition and table partition in it: repartition first if these are many.
     """
@@ -231,6 +231,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
+    """Run tasks and return their results; report each finished one as progress, in a cluster's task only the step."""
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 

@@ -30,7 +30,7 @@ Changes = TypeVar("Changes")  # as an engine has split them
 
 @dataclass(frozen=True, slots=True)
 class WritePlan(Generic[Changes]):
-    """Rows that fit the table's columns, split by `split`; `planner` belongs to no instant."""
+    """Rows that fit the table's columns, split into `changes` by `split`; `planner` only computes their keys."""
 
     planner: GroupWriter
     split: Callable[[GroupWriter], Changes]
@@ -67,7 +67,8 @@ def start_here(
 ) -> tuple[GroupWriter, Changes]:
     """Start `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: the partitions of a write that becomes blind here. May raise UnsupportedTable.
+    `blindly`: partitions to write without reading stored rows; may first commit anchors for them under the lock. May
+    raise UnsupportedTable.
     """
     if blindly is not None:
         txn.write_blindly(blindly)

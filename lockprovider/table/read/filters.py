@@ -1,6 +1,6 @@
 """Row filters: select rows of a table, and exclude files and row groups without such rows.
 
-A loop runs a postfix program, as a pyarrow expression of some thousand parts crashes the process.
+A filter is a postfix program that a loop runs, as a pyarrow expression of some thousand parts crashes the process.
 """
 
 from __future__ import annotations

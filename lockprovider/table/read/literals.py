@@ -1,4 +1,4 @@
-"""Literals of filters: locate a value among the values of a column's type, without rounding.
+"""Literals of filters: locate a value among the values of a column's type; only floats are rounded.
 
     position_of(Decimal("1.505"), pa.decimal128(10, 2))      # Position(floor=Decimal("1.50"), exact=False)
 
@@ -44,7 +44,7 @@ class Position(NamedTuple):
     """Position of a literal among the values of a column's type.
 
     `floor` is the greatest value not above the literal, as a pyarrow array takes it; None if all are above. `exact`:
-    whether they are equal.
+    whether they are equal. A literal means its nearest float.
     """
 
     floor: Any

@@ -2,8 +2,8 @@
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
-The README has the grammar. In `like`, a backslash before `%` or `_` means the character. Names are bare, in backticks,
-or in double quotes.
+The README has the grammar; signs are `= == != <> < <= > >=`, and a list may have `null`. In `like`, a backslash before
+`%` or `_` means the character. Names are bare, in backticks, or in double quotes.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def _execute(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
-    """Remove the plan, report it, and raise `WriteConflict` if a write touched its file groups or is preferred."""
+    """If a write touched the plan's groups or is preferred, remove the plan, report it, raise `WriteConflict`."""
     timeline = snapshot.timeline
     names_by_group = {
         file_slice.group: frozenset(path.rpartition("/")[2] for path in file_slice.paths)

@@ -40,7 +40,7 @@ _AT_ONCE_BYTES = 256 << 20  # of stored files
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Picklable part of a plan; a repeated run finds the files that it wrote. `held` is in bytes."""
+    """Picklable part of a plan; a repeated run finds the files that it wrote. `held`: stored bytes in memory."""
 
     write: Callable[[], list[WriteStat]]
     held: int = 0

@@ -1,4 +1,4 @@
-"""Anchors: empty base files for buckets without a file group, written before writers log there without a lock.
+"""Anchors: empty base files for buckets without a file group, into which writers may log without a lock.
 
 Source: Hudi RFC-66, `HoodieTableFileSystemView`.
 """
@@ -33,7 +33,7 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
-    """Write the missing anchors of these partitions under the lock; sends no request if this process knows them all.
+    """Commit the missing anchors of these partitions under the lock; sends no request if this process knows them all.
 
     Raises `Aborted` if a restore is pending, `InvalidRecords` if a new partition is nested in another.
     """
@@ -53,7 +53,7 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
 
 
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
-    """Announce an empty base file for each bucket; write it and yield its stats when iterated.
+    """Announce buckets' empty base files, and create partitions; write each and yield its stats when iterated.
 
     Ids avoid the `ended` file groups.
     """

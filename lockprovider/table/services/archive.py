@@ -82,7 +82,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 # The specification has the steps (write, decide, point, remove), and what continues them for a dead archiver.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Finish a dead archiver's work, archive up to `_ROUND` writes, merge archive files.
+    """Finish a dead archiver's work, archive up to `_ROUND` writes, delete their markers, merge archive files.
 
     Return the plan, and whether this round was the last.
     """
@@ -112,7 +112,7 @@ def _read_facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
-    """Return the writes with a log file that began before its slice's base file, or that lacks one."""
+    """Return the writes with a log file that began before its slice's base file, or whose slice lacks one."""
     logs = ((log.file.begin, part.base or "~") for part in snapshot.slices for log in part.logs)
     return frozenset(begin for begin, base in logs if begin < base) & frozenset(snapshot.timeline.completions)
 

@@ -68,7 +68,10 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the ten oldest files of each level until a level has fewer; then delete obsolete manifests and files."""
+    """Merge the ten oldest files of each level until a level has fewer or too large ones.
+
+    Then deletes obsolete manifests and files.
+    """
     merged = 0
     for level in range(_LEVELS):
         history = archive_index.read_history(table.knowledge)
@@ -121,7 +124,10 @@ def _decide(table: TableContext, lease: Lease, history: History, files: Manifest
 
 
 def _point_version(table: TableContext, number: int, version: Version | None) -> None:
-    """Write the manifest's number to `_version_`; raise `Refused` unless it has this version (None: absent)."""
+    """Write the manifest's number to `_version_`, and drop its checksum.
+
+    Raises `Refused` unless `_version_` has this `version` (None: absent).
+    """
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -171,7 +177,7 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all but the newest `keep` manifests, and archive files that these do not name."""
+    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name."""
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
     kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]

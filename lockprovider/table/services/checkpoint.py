@@ -39,7 +39,10 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
 
 
 def write_if_due(table: TableContext, position: int) -> None:
-    """Store a checkpoint in the background if one is due at this log position; errors are ignored."""
+    """Store a checkpoint in the background if one is due at this log position; errors are ignored.
+
+    Also deletes an old checkpoint, and stores footer notes.
+    """
     if position > 0 and position % checkpoint.EVERY == 0:
         table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
@@ -79,7 +82,7 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this record, its files listed if needed; None if no log covers it."""
+    """Return the table at this record, its files listed and cached if needed; None if no log covers it to the end."""
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:
         return view

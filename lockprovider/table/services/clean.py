@@ -139,7 +139,7 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Finish a dead archival, and store a savepoint under the lock; see `Table.savepoint`."""
+    """Finish a dead archival; store a savepoint under the lock, or return the existing one. See `Table.savepoint`."""
     writable_config(table)
     with table.lock.acquire() as lease:
         archive_files.finish_removal(table, lease)

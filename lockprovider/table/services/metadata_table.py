@@ -72,7 +72,10 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions and old files, and compact the listing; return the begin time, None if impossible now."""
+    """Remove dead compactions, compact the listing, remove old files and instants; return the begin time.
+
+    None: impossible now.
+    """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
         own = _take_back(table, begin, own)

@@ -66,7 +66,7 @@ def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[st
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Store an action's requested state (`plan`), with a `lease` fenced, then its inflight state."""
+    """Store an action's requested state (`plan`), fenced by the `lease` if given, then its inflight state."""
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
         table.store.put_if_absent(requested, plan, create_once=True).unwrap()
@@ -123,7 +123,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return each completed file's write time by the store or this process; empty unless the policy is by hours."""
+    """Return each timeline file's write time by the store or this process; empty unless the policy is by hours."""
     if not isinstance(policy, KeepHours):
         return {}
     now_s = table.world.monotonic_s()
@@ -144,7 +144,7 @@ def check_no_write(table: TableContext) -> None:
 
 
 def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Delete a rewrite plan that no executor runs, with files, markers and heartbeat; its requested state goes last."""
+    """Delete a rewrite plan that no executor runs: listing, files, markers, then requested state and heartbeat."""
     lease.check()
     unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))

@@ -90,7 +90,7 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
     """Roll back `victim` under this lease, or finish its planned rollback: delete files, states, heartbeat.
 
-    `fenced`: another writer may commit it after this lease.
+    `fenced`: publish the plan under the lease, since the victim's writer may be alive.
     """
     files = files_of(table, victim)
     begin = pending_rollback_of(table, timeline, victim)
@@ -185,7 +185,10 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back or finish dead writers' instants, and remove other leftovers; return the instants' begin times."""
+    """Roll back or finish dead writers' instants, and return their begin times.
+
+    Also deletes old heartbeats, markers, dead writers' intents, and checkpoints of ended logs.
+    """
     timeline = table.listed_timeline()
     # Its heartbeat shows the store's time, and so the age of the others.
     with plans.claim_with_heartbeat(table, timeline):
@@ -286,7 +289,10 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock."""
+    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock.
+
+    Also undoes pending writes, and deletes any metadata table.
+    """
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
@@ -349,6 +355,7 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
+    """Wait for late publishes; delete any metadata table, the plan's victims and their files; complete the restore."""
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:

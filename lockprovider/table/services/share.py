@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`."""
+    """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`.
+
+    Deletes a kept metadata table's statistics.
+    """
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()

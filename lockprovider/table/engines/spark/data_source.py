@@ -179,10 +179,10 @@ def snapshot_scan(
 def changed(
     table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
 ) -> list[InputPartition]:
-    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes.
+    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
-    Otherwise an empty `begin` reads the last commit's snapshot. `streams`: `begin` is an offset, so a commit of this
-    table. May raise HistoryGone.
+    Without `changes`, an empty `begin` reads the last commit's snapshot. `streams`: `begin` is an offset, so a commit
+    of this table. May raise HistoryGone.
     """
     columns = schema.names
     if options.changes:
@@ -265,7 +265,10 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """Return the completion time at which the next batch ends; `start` without new commits."""
+        """Return the completion time at which the next batch ends; `start` without new commits.
+
+        May raise UnsupportedSchema.
+        """
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):

@@ -256,7 +256,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> None:
-    """Raise InvalidInput or DoesNotFit, which call a frame `name`, if it cannot be written."""
+    """Raise InvalidInput or DoesNotFit, which call a frame `name`, if it cannot be written.
+
+    `new` rows may lack columns. `deletes` need only key and partition columns, `valued deletes` also the ordering
+    column.
+    """
     rows = frame(rows, name)
     if use in {"deletes", "valued deletes"}:
         names = {*writer.config.identifying, *([writer.config.ordering_field] if use == "valued deletes" else [])}

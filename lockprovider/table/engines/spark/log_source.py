@@ -211,7 +211,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def commit(self, end: dict[str, int]) -> None:
-        """Move the named reader, if any, forward to this position."""
+        """Move the named reader, if any, forward to this position; opens it first if this process has not."""
         if self._options.reader is not None:
             self._reader = self._reader or self._log.reader(self._options.reader)
             if _position(end) > self._reader.position:

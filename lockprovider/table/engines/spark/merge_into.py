@@ -132,7 +132,7 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Run the first job; return the source's row count per partition."""
+    """Run the first job; return the source's row count per partition. A repeated key raises InvalidRecords."""
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)

@@ -189,7 +189,10 @@ _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).em
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, partitions: pa.DictionaryArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return row numbers, ascending, and their file groups; a key that several groups have goes into each of them."""
+    """Return row numbers, ascending, and their file groups; a key that several groups have goes into each of them.
+
+    Reads the stored keys, unless the table has a bucket index.
+    """
     if writer.config.bucket_index is not None:
         row_buckets = _numbers(keys, lambda chunk: buckets_of_keys(writer.config, chunk).to_numpy())
         return np.arange(len(keys)), numbered.by_bucket(partitions, row_buckets)

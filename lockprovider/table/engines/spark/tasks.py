@@ -86,7 +86,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, wanted: NDArray[np.uint32] | None = None
 ) -> Callable[[tuple[int, FileSlice]], pa.Table]:
-    """Make a function that reads a numbered file slice's rows with `KEYS`, only those with `wanted` hashes."""
+    """Make a function that reads `schema` and `KEYS` of a numbered file slice's rows, of `wanted` hashes only."""
 
     def rows(numbered: tuple[int, FileSlice]) -> pa.Table:
         number, file_slice = numbered

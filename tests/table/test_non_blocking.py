@@ -50,7 +50,6 @@ from lockprovider.table.timeline import conflict, retention
 from lockprovider.table.timeline.conflict import non_blocking
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction import transaction
 from lockprovider.table.transaction.transaction import Transaction, transact
 
 BLIND = replace(SETTINGS, mode=Mode.NON_BLOCKING)
@@ -413,7 +412,7 @@ def test_n5_mutant_that_does_not_check_loses_its_rows(table: Table, monkeypatch:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
     txn = begun(another(table), (1, "a", "y", 2))
     overwritten(table, (4, "a", "over", 1))
-    monkeypatch.setattr(transaction, "non_blocking", lambda *_: None)
+    monkeypatch.setattr(conflict, "non_blocking", lambda *_: None)
     txn.commit()
     assert seen(table) == [(4, "a", "over", 1)]
 
@@ -490,7 +489,7 @@ def test_m10_anchors_of_an_overwrite_by_tasks_are_not_listed_one_by_one(tmp_path
 
 
 def test_m10_mutant_without_it_hides_writes_into_the_bucket(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "left_bare", lambda *_: ())
+    monkeypatch.setattr(conflict, "left_bare", lambda *_: ())
     table.upsert(rows(*((n, "a", "x", 1) for n in range(8))))
     overwritten(table)
     as_non_blocking_jvm_writers_do(table, (IN_BUCKET_0, "a", "theirs", 9))
@@ -502,7 +501,7 @@ def test_m10_bucket_emptied_by_a_jvm_writer_gets_a_base_file_of_another_id(
 ) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
     with monkeypatch.context() as patched:
-        patched.setattr(transaction, "left_bare", lambda *_: ())
+        patched.setattr(conflict, "left_bare", lambda *_: ())
         overwritten(table)
     another(table).upsert(rows((1, "a", "y", 2), (2, "a", "y", 2)))
     assert [one.file_id for one in table.snapshot().slices] == [fixed_file_id(n, 1) for n in range(BUCKETS)]
@@ -513,7 +512,7 @@ def test_m10_mutant_that_reuses_the_fixed_id_writes_invisible_rows(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
-    monkeypatch.setattr(transaction, "left_bare", lambda *_: ())
+    monkeypatch.setattr(conflict, "left_bare", lambda *_: ())
     overwritten(table)
     monkeypatch.setattr(anchors, "anchor_id", lambda bucket, _: fixed_file_id(bucket[1]))
     with pytest.raises(WriteConflict):  # it looks again, and its anchors are not there

@@ -142,32 +142,32 @@ class IndexSettings:
 class TableSettings:
     """Settings of a writer. All writers of a table should agree on all of them but `resolution`.
 
-    With `single_writer`, too, a commit takes the lock and checks for conflicts. NOT promised: that a second writer's
-    pending writes survive, as `failed_writes` is then EAGER by default.
+    NOT promised, with `single_writer`: that a second writer's pending writes survive, as `failed_writes` is EAGER by
+    default.
 
     Attributes:
         lock: the lease of the table lock.
         heartbeat: when a writer counts as dead.
         mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
-            buckets and an ordering column. Writes that read nothing then conflict with no others. NOT promised: which
-            of two rows with equal ordering values wins, and that a delete outlasts a compaction.
+            buckets and an ordering column: writes that read nothing conflict with no others. NOT promised: which of two
+            rows with equal ordering values wins, and that a delete outlasts a compaction.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: the rule for which other writes a write loses to (see `conflict`).
         retention: the default for what a clean keeps.
         archival: the default for how many commits an archival leaves on the timeline.
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
-            Off by default, as it lists all files.
+            It lists all files.
         compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
-            never. A failed archival, compaction or clustering fails no commit.
+            never. A failed service fails no commit.
         clustering: the same for clustering, on tables without buckets.
         index: the expected index of the table; None: any.
         check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot. It helps
-            only if all writers do so. A table with a bucket index does not need it.
+            only if all writers do so. A bucket index does not need it.
         carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
             `hoodie.write.rolling.metadata.keys`). Each commit copies these keys, under the lock, from the last commit
-            that has some, so that a HudiStreamer finds its checkpoint. Such commits do not join a group commit.
-        read_from_metadata: whether reads take the list of files from the metadata table instead of listing folders.
-            Worthwhile from about 50,000 files on.
+            that has some. Such commits do not join a group commit.
+        read_from_metadata: whether reads take the list of files from the metadata table. Worthwhile from about 50,000
+            files on.
         write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`); None:
             as the table's properties say.
 

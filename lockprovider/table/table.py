@@ -308,8 +308,8 @@ class Table(TableContext):
 
         The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
         wins, also against the stored row; without an ordering field the last row. A key in both arguments is deleted.
-        With `check_keys` (None: as in the settings), a key that another writer inserted since the snapshot is a
-        conflict. `retries`, `extra`: see `append`.
+        With `check_keys`, a key that another writer inserted since the snapshot is a conflict. Other arguments: see
+        `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
@@ -661,8 +661,7 @@ class Table(TableContext):
         Raises:
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
-            Aborted: the table has a metadata table and a pending write, whose writer may be building it; nothing was
-                changed.
+            Aborted: the table has a metadata table and a pending write, whose writer may be building it.
             VersionMismatch: as for `share`.
 
         >>> before = table.version

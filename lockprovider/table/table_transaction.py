@@ -53,7 +53,7 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> Scan:
-        """Describe a read of the rows as of the transaction's begin; arguments and errors are those of `Table.scan`.
+        """Describe a read of the rows as of the transaction's begin, as `Table.scan`.
 
         >>> txn.scan(["id"], "city = 'ulm'").to_arrow().to_pylist()
         [{'id': 1}]
@@ -98,9 +98,9 @@ class TableTransaction(TransactionHandle):
             self.delete(deletes)
 
     def delete(self, keys: Rows | Where) -> None:
-        """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin.
+        """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin, read now.
 
-        A condition reads the matching rows now. No delete, by key or condition, can follow an append or an overwrite.
+        No delete can follow an append or an overwrite.
 
         Raises:
             InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.

@@ -377,14 +377,9 @@ def keeps_listing(table: TableContext, config: TableConfig) -> bool:
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     """Return `config` with `key_is_named` as one row each of up to `_COMPARED` files spells keys; caches these samples.
 
-    Hudi writers spell keys differently and do not record it; an upsert with another spelling inserts the row again:
-
-    - One key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later ones
-      with `hoodie.write.complex.keygen.new.encoding` in tables of version 8. Both are written here.
-    - A timestamp: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone by `bulk_insert` with the row
-      writer and `CREATE TABLE AS SELECT`. Only the first is written here.
-
-    Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
+    Hudi writers spell single complex keys and timestamps differently (see JVM.md), and do not record it; an upsert with
+    another spelling inserts the row again. Raises `UnsupportedSchema` for a timestamp partition column,
+    `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()

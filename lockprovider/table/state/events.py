@@ -89,10 +89,8 @@ _TENTHS = 10
 class ShowProgress:
     """A watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
 
-    The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. pyarrow, pandas and polars report
-    each file or partition, Dask's local schedulers each task. Spark and a Dask cluster report only each step.
-
-    Not promised: one line for each of several threads that write concurrently.
+    The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. Spark and a Dask cluster report only
+    each step, other engines each file or partition. Not promised: one line for each of several threads.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"), watcher=ShowProgress())

@@ -106,10 +106,8 @@ class TableKnowledge:
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
     A log has only its own clients' commits, without pending instants: no view of a table with a pending service is
-    cached. A rollback of another's write, a clean, a restore, changed properties and every JVM writer end it.
-
-    Two exceptions: partitions with a metafile are trusted until a completed action may have removed one. A blind write
-    uses the files seen last.
+    cached. A rollback of another's write, a clean, a restore, changed properties and every JVM writer end it. Two
+    exceptions: the partitions with a metafile, and the files of a blind write.
     """
 
     def __init__(self, place: TablePlace) -> None:

@@ -281,12 +281,9 @@ class Decisions:
 def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
     """Return the part of `listed` for readers, in which no commit lacks those decided before it.
 
-    With unordered visibility (`VISIBILITY_KEY`), a listing may show a commit and lack an earlier one. So a reader reads
-    the lock record (`before`), then lists. The first decided publish that the listing lacks, and all that complete
-    later, are left for the next read.
-
-    Before a commit later than the known log, an earlier one may be missing. Then a second read of the record (`later`)
-    must show the log entries since; if it does not, no later commit is taken.
+    A reader reads the lock record (`before`), then lists. The first decided publish that the listing lacks, and all
+    that complete later, are left for the next read. Before a commit later than the known log, an earlier one may be
+    missing: then a second read of the record (`later`) must show the log entries since, or no later commit is taken.
 
     None: without `later`, read the record again and pass it; with `later`, the log has ended: start again.
     """

@@ -150,8 +150,6 @@ _FENCES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUST
 class Order(str, Enum):
     """The order in which a consumer gets commits. Its checkpoint is the time up to which it has seen them.
 
-    Commits complete in another order than they begin. RFC-22 has three ways to deal with that:
-
         order       checkpoint is     a commit is given when              a late finisher is
         completion  a completion time it is completed                     given when it completes
         fenced      a begin time      all that began before it are done   waited for: nothing passes a pending write

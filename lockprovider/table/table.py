@@ -265,8 +265,7 @@ class Table(TableContext):
 
         Args:
             rows: the new rows.
-            retries: retries after conflicts; default 3. A reader can be read only once: more than 0 raises
-                `InvalidRecords`.
+            retries: retries after conflicts; default 3, and 0 for a reader, for which more raise `InvalidRecords`.
             extra: texts stored in the commit's metadata.
             check_keys: whether the keys must be new to the table; None: as in the settings.
 
@@ -602,6 +601,8 @@ class Table(TableContext):
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
+
+        Safe to repeat.
 
         Raises:
             HistoryGone: no such pending write exists.

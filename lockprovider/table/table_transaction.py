@@ -69,6 +69,8 @@ class TableTransaction(TransactionHandle):
     def append(self, rows: Rows) -> None:
         """Add rows at the commit, like `Table.append`; only more appends may follow.
 
+        The rows stay in memory until the commit, as those of `upsert` and `overwrite` do.
+
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit.
 

@@ -68,7 +68,10 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
 
 
 def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
-    """Return the greatest begin and completion time of archived writes (empty if none), and batches if `streams`."""
+    """Read and cache the greatest begin and completion time of archived writes, and batches if `streams`.
+
+    Empty texts if nothing was archived; may raise `Corrupt`.
+    """
 
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)
@@ -79,7 +82,7 @@ def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
-    """Return each stream's last archived batch, by its commit, newest commit first."""
+    """Read and return each stream's last archived batch, by its commit, newest commit first."""
     by_commit: dict[Instant, dict[str, int]] = {}
     for stream, (batch, name) in (reach(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
@@ -88,7 +91,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
-    """Return whether `before` has all writes archived between it and `timeline` as completed; False if corrupt."""
+    """Read whether `before` has all writes archived between it and `timeline` as completed; False if corrupt."""
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
     except Corrupt:
@@ -98,7 +101,7 @@ def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
-    """Return the archived instants that began at `begin` or later."""
+    """Read the archive's files for instants that began at `begin` or later, and return these."""
     spans = ((name, size, lsm.parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))
@@ -106,7 +109,7 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Return completion times by begin time for those of `begins` that are archived writes; caches the files' times."""
+    """Read and cache completion times by begin time, for those of `begins` that are archived writes."""
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:

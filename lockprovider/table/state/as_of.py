@@ -42,7 +42,7 @@ def refuse_gone(
 ) -> None:
     """Raise `HistoryGone` if a clean removed a file of the past `snapshot` in a group that `is_needed` accepts.
 
-    `which` names the snapshot in the error.
+    Reads commits. `which` names the snapshot in the error.
     """
     shown = snapshot.timeline.written
     lost_groups = cleaned_groups(
@@ -60,13 +60,13 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """Return deltacommits and replacecommits with their metadata; empty without a deltacommit."""
+    """Read and return deltacommits and replacecommits with their metadata; empty without a deltacommit."""
     writes = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in writes] if any(i.action is Action.DELTACOMMIT for i in writes) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Return the last archived write's time in `order` or an empty text; raise `HistoryGone` if `start` precedes it."""
+    """Read the last archived write's time in `order`; raise `HistoryGone` if `start` precedes it. Empty if none."""
     digest = reach(table.knowledge)
     last = digest.completion if order is Order.COMPLETION else digest.begin
     if start < last:
@@ -82,7 +82,10 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Return the result of `look`; raise `Stale` if files of `timeline` may have been removed by then."""
+    """Return the result of `look`; raise `Stale` if files of `timeline` may have been removed by then.
+
+    Lists the timeline to decide.
+    """
     try:
         result = look()
     except HistoryGone as error:
@@ -96,7 +99,10 @@ def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T])
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Return whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`."""
+    """Return whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`.
+
+    May list the timeline; calls `snapshot` only for a missing file.
+    """
     if isinstance(error, WriteConflict):
         return True
     if not misses_file(error):

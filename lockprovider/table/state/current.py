@@ -305,7 +305,10 @@ class CurrentState:
         return snapshot
 
     def refuse_misread(self, timeline: Timeline, snapshot: Snapshot) -> None:
-        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file in `snapshot`."""
+        """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file in `snapshot`.
+
+        Reads commits and, only with schema-on-read, the schema history.
+        """
         text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
             return

@@ -78,7 +78,10 @@ def dead(
 
 
 def claim(store: Store, begin: str) -> Version | None:
-    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has `begin`."""
+    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has `begin`.
+
+    After an error, do not use `begin`.
+    """
     outcome = store.put_if_absent(heartbeat_path(begin), _beat(store))
     return None if isinstance(outcome, Lost) else outcome.unwrap()
 
@@ -149,7 +152,10 @@ class WriterHeartbeat:
         return self._is_started
 
     def start(self) -> bool:
-        """Create the file, then start the thread; False, and no thread, if another writer has the file."""
+        """Create the file, then start the thread; False, and no thread, if another writer has the file.
+
+        After an error the instant must not begin.
+        """
         sent_s = self._world.monotonic_s()
         self._version = claim(self._store, self._begin)
         if self._version is None:

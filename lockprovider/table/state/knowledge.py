@@ -153,7 +153,8 @@ class TableKnowledge:
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
         """Cache and return the view of a table `listed` after reading `record`, or under the lock.
 
-        Publishes in the record that are not stored yet count if `decided`.
+        Publishes in the record that are not stored yet count if `decided`. Without a log, or with a pending service, it
+        drops the cached view.
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
@@ -252,7 +253,10 @@ class TableKnowledge:
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the set of partitions known to have a metafile; callers add to it."""
+        """Return the set of partitions known to have a metafile; callers add to it.
+
+        It starts empty if `timeline` has other cleans, rollbacks, restores or replacecommits than before.
+        """
         removers = frozenset(i.file_name for i in timeline.besides_commits if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())

@@ -34,7 +34,8 @@ def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     """Run the jobs in at most `limit` threads, and yield their results in order.
 
-    A job's error is raised at its turn; then, or if the caller stops, no other job begins.
+    A job's error is raised at its turn; then, or if the caller stops, no other job begins. With one job or a limit of
+    1, this thread runs them.
     """
     jobs = iter(jobs)
     first = list(islice(jobs, 2))

@@ -344,7 +344,7 @@ class KeyCheck:
     def refuse_shared(self, done: Iterable[Instant]) -> None:
         """Raise `WriteConflict`, and report it, if one of these commits inserted a key of this write.
 
-        Reads the files of commits that have not passed before.
+        Reads the files of commits that have not passed before; may raise `HistoryGone`.
         """
         for instant in done:
             if instant.file_name in self._compared:

@@ -190,7 +190,10 @@ class Transaction:
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_to_write)
 
     def ensure_begun(self) -> Started:
-        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers."""
+        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
+
+        Raises `PropertiesChanged`, `Aborted` after the end, `InvalidRecords` after a write.
+        """
         after(self.state, Step.BEGIN)
         if self.started is not None:
             return self.started
@@ -227,7 +230,10 @@ class Transaction:
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices of these partitions (None: all) into which changes go; lists files if not cached."""
+        """Return the file slices of these partitions (None: all) into which changes go; lists files if not cached.
+
+        Raises `WriteConflict` if other writers replaced a blind write's anchors.
+        """
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
@@ -310,7 +316,8 @@ class Transaction:
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Delete stray data files and commit; then run inline services. A second call returns the first result.
 
-        After `PublishUnknown` the write may be visible; after other errors it will not be, and the caller rolls back.
+        Checks new keys if set, and stores footer notes in the background. After `PublishUnknown` the write may be
+        visible; after other errors it will not be, and the caller rolls back.
         """
         if self.result is not None:
             return self.result

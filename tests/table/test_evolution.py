@@ -214,11 +214,19 @@ def test_highest_ordering_value_of_a_key_wins_in_any_order(tmp_path: Path, write
     assert values(table) == {1: "unknown", 2: "as late", 4: "a time"}, "a delete has no time and always wins"
 
 
-def test_later_commit_wins_without_an_ordering_field(tmp_path: Path, write: Any) -> None:
-    table = Table.create(str(tmp_path / "t"), TableSpec("t", EVENTS, record_keys=("id",)), settings=SETTINGS)
+@pytest.mark.parametrize("ordering", [None, "at"])
+def test_later_commit_wins_by_commit_time_whatever_the_ordering_field(
+    tmp_path: Path, write: Any, ordering: str | None
+) -> None:
+    spec = TableSpec("t", EVENTS, record_keys=("id",), ordering=ordering, version=9)
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    properties = tmp_path / "t/.hoodie/hoodie.properties"  # as JVM Hudi is told by `hoodie.write.record.merge.mode`
+    properties.write_text(properties.read_text().replace("EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"))
+    table = Table.open(table.url, settings=SETTINGS)
     write(table, events((1, 50, "first"), (2, 9, "b"), (2, 1, "last of two")))
     write(table, events((1, 40, "late")))
     assert values(table) == {1: "late", 2: "last of two"}
+    assert "hoodie.record.merge.mode=COMMIT_TIME_ORDERING" in properties.read_text()
 
 
 def test_change_that_lost_is_no_change_to_a_consumer(tmp_path: Path) -> None:

@@ -51,8 +51,7 @@ class MergeRule:
                 f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
                 f"{COMMIT_TIME} are known; compact it with the engine that wrote it, or read it read-optimized"
             )
-        ordering = config.ordering_fields if config.effective_merge_mode == EVENT_TIME else ()
-        return cls(ordering, config.key_column)
+        return cls(config.deciding_fields, config.key_column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,9 +197,14 @@ class TableConfig:
         return tuple(dict.fromkeys((*self.metadata_partitions, *self.metadata_inflight)))
 
     @property
+    def deciding_fields(self) -> tuple[str, ...]:
+        """The columns whose higher values win between rows of one key; empty if the later commit wins."""
+        return self.ordering_fields if self.effective_merge_mode == EVENT_TIME else ()
+
+    @property
     def ordering_field(self) -> str | None:
-        """The column whose higher value wins between rows of one key; None if the later commit wins."""
-        return self.ordering_fields[0] if self.ordering_fields else None
+        """The one column of `deciding_fields`, or None."""
+        return next(iter(self.deciding_fields), None)
 
     @property
     def identifying(self) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ class TableContext:
                 ("type", f"{config.table_type}, version {config.version}"),
                 ("record keys", ", ".join(config.record_keys)),
                 ("partitioned by", ", ".join(config.partition_fields) or "nothing"),
-                ("ordering", ", ".join(config.ordering_fields) or "none"),
+                ("ordering", ", ".join(config.deciding_fields) or "none"),
                 ("completed writes on the timeline", len(timeline.writes)),
                 ("newest", newest or "none"),
             ],

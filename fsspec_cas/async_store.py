@@ -134,7 +134,7 @@ class AsyncStore:
     async def read_or_none(
         self, path: str, known: Content | None = None, *, timeout: float = TIMEOUT_S
     ) -> Content | None:
-        """Read the object as `read` does; None if it does not exist, and `known`, an earlier content, while unchanged.
+        """Read the object as `read` does; return None if none exists, and `known`, an earlier content, while unchanged.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -259,9 +259,9 @@ class AsyncStore:
     ) -> AsyncExclusive:
         """Return a writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
 
-        Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition, of which the
-        store may allow several at once (see `fsspec-cas probe`). An exception in the `with` block, or no `close`,
-        leaves no object. Memory: a few times `part_size` bytes. `timeout` (seconds) is for each part and the
+        Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition. Some stores
+        accept several completions at once; `fsspec-cas probe` detects that. An exception in the `with` block, or no
+        `close`, leaves no object. Memory: a few times `part_size` bytes. `timeout` (seconds) is for each part and the
         completion.
 
         Raises:
@@ -303,7 +303,8 @@ class AsyncStore:
         object gone or replaced is `Unknown`; so is success on a store that reports it for a missing object.
 
         Raises:
-            NotSupported: no conditional delete, also by the test of `require_conditional_delete`; nothing was deleted.
+            NotSupported: this store (see `require_conditional_delete`) or file has no conditional delete; nothing was
+                deleted.
 
         >>> outcome = await store.delete_if_match("a", version)
         >>> outcome.unwrap() == version

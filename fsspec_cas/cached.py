@@ -27,7 +27,7 @@ T = TypeVar("T")
 class SharedRead(Generic[T]):
     """A read under way that asks whether the object has changed since `known`.
 
-    `caller` returns the caller that began it, or None once gone; `after` counts the reads and writes over by then.
+    `caller` returns the caller that began it, or None once gone; `after` is `events_ended` when it began.
     """
 
     number: int

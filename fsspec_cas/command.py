@@ -52,7 +52,7 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Print the packages' warnings to stderr; with `verbose`, log at INFO (1) or DEBUG (2)."""
+    """Replace the packages' log handlers: warnings go to stderr; with `verbose`, all at INFO (1) or DEBUG (2)."""
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:

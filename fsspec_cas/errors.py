@@ -1,11 +1,11 @@
 """Errors, grouped by what the caller would do next.
 
     CasError
-        Refused              AlreadyExists, VersionMismatch
-        OutcomeUnknown
-        StoreError           ObjectNotFound, BucketNotFound, AccessDenied, Unavailable
-        NotSupported
-        InvalidInput         InvalidUrl, InvalidVersion, NotBytes
+        Refused              read and decide again: AlreadyExists, VersionMismatch
+        OutcomeUnknown       settle it by `Store.resolve`
+        StoreError           nothing was written: ObjectNotFound, BucketNotFound, AccessDenied, Unavailable (try later)
+        NotSupported         choose another store
+        InvalidInput         correct the argument: InvalidUrl, InvalidVersion, NotBytes
 
 Every error has a one-sentence message and can be pickled.
 """
@@ -96,7 +96,7 @@ class AccessDenied(StoreError, PermissionError):
 
 
 class Unavailable(StoreError):
-    """The store could not be reached, or kept failing or throttling, until the timeout."""
+    """The store could not be reached, or kept failing or throttling until the timeout."""
 
 
 class NotSupported(CasError):

@@ -188,7 +188,7 @@ class Exclusive:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        """Drop the parts of an unclosed writer, over a network without waiting, unless the interpreter ends."""
+        """Drop an unclosed writer's parts: over a network without waiting, at the interpreter's end not at all."""
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():
             cleanup.close()

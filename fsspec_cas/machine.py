@@ -25,7 +25,7 @@ _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """Raised by a wait whose task no longer waits for the call; like KeyboardInterrupt, not an `Exception`."""
+    """Raised by waits of a call that its cancelled task has abandoned; like KeyboardInterrupt, not an `Exception`."""
 
 
 class Signal:
@@ -112,7 +112,7 @@ class Worker(threading.Thread):
         """Start the thread in `after_s` seconds, or once the system allows it; returns at once.
 
         Raises:
-            RuntimeError: the system or the ending interpreter starts no more threads.
+            RuntimeError: the starting thread cannot start, or the interpreter ends.
         """
         _STARTER.start_later(super().start, time.monotonic() + after_s)
 

@@ -211,7 +211,7 @@ class Sender:
         return is_proof
 
     async def _try_deletes(self, folder: str, timeout: float) -> bool | None:
-        """Delete an object under conditions; return what `_SUCCESS_IS_PROOF` holds. The object may remain."""
+        """Create an object, delete it under conditions; return what `_SUCCESS_IS_PROOF` holds. It may remain."""
         new_id = self._world.new_id()
         path = f"{folder}/cas-probe-{new_id}"
 

@@ -4,7 +4,8 @@
         found = parse_object(data, most=MOST_BYTES)
         return Queue(text_in(found, "id"), whole_in(found, "rev"))
 
-Each may raise `Undecodable`. A writer calls `check_fits` first.
+Call them within `undecodable_as`: they raise `Undecodable`, but also `KeyError`, `ValueError` or `zlib.error`. A writer
+calls `check_fits` first.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Undecodable(ValueError):
 def undecodable_as(
     kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None
 ) -> Iterator[None]:
-    """Raise a block's decoding errors as `kind`."""
+    """Raise a block's decoding errors as `kind`: `message`, the start of `shown`, the reason, `step`."""
     try:
         yield
     except _DECODING as error:

@@ -1,4 +1,4 @@
-"""Errors of the lock. All are `LockError`s; each says in `next_step` what the caller can do."""
+"""Errors of the lock. All are `LockError`s; `next_step` says what the caller can do, if anything."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class NotAcquired(LockError, TimeoutError):
 
 
 class LossReason(enum.Enum):
-    """Reason why a lease, or a turn, is over.
+    """Reason why a lease, or a term, is over.
 
     >>> lease = lockprovider.lock("memory://docs/lock").acquire()
     >>> lease.release()

@@ -1,4 +1,4 @@
-"""Settings of a lock: from arguments, Hudi's keys, or options behind a URL, with Hudi's lower bounds.
+"""Settings of a lock: from arguments, or, with Hudi's lower bounds, from Hudi's keys or options behind a URL.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -137,7 +137,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options read from a URL or config; absent ones are None, and `url` has no query."""
+    """Options read from a URL or config; absent `settings` and `on` (the lock's path) are None."""
 
     url: str
     settings: LockSettings | None = None

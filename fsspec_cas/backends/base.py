@@ -31,7 +31,7 @@ class Backend(Protocol):
     """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
     It never retries, and raises StoreError or NotSupported if no second send would help. Paths are fsspec's
-    (`bucket/key`).
+    (`bucket/key`). Optional members: `delete_batch`, `endpoint`, `isolated_connections`, `remote`.
     """
 
     @property

@@ -170,7 +170,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
-    """Sync a new file's folder, else a crash could remove the file."""
+    """Sync a new file's folder, else a crash could remove the file; `NoAnswer` if that fails."""
     try:
         _sync_folder(target.parent)
     except OSError as error:

@@ -189,7 +189,7 @@ class Unproven:
 class Confirm:
     """A reply that proves nothing alone; the request that `by` names decides.
 
-    `sign` is a list that shows whether this store gives request ids.
+    `sign` is a listing, which shows whether this store gives request ids.
     """
 
     by: Literal["get", "head", "sign"]

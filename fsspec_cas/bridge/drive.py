@@ -35,7 +35,7 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Runs coroutines that never suspend in the calling thread; `remote`: they wait for a network (obstore)."""
+    """Runs, in the calling thread, coroutines that never suspend; `remote`: they wait for a network (obstore)."""
 
     def __init__(self, world: World, *, remote: bool = False) -> None:
         self._world = world

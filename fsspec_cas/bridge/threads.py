@@ -252,7 +252,8 @@ async def on_thread(
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
     A cancelled task ends at once, and every wait in its call raises `WaitStopped`; `undo` gets a result that still
-    comes. With `runs_to_end` the call runs to its end instead. The interpreter's exit waits for both.
+    comes. With `runs_to_end` the call runs to its end instead. The interpreter's exit waits for that, and for a
+    cancelled call with `undo`.
     """
     running = _Call(call, undo)
     (BACKGROUND.begin if runs_to_end else BACKGROUND.run)(running.run)

@@ -116,7 +116,8 @@ class ConditionalCalls:
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy holds the object in memory, and keeps content type and metadata, no other attributes.
+        Such a copy holds the object in memory, and keeps content type and metadata, no other attributes. Of a folder
+        only the folder is created.
 
         Raises:
             AlreadyExists: `path2` is not empty; nothing was written.

@@ -78,7 +78,7 @@ class ExclusiveFile(io.BufferedIOBase):
         return self._writer.write(data)
 
     def close(self) -> None:
-        """Create the object, once; in a transaction leave it to `commit`, whose errors it raises.
+        """Create the object, once, and raise as `commit`; in a transaction leave it to `commit`.
 
         While an exception propagates, log a warning and abort instead.
         """

@@ -61,7 +61,10 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Write and race test objects below any store's root, then delete them; ignores the cache."""
+    """Write and race test objects below any store's root, then delete them.
+
+    Raises as `require_safe_for_locks`, whose cache it ignores.
+    """
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415
 
     path = f"cas-probe-{(world or Machine()).new_id()}"
@@ -84,7 +87,7 @@ def _paths(path: str, number: int) -> list[str]:
 
 
 async def _require(bench: Bench, path: str) -> None:
-    """Write and race objects at `path` and at `_paths`, which remain."""
+    """Write and race objects at `path` and `_paths`, which remain; raise NotSupported if a condition is not obeyed."""
     first = (await bench.write_or_raise(path)).version
     outcome = await bench.write(path, first)  # not raced: it determines the dialect
     if not isinstance(outcome, Won):
@@ -100,7 +103,10 @@ async def _require(bench: Bench, path: str) -> None:
 
 
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
-    """Race two writes at each path of `at`, under its condition; return each path's version afterwards."""
+    """Race two writes at each path of `at`, under its condition; return each path's version afterwards.
+
+    Raises NotSupported if both are won, or both refused.
+    """
     pairs = [race_path for race_path in at for _ in range(2)]
     answers = await run_race(lambda: [bench.send(race_path, at[race_path]) for race_path in pairs])
     won: dict[str, Version] = {}

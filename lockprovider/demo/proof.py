@@ -169,7 +169,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs."""
+    """Read the newest snapshot by hudi-rs; also uses fsspec's, the environment's and botocore's options."""
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():

@@ -317,7 +317,7 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield the messages of the processes until the last has ended, and send them the conductor's words."""
+        """Yield the processes' messages until the last has ended, send the conductor's words, and end their groups."""
         starting = set(self.running)
         while self.running:
             ready = wait([pipe for _, pipe in self.running.values()])

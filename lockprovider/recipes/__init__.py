@@ -1,1 +1,4 @@
-"""Recipes on conditional writes. A recipe imports neither the lock's record nor another recipe."""
+"""Recipes on conditional writes: states, queues, logs, elections.
+
+A recipe imports neither the lock's record nor another recipe.
+"""

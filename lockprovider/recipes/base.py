@@ -33,7 +33,7 @@ R = TypeVar("R", bound="Recipe")
 
 
 class ProcessBound:
-    """Base of objects that refuse pickling, and start anew in a fork."""
+    """Base of objects that refuse pickling. After `_init_state`, each forked child calls `_reset`."""
 
     def _init_state(self) -> None:
         self._reset()
@@ -141,7 +141,7 @@ class StoreCheck:
         self._has_passed = False
 
     def require(self) -> None:
-        """Raise NotSupported if the store ignores write conditions."""
+        """Check the store once, some by requests; raise NotSupported if it ignores write conditions."""
         if not self._has_passed:
             require_safe_for_locks(self.store)
             self._has_passed = True
@@ -206,7 +206,7 @@ class Backlog(Generic[T]):
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
-        """Return the backlog and a batch."""
+        """Return the backlog of a begun write, and its batch; () while one is under way."""
         if self.under_way:
             return self, ()
         return replace(self, waiting=(), under_way=self.waiting), self.waiting
@@ -259,7 +259,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
         """Add an operation to the next write, start the writing thread unless it runs, and return the future.
 
-        Raises CoordinationError once closed, or Overloaded.
+        Raises CoordinationError once closed, or Overloaded. `uncancellable`: its number must not be skipped.
         """
         answer = answer or Later()
         if uncancellable:
@@ -306,7 +306,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pass
 
     def wait_slice(self, answer: Later[T]) -> bool:
-        """Wait up to a second; return whether the operation has ended."""
+        """Wait up to a second; return whether the operation has ended, else start the thread if needed."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -315,7 +315,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait for waiting ones."""
+        """Refuse further operations, and wait for waiting ones, at most `timeout_s`; not on the writing thread."""
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
         while (self.waiting or self._writing.locked()) and self._writer is not threading.current_thread():
@@ -348,6 +348,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
+        """Call `write` once with a batch's uncancelled operations, and set each future's result or error."""
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
         try:
@@ -364,6 +365,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 answer.set_result(result)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
+        """Wait for more operations and the pace, and return a batch marked as under way; () if none waits."""
         self._take_arrived()
         if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
             self._gathered.clear()

@@ -219,7 +219,7 @@ class Service:
 
 
 class Link:
-    """Connection to a broker, which has proved the key."""
+    """Connects to a broker when created, which proves the key; may raise BrokenLink."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address
@@ -390,7 +390,7 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Ask the offered broker. None: nothing was sent."""
+        """Ask the offered broker, connecting if needed; after a failure avoid it for 5 s. None: nothing was sent."""
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
         try:
@@ -450,6 +450,7 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
+        """Submit a bundle, send a sign of life each 0.5 s while it waits, and return encoded results."""
         try:
             answer = self._submit(bundle)
         except CoordinationError:
@@ -487,7 +488,7 @@ class Handover(Generic[T]):
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations, without foreign ones of a closed connection, or that add a name."""
+        """Return the operations, with `nothing` in place of foreign ones of a closed connection, or that add a name."""
         self._left_out = {}
         hung_up: dict[int, bool] = {}
         for index, operation in enumerate(self._operations):

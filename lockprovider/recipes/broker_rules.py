@@ -88,7 +88,7 @@ def flatten(operations: Sequence[Any]) -> list[Any]:
 
 
 def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Return results in `flatten`'s order by operation; a bundle gets a list."""
+    """Return a result for each operation, a list for a bundle, from `results` in `flatten`'s order."""
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]

@@ -58,7 +58,7 @@ class TermLost(CoordinationError):
 
 
 class NotElected(CoordinationError, TimeoutError):
-    """Another candidate led until the timeout; `leader` was read last."""
+    """Another candidate led until the timeout (`leader` was read last), or this one was stopped or does not lead."""
 
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message, leader)

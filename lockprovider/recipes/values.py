@@ -96,7 +96,7 @@ class FailedNumbers:
     def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
         """Return, by index, a SequenceGap for each number above its producer's failed one.
 
-        A repeat before it lifts it.
+        A repeat of that one earlier in the batch lets later ones pass.
         """
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()

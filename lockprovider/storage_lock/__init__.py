@@ -4,7 +4,9 @@
 - `machine`, `driver`: lease protocol
 - `acquire`, `polling`: waiting for the lock
 - `publisher`: fenced publish
-- `combine`, `committer`: group commit
-- `lock`, `lease`, `provider`: what users hold
-- `metrics`, `audit`, `status`: observers
+- `committer`, `combine`, `commit_requests`, `record_writer`: group commit
+- `client`: one client of a lock, of all these
+- `lock`, `async_lock`, `lease`, `provider`: what users hold
+- `metrics`, `otel`, `audit`, `audit_log`, `status`: observers
+- `lanes`: pictures
 """

@@ -68,7 +68,7 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, until `leave` or unreferenced."""
+    """A turn in a `Fifo`, appended when created, until `leave` or unreferenced."""
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
@@ -155,7 +155,7 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, known: KnownRecord | None) -> None:
-        """Keep the record, so that an unchanged one is read without a body."""
+        """Keep the record as last read, so that the next read has no body if it is unchanged."""
         with self._guard:
             self._known = known
 
@@ -181,7 +181,7 @@ class ProcessQueue:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause until `until` is set; obtain that signal before the last read."""
+        """Pause for `seconds`, or until `until` is set; obtain that signal before the last read."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
@@ -290,7 +290,10 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, observation: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action; write the record if that is to join."""
+        """Choose the next action; write the record if that is to join.
+
+        After the deadline, take a free lock, or raise `NotAcquired`.
+        """
         if self._left_s() <= 0:
             take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1

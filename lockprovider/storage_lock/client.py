@@ -192,7 +192,7 @@ class Client:
         turn.leave()
 
     def give_up(self) -> None:
-        """Release what an interrupted acquisition has taken, by the record; ignores errors."""
+        """Read the record, and release what an interrupted acquisition has taken; ignores errors."""
         with contextlib.suppress(CasError, LockError):
             if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
@@ -234,7 +234,7 @@ class Client:
         return answer
 
     def give_back(self, epoch: int | None = None) -> None:
-        """Wait for a publish under way, and write until the record is released or another client's.
+        """Wait for a publish under way, write until the record is released or another client's, and audit that.
 
         Does nothing under a lease of another epoch.
         """

@@ -72,7 +72,7 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether no write can decide the intent."""
+    """Return whether, by the log alone, no write can decide the intent."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
@@ -147,9 +147,10 @@ class Decider(Protocol):
 
 
 def may_write(record: LockRecord) -> bool:
-    """Return whether a write may decide publishes although no client holds the lock.
+    """Return whether a write without the lock may decide publishes.
 
-    Not after a lapse, as the holder may still work.
+    The record must be released, not lapsed, as the holder may still work; all pending must be `unshared`, with their
+    bytes in the log.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -278,7 +279,7 @@ class Waiting:
     """Situation of a client that waits and does not lead.
 
     `refused`: lost writes in a row. `age_s`: since it first read this version. `name`: empty if its process wants the
-    lock.
+    lock. `writes`: of the record, until it shows more.
     """
 
     posted: bool = False
@@ -389,7 +390,10 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
 def after_listing(
     record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose the leader's act after listing; `batch` is what its next write can decide."""
+    """Choose the leader's act after listing; `batch` is what its next write can decide.
+
+    `yields`: a yield window is due. `is_due`: the last write is a round ago. `empty_rounds`: in a row, before this one.
+    """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
         return StepDown(frees=True)
@@ -426,7 +430,7 @@ def _until_decided_s(record: LockRecord, waiting: Waiting, now_ms: int, round_s:
 
 
 def latest_first_poll_s(record: LockRecord) -> float:
-    """Return the latest time of the first read after a post."""
+    """Return the most seconds from a post to the first read."""
     if len(record.all_pending) >= MOST_PENDING:
         return _FIRST_POLL_S
     return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)

@@ -37,7 +37,7 @@ class Intents:
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's intents; reads at most 16 new bodies."""
+        """List this log's undecided intents; reads and caches at most 16 new bodies, omits other new ones."""
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
         for entry in self._store.list(self._below + combine.intents_folder(log.name)):
@@ -68,7 +68,7 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Delete undecidable intents, but none withdrawn in a log that goes on."""
+        """Delete the intents' objects; give only undecidable ones, and none withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
@@ -165,7 +165,7 @@ class CommitRequests:
         return all(request.is_stored for request in requests)
 
     def first_poll_s(self) -> float:
-        """Return the seconds without polls, by recent experience."""
+        """Return the seconds until the first poll after a post, by recent waits."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s

@@ -127,7 +127,7 @@ class Committer:
         return request.outcome
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete these objects in the background, later and together; not promised."""
+        """Delete these objects in the background, later with others if a thread runs; not promised."""
         checked = tuple(map(check_path, paths))
         with self._guard:
             self._left.append(checked)
@@ -263,6 +263,7 @@ class Member:
             return 0.0
 
     def _step(self) -> float | None:
+        """Read the record if stale, end judged and late requests, and do the next act; returns the pause."""
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -335,7 +336,7 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index of the first own publish that another client applies."""
+        """Return the index, among all pending, of the first own publish that another client applies."""
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -346,7 +347,7 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the publishes up to `position` are applied."""
+        """Read, once due, whether the publishes up to `position` are applied, and note that; returns the pause."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -383,7 +384,10 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it, by `PublishUnknown` if it may be decided."""
+        """Withdraw a request and end it by `outcome`, or by `PublishUnknown` if it may be decided.
+
+        An error becomes `Void` if an ended log may have decided it.
+        """
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):
                 outcome = Void()
@@ -395,7 +399,7 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent, and wait until no write can decide it; True if an ended log may have."""
+        """Withdraw the intent, and write the record until none can decide it; True if an ended log may have."""
         if request.posted:
             self._requests.intents.withdraw(request.intent)
         may_be_decided = request.posted or self._writer.in_doubt
@@ -423,7 +427,7 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
-        """Lead one round: list intents, then write the record, wait or step down."""
+        """Lead one round: list intents, then sleep for the pace and write the record, wait or step down."""
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -479,7 +483,7 @@ class Member:
     def _choose_batch(
         self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
     ) -> tuple[Pending, ...]:
-        """Choose the next write's publishes; end own requests that cannot be decided."""
+        """Refresh the decider, and choose the next write's publishes; end own requests that cannot be decided."""
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
         own = [request.intent for request in self._requests]

@@ -83,7 +83,7 @@ class Lease:
         self._depth = 1
         self._pid = os.getpid()
         self.turn: FifoTurn | None = turn
-        self._given_back = False
+        self._given_back = True  # by the caller, if the heartbeat cannot start
         self._client = client
         self._heartbeat = Heartbeat(
             self,
@@ -94,6 +94,7 @@ class Lease:
         )
         self._at_exit = partial(end_if_referenced, weakref.ref(self))
         self._heartbeat.start()
+        self._given_back = False
         atexit.register(self._at_exit)
 
     def __getstate__(self) -> NoReturn:
@@ -219,7 +220,7 @@ class Lease:
     def renew(self) -> bool:
         """Prolong the lease now, and apply decided publishes that are left; store errors pass.
 
-        Returns False if the outcome is unknown or the lease is over.
+        Returns False if the outcome is unknown or the lease is over. A loss noticed here calls `on_lost`.
 
         >>> lease.renew()
         True
@@ -234,7 +235,7 @@ class Lease:
         return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:
-        """Release the lock; an inner release only counts down, a repeated one does nothing.
+        """Stop the heartbeat and release the lock; an inner release only counts down, a repeated one does nothing.
 
         Raises:
             CasError: the store failed; the lease lapses by itself.
@@ -262,7 +263,10 @@ class Lease:
         self._given_back = True
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost, calling its callbacks; with its thread dead, wake the next."""
+        """Mark the lease as lost, calling its callbacks.
+
+        With its thread dead, it then counts as released, and the next thread is woken.
+        """
         self._learn(Ended(why, LossReason.LAPSED))
         if not self.thread.is_alive():  # no thread can release it
             turn, self.turn, self._given_back = self.turn, None, True
@@ -281,7 +285,10 @@ class Lease:
         call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """Count and return this lease, for an inner `acquire`; raises `LeaseLost`."""
+        """Count and return this lease, for an inner `acquire`.
+
+        Raises `LeaseLost`, or `LockError` if only the outer one keeps the log.
+        """
         self.check()
         if self.record.log is not None and not keeps_log:
             raise LockError(
@@ -336,7 +343,7 @@ class Lease:
         return error
 
     def _learn(self, ended: Ended | None) -> None:
-        """Note the end once: audit it, free the queue, call the callbacks."""
+        """Note the end once: set `lost`, log and audit it, free the queue, call the callbacks."""
         with self._loss_guard:
             if ended is None or self.lost.is_set():
                 return
@@ -366,9 +373,10 @@ class Beating(Protocol):
 
 
 class Heartbeat:
-    """Calls `renew` on a thread, every `interval_s` seconds, for at most `max_hold` seconds.
+    """Calls `renew` on a thread, every `interval_s` seconds, sooner after a failure.
 
-    When the acquiring thread is dead, it marks the lease as lost. `keeps`: it keeps the lease referenced.
+    After `max_hold` seconds, or when the acquiring thread is dead, it marks the lease as lost. `keeps`: it keeps the
+    lease referenced.
     """
 
     def __init__(
@@ -389,7 +397,7 @@ class Heartbeat:
         self._thread = Worker(self._beat_until_stopped, "lease-heartbeat")
 
     def start(self) -> None:
-        """Start to beat, first after one interval, which alone costs a thread; may raise `RuntimeError`."""
+        """Start to beat after one interval; only then its thread starts. May raise `RuntimeError`."""
         self._thread.start_later(self._interval_s)
 
     def stop(self) -> None:

@@ -268,7 +268,8 @@ class Lock:
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without holding the lock; waits until that is decided and applied.
 
-        A thread sends the requests. Returns and raises as `Committer.commit`.
+        A thread sends the requests, beginning with the record of the last `look`. Returns and raises as
+        `Committer.commit`.
 
         Raises:
             InvalidSettings: `timeout` is not a number of seconds.

@@ -338,7 +338,7 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """Return the event of a refusal: any write but a take may be stored, as a proxy may send it twice."""
+    """Return the event of a refusal: a take is repeated; another write may be stored, as a proxy may send it twice."""
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
@@ -374,7 +374,7 @@ def _log(record: LockRecord | None, at: Moment) -> Log:
 
 
 def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when a publish released as pending, not `by` the next writer, may be applied; 0 if long past."""
+    """Return until when publishes that clients other than `by` released as pending may be applied; 0 if long past."""
     pending_until_ms = max(
         record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
     )
@@ -432,7 +432,7 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """Applied publishes are not applied again: they may have been removed under this lease."""
+    """Return `Held`, or `Rolling` to apply what is left; what was applied may have been removed under this lease."""
     return held if {*held.record.all_pending} <= {*write.applied} else Rolling(held, write.then)
 
 
@@ -519,7 +519,7 @@ def belief(state: State) -> Held | None:
 
 
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Classify a write by a later read: stored ("there"), may still land ("open"), or cannot ("over")."""
+    """Classify a write by a later read: stored ("there"), may still land ("open"), or may only have before ("over")."""
     if record is not None and record.nonce == sent.nonce:
         return "there"
     return "open" if version == sent.version else "over"
@@ -529,7 +529,7 @@ PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path"
 
 
 def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool) -> PublishStep:
-    """Choose the next step of a publish that is not known to be done.
+    """Choose the next step of a publish that is not known to be done; "never": it was not sent, and will not be.
 
     Args:
         state: of the machine under whose lease the publish is made.

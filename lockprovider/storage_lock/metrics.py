@@ -119,7 +119,7 @@ class Counters:
 
 
 class Recorder:
-    """Reports one lock's measures to a callback."""
+    """Reports one lock's measures to a callback, whose errors become warnings."""
 
     def __init__(self, call: OnMetric | None, world: World) -> None:
         self._call = call

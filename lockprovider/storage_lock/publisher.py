@@ -149,7 +149,7 @@ class Publisher:
             self._drop_set_aside(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Raise `PublishUnknown` if a JVM writer may have had the lock before."""
+        """Read the record; raise `PublishUnknown` if a JVM writer may have had the lock before."""
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
             with self._driver.step_guard:
@@ -361,7 +361,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """List whether all paths have objects."""
+    """Return whether all paths have objects, by one listing of each folder."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)

@@ -65,8 +65,8 @@ class LockRecord:
         owner: UUID of the last holder, or of the last writer of a group commit.
         valid_until_ms: when the lease lapses.
         expired: the holder released the lock.
-        epoch: the fencing token. It rises strictly, except over a JVM writer, which drops it (0), and may fall only if
-            another client's clock was ahead.
+        epoch: the fencing token. It rises strictly. After a JVM writer, which drops it (0), it may fall, if another
+            client's clock was ahead.
         nonce: unique name of the write; a client that joins the waiters keeps it.
         pending: a decided publish that the next holder must apply first.
         pending_before: earlier ones, in order.
@@ -444,7 +444,10 @@ def fits_log(pending: Pending) -> bool:
 
 
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
-    """Encode the entries: a line that names them, then their bytes, deflated, only new ones after `before`."""
+    """Encode the entries: a line that names them, then their bytes, deflated.
+
+    After `before`, an earlier result, only new entries are deflated anew.
+    """
     if not entries:
         return b""
     done, deflated = 0, _Deflated.nothing()

@@ -15,9 +15,10 @@ from lockprovider.storage_lock.record import LockRecord, Pending
 
 
 class Applying:
-    """Applies decided publishes on background threads, in the log's order, or concurrently with unordered visibility.
+    """Applies decided publishes in the log's order, or concurrently with unordered visibility.
 
-    Not promised: that all is applied; the rest stays pending.
+    It uses background threads; for a local store, the caller's. Not promised: that all is applied; the rest stays
+    pending.
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
@@ -193,7 +194,7 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Read and write the record until its version changes."""
+        """Read and write the record until no earlier write can land, or until no write is allowed."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):

@@ -51,7 +51,7 @@ class S3Api(HttpBackend):
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObjects, for paths in one bucket; StoreError names refused objects.
 
-        After NotSupported it sends nothing any more.
+        Once NotSupported was raised, later calls raise it without a request.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")

@@ -1,12 +1,13 @@
-"""Decisions of an election: which candidate may lead, and for how long it may believe so. Pure, without a wall clock.
+"""Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
 1. A candidate leaves a term alone until its record did not change for its validity, by the candidate's monotonic clock.
-2. On its first read, it may take the record's age from the store's clock, less a second: both times are cut.
+2. On its first read, it may take the record's age from the store's clock, less a second: both times are whole seconds.
 3. A candidate replaces the very version that it read, with the next epoch.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.
 6. A candidate recognizes its write by its id: a write without an answer may come later.
+7. Wall clocks decide nothing but the epoch of a new object.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ElectionRecord:
 
     @property
     def protected_s(self) -> float:
-        """Seconds in which only a resigned leader's heir may stand."""
+        """Seconds after its write in which no candidate may stand, except a resigned leader's heir."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
@@ -130,7 +131,7 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return the observation after a read at `now_s`."""
+    """Return the observation after a read at `now_s`; an unchanged version keeps its `until_s`."""
     if before is not None and before.version == version:
         return replace(before, is_removed=False)
     return Observed(record, version, now_s + record.protected_s - max(0.0, age_s - STAMPS_S))

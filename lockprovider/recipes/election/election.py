@@ -39,7 +39,8 @@ class Election(Recipe):
 
     Promised: at most one candidate believes that it leads, if clocks run at the same speed, to within a tenth of the
     validity. Epochs rise with each term, also after crashes. An operation with `fence=term` refuses a leader that
-    another has followed. Not promised: that a paused leader does nothing elsewhere before it notices.
+    another has followed. Not promised: that a paused leader does nothing elsewhere before it notices, or that only one
+    believes after the object was removed, or while the store's front ends differ in time by more than that tenth.
 
     Args:
         name: the candidate's name for others (default: host and process).
@@ -95,6 +96,7 @@ class Election(Recipe):
         """Wait until this candidate is elected, and return the term, which a thread renews.
 
         Takes two requests if no candidate leads, else one conditional GET each `poll`. The last request may add 20 s.
+        While this candidate leads, another call waits for the end of its term.
 
         Raises:
             NotElected: another candidate led for `timeout` seconds (None: for ever), or `stop` was called.
@@ -112,7 +114,7 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        Raises NotElected after `stop`, or after `deadline_s`, then also an unanswered try's error.
+        Raises NotElected after `stop` or `deadline_s`; after `deadline_s` instead the error of a try without an answer.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")
@@ -367,6 +369,7 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
+    """Wait for the task, and return its error; end it as `ending` says, which may exit the process."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

@@ -422,6 +422,8 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
+    """Runs `main(term)` on its own thread once created."""
+
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()
         self.result: Any = None

@@ -6,7 +6,7 @@
 attempts, key, body, kind, error]
 
 Format 2 adds "segments": [[name, count, bytes, priority, n, due], ...], with the priority and number of the first
-message in order. A segment's own object is written once, under a name that is never used again:
+message in order, and when one is due. A segment's own object is written once, under a name that is never used again:
 
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
@@ -149,7 +149,10 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment; `messages` is None unless it is new or was read."""
+    """A segment; `messages` is None unless it is new or was read.
+
+    `first`: their lowest order. `due_ms`: when one may be delivered (0: now).
+    """
 
     name: str
     count: int
@@ -368,7 +371,7 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move ready messages beyond the limits into new segments."""
+    """Move ready messages without a key, beyond the limits, into new segments of `contents`; writes no object."""
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return

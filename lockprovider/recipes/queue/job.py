@@ -151,6 +151,8 @@ class Job(ProcessBound):
     def check(self) -> None:
         """Check, without a request, that no other worker has the message, as far as this process can know.
 
+        Sets `lost` after the claim's time.
+
         Raises:
             ClaimLost: stop working on it.
 
@@ -270,7 +272,7 @@ class Job(ProcessBound):
             )
 
     def _end(self, end: End) -> None:
-        """Send the end of the claim. After an error it lapses."""
+        """Send the end of the claim, and set `ended`; an error sets `lost`, and the claim lapses."""
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
@@ -339,6 +341,7 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
+        """Drop ended jobs and prolong the others, three times in the shortest claim, until a second without jobs."""
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -357,7 +360,7 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these jobs' claims, and set `lost`. Swallows errors."""
+        """Prolong these jobs' claims, and set `lost` of lost ones. Swallows errors of the store and the queue."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

@@ -88,7 +88,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Prolong claims; returns lost ones."""
+    """Prolong claims, as before if `visible_ms` is 0; returns lost ones."""
 
     claims: tuple[tuple[int, str], ...]
     visible_ms: int = 0
@@ -166,7 +166,7 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Apply a batch, and spill segments; return results and errors."""
+    """Apply a batch, and spill segments; return results and errors. After SegmentWanted, use a new copy."""
     results: list[Any] = []
     numbers = FailedNumbers()
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
@@ -206,6 +206,7 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
+    """Add a message and its producer, unless it is a repeat; Forgotten: a repeat cannot be told from a new one."""
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -275,6 +276,7 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
+    """Claim the next due message, promoting earlier segments; a repeat gets its claim, or NothingReady once ended."""
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -418,7 +420,7 @@ class Watch:
     deadlines: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """Replace `deadlines` by those of these claims."""
+        """Replace `deadlines` by those of these claims; an unchanged heartbeat keeps its own."""
         first, before = self.deadlines is None, self.deadlines or {}
         self.deadlines = {}
         for n, claim in contents.claims.items():

@@ -417,7 +417,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message, and submit its put."""
+        """Number a message, and submit its put; may first read the producer's last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = epoch_of(fence)

@@ -157,6 +157,7 @@ class QueueWriter:
         return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
+        """Write a batch, or ask a broker, again until its outcome is known or the timeout (OutcomeUnknown)."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         progress = _Progress(handover)

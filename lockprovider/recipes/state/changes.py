@@ -51,7 +51,7 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """Write the value of an edit of `serial`."""
+    """Write the value of an edit of `serial`, which stays open if it `goes_on`."""
 
     epoch: int
     serial: int
@@ -95,7 +95,7 @@ def apply_all(
 ) -> Changed:
     """Apply changes in order: each sees the result of the one before, and fails alone.
 
-    Edits up to `over` count as ended.
+    Edits up to `over` count as ended. Without `exclusive` no edit locks.
     """
     start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
     draft = start

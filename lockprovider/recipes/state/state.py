@@ -319,7 +319,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
-        It also writes a revision, "unlocked". If `shown` is absent or released, it does nothing.
+        It also writes a revision, "unlocked", unless a newer edit has begun. If `shown` is absent or released, it does
+        nothing.
 
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.

@@ -118,6 +118,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
+        """Store a state under the lock held here, or without one if none is held and no ID sent; returns refusals."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -329,7 +330,7 @@ class TfLock(AtUrl):
         Raises:
             StateLocked: another client had it until then; `reason` is its operation.
             OutcomeUnknown: the file may still appear: look with `shown`, and unlock it.
-            NotSupported: this store deletes any version.
+            NotSupported: this store ignores the condition of a delete.
 
         >>> lock.acquire()
         Traceback (most recent call last):

@@ -115,6 +115,7 @@ class StateWriter:
             self.store.delete_all([entry.path for entry in earlier])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
+        """Send the request of the write's next step (archive, replace or read); return the write after it."""
         match turn.next:
             case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived

@@ -1,6 +1,6 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
-1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of the last round.
+1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of a ring of R places.
 2. After a refusal the writer reads the place, as a proxy may have sent the write twice. Slot s with this batch:
    written. Slot s with another batch: never written. An earlier slot: the same bytes are sent again.
 3. A later slot: the place was used again, and the table of producers in the last slot decides, number by number.
@@ -10,7 +10,7 @@ A client takes a producer's name with its first record, which fences the client 
 may be repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
 
 A leader raises the log's epoch, and nothing of an older epoch follows. Other clients have the epoch of their first
-write.
+write, and append while no leader does.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ def _append(head: Head, table: dict[str, Producer], append: Append, before: int)
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
+    """Return the result of an append that the table shows as done, None for a new one; Fenced: the name was taken."""
     has = table.get(append.producer)
     if has is None:
         if sent and append.producer.startswith(UNNAMED) and len(_unnamed(table)) >= UNNAMED_MOST:

@@ -237,7 +237,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A slot without its records. `led`: the leader of `epoch` still leads. `sealed` names the next log, if any."""
+    """A slot without its records. `led`: the leader of `epoch` still leads. `sealed`: the next log or "", if sealed."""
 
     log: str
     slot: int = NOT_YET

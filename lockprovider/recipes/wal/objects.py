@@ -396,7 +396,10 @@ class _OtherReaders(Exception):
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor up to `before` or the slowest reader; return it."""
+    """Raise the floor up to `before`; return it.
+
+    With `spares_readers` or `retain="readers"` not past the slowest reader.
+    """
     while True:
         manifest = objects.manifest(fresh=True)
         is_bound = spares_readers or manifest.retain == "readers"

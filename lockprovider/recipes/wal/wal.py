@@ -321,7 +321,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return LogInfo(*ring, next_position(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
-        """Close it as `State.close` does, and stop writing for other processes.
+        """Take no more operations, wait for the waiting ones, at most `timeout` seconds, and stop the broker.
 
         >>> log.close(timeout=10)
         """

@@ -58,6 +58,7 @@ class LogWriter:
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
+        """Write one slot's batch, or ask a broker, again until its outcome or the timeout."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
@@ -112,6 +113,7 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
+        """Make room and write the draft, reading its place first if the condition is unknown; cache a won end."""
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         make_room(self._objects, slot)

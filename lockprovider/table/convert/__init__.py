@@ -1,6 +1,6 @@
 """Conversion of rows to a table's columns: a write stores each value unchanged, or raises with its field's path.
 
-May import: errors, format.
+May import: errors, format and below.
 """
 
 from lockprovider.table.convert.columns import READ, WRITE, Rules

@@ -35,7 +35,7 @@ def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.T
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
     """Return a RecordBatchReader unchanged, and other rows as a table in memory.
 
-    `columns`, the table's, is called only for pandas objects that may be maps or structs.
+    `columns` returns the table's columns, and is called only for pandas objects that may be maps or structs.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():

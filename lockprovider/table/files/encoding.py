@@ -1,4 +1,4 @@
-"""Encoders of base files, from rows in parts, and of log files, of one instant's changes of a file group.
+"""Encoders of data files: base files from rows in parts, log files from one instant's changes of a file group.
 
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`,
 `HoodieAppendHandle`; Spark's `DataSourceUtils.datetimeRebaseSpec`.

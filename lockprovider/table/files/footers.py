@@ -1,7 +1,7 @@
 """Footer notes: cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
 
-Processes share notes in the lock folder (SPECIFICATION.md, "Footers"). Notes never expire, since file names are never
-reused.
+Processes share notes in the lock folder (SPECIFICATION.md, "Footers"), to which `services.checkpoint` writes them.
+Notes never expire, since file names are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -214,7 +214,8 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
-        Then lists the folder; returns True if `merge` is due. A failed listing raises `CasError`.
+        Then lists the folder; returns True if `merge` is due. A lost or unknown write returns False; a failed one, or a
+        failed listing, raises `CasError`.
         """
         unsaved = (path for path in paths if path not in self._saved)
         notes = {path: note for path in unsaved if (note := self._notes.get(path)) is not None}
@@ -224,7 +225,7 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Join the lock folder's objects, if more than two, without files that `is_kept` rejects.
+        """Read the lock folder's objects; join more than two in a new one, without files that `is_kept` rejects.
 
         Then deletes all sources but the last two. If another merge won, deletes nothing.
         """

@@ -130,7 +130,10 @@ class GroupWriter:
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Yield new file groups encoded as by `encode`, in order; quicker for many small groups."""
+        """Yield new file groups encoded as by `encode`, in order; quicker for many small groups.
+
+        Raises `InvalidRecords` as `refuse_unordered`.
+        """
         unique = []
         for group in groups:
             refuse_unordered(self.config, group.rows)
@@ -190,7 +193,10 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win."""
+        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win.
+
+        Merge-on-read writes a log as `log`; copy-on-write reads the base file, and writes the next one as `merge`.
+        """
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)

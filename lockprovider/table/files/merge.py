@@ -80,10 +80,11 @@ def merge_plan(
     delete_keys: pa.Array,
     ordering_field: str | None = None,
 ) -> MergePlan | None:
-    """Plan replaced and deleted rows of a base file; return None if its key range excludes all keys.
+    """Read a base file's keys, and plan replaced and deleted rows; return None if its key range excludes all keys.
 
     With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
-    must be unique (see `dedupe`). `with_new` adds new keys. Raises `UnsupportedSchema` if `upserts` lack a column.
+    must be unique (see `dedupe`). `with_new` adds new keys. Raises `UnsupportedSchema` if `upserts`, even if empty,
+    lack a column.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))

@@ -1,6 +1,6 @@
 """Base files by the location of their table: open them in any process, and look up record keys in them.
 
-In a table with one key column that column is read, and whole numbers are compared directly.
+In a table with one key column that column is read instead of the record keys, whole numbers as numbers.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextM
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """Return the match by a column of whole numbers, if possible."""
+    """Return the match by a column of whole numbers; None if a schema lacks it or a key is no number."""
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
     numbers = numbers_of(keys)
@@ -221,7 +221,10 @@ class KeyFile:
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Read which unique keys the file has, by key range, bloom filter, then stored keys or `by_number`."""
+        """Read which unique keys the file has, by key range, bloom filter, then stored keys or `by_number`.
+
+        `by_number` must match the same keys.
+        """
         mask = self._note.may_have_each(wanted)
         if not mask.any():
             return mask

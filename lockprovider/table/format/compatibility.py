@@ -1,7 +1,7 @@
 """Checks whether this library can read or write a table, and the settings by which JVM Hudi's writers can share it.
 
-An unknown property or value may change what a row means, so the table is refused. A read is refused only if its rows
-could be wrong.
+An unknown property or value may change what a row means, so the table is refused; lock settings that this library
+cannot use prevent writes. A read is refused only if its rows could be wrong.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`; Hudi 1.2.0 `HoodieWriterUtils.validateTableConfig`,
 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
@@ -360,7 +360,7 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine.
+    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine; or empty.
 
     With `keeps` the writer maintains the listing of files.
     """

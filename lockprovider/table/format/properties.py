@@ -203,7 +203,7 @@ class TableConfig:
 
     @property
     def ordering_field(self) -> str | None:
-        """The one column of `deciding_fields`, or None."""
+        """The ordering column, or None; its higher value wins if `effective_merge_mode` is `EVENT_TIME`."""
         return next(iter(self.deciding_fields), None)
 
     @property

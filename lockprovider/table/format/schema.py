@@ -1,4 +1,4 @@
-"""Conversion of column types between Arrow and Avro, and Hudi's schema-on-read, in which column ids outlive names.
+"""Schemas: Hudi's meta columns, column types in Arrow and Avro, and schema-on-read, in which column ids outlive names.
 
 Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for nested
 records and decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`, `FileBasedInternalSchemaStorageManager`.

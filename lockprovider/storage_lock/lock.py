@@ -145,7 +145,7 @@ class Lock:
         held = client.lease
         if held is not None and held.thread is threading.current_thread() and not held.released:
             return held.again(keeps_log=keeps_log)
-        with client.detailed_errors(), client.metrics.acquisition():
+        with client.detailed_errors(), client.metrics.acquisition(holds=True):
             deadline_s = self._world.monotonic_s() + timeout_s
 
             def left_s() -> float:
@@ -279,7 +279,7 @@ class Lock:
         check_bytes(check_path(intent.stem), intent.body)
         client = self._of_this_process()
         self.require_safe_store(timeout_s)
-        with client.detailed_errors(), client.metrics.acquisition():
+        with client.detailed_errors(), client.metrics.acquisition(holds=False):
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:

@@ -127,8 +127,8 @@ class Recorder:
         self._since_s: float | None = None
 
     @contextlib.contextmanager
-    def acquisition(self) -> Iterator[None]:
-        """Count and time the acquisition in this block."""
+    def acquisition(self, *, holds: bool) -> Iterator[None]:
+        """Count and time the acquisition, or (without `holds`) the group commit, in this block."""
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
         try:
@@ -139,7 +139,8 @@ class Recorder:
             raise
         self._ms(LATENCY_MS, began_s)
         self._count(SUCCESS)
-        self._since_s = self._world.monotonic_s()
+        if holds:
+            self._since_s = self._world.monotonic_s()
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from deciding import RULES
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from patience import soon
@@ -28,6 +29,8 @@ from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLock,
     Counters,
+    Hold,
+    Intent,
     LeaseLost,
     Lock,
     LockProvider,
@@ -101,6 +104,15 @@ def test_cycle_is_one_attempt_one_success_one_release_and_its_times(town: Town) 
     assert counters.values["lock.acquire.success"] == 2
     assert counters.ms["lock.acquire.duration"] == [42_000, 1_000]
     assert not [name for name in counters.values if "failure" in name or "error" in name]
+
+
+def test_group_commit_leaves_the_time_for_which_the_lock_is_held(town: Town) -> None:
+    lock, counters, _ = town.lock()
+    with lock.acquire():
+        town.clock.advance(30)
+        assert lock.commit(Intent("log", 0, "empty", b""), RULES) == Hold()
+        town.clock.advance(12)
+    assert counters.ms["lock.acquire.duration"] == [42_000]
 
 
 def test_inner_acquisition_changes_no_metric(town: Town) -> None:

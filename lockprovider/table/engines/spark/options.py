@@ -392,22 +392,21 @@ class HudiWrite:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    name = (option or "").strip().lower()
-    if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
-        if name == WriteOperation.DELETE.value:
-            raise InvalidInput(
-                f"{_OPERATION}=delete deletes rows by key, mode('overwrite') replaces all: use mode('append')"
-            )
-        return WriteOperation.INSERT_OVERWRITE_TABLE
-    if option is None:
-        return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
-    if name == "bulk_insert":
-        return WriteOperation.INSERT
-    try:
-        return WriteOperation(name)
-    except ValueError:
-        names = ", ".join(sorted({operation.value for operation in WriteOperation} | {"bulk_insert"}))
-        raise InvalidInput(f"{_OPERATION}={option} is not supported: use one of {names}") from None
+    """Return the operation that the option and the save mode name together; may raise `InvalidInput`."""
+    known = {operation.value: operation for operation in WriteOperation} | {"bulk_insert": WriteOperation.INSERT}
+    operation = WriteOperation.UPSERT if keyed else WriteOperation.INSERT
+    if option is not None:
+        name = option.strip().lower()
+        if name not in known:
+            raise InvalidInput(f"{_OPERATION}={option} is not supported: use one of {', '.join(sorted(known))}")
+        operation = known[name]
+    if not overwrite or operation is WriteOperation.INSERT_OVERWRITE:
+        return operation
+    if operation is WriteOperation.DELETE:
+        raise InvalidInput(
+            f"{_OPERATION}=delete deletes rows by key, mode('overwrite') replaces all: use mode('append')"
+        )
+    return WriteOperation.INSERT_OVERWRITE_TABLE
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:

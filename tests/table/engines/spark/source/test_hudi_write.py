@@ -81,9 +81,13 @@ def test_option_chooses_the_write_operation(
         ({f"{W}hive_style_partitioning": "yes"}, "is neither true nor false"),
     ],
 )
-def test_option_without_effect_is_refused(options: dict[str, str], words: str) -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_option_without_effect_is_refused(options: dict[str, str], words: str, overwrite: bool) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
-        HudiWrite.of(options)
+        HudiWrite.of(options, overwrite=overwrite)
+
+
+def test_delete_is_refused_with_mode_overwrite() -> None:
     with pytest.raises(InvalidInput, match="deletes rows by key"):
         HudiWrite.of({f"{W}operation": "delete"}, overwrite=True)
 

@@ -33,7 +33,6 @@ from lockprovider import (
     LeaseLost,
     LockError,
     LockRecord,
-    NotAcquired,
     Pending,
     PublishUnknown,
 )
@@ -194,7 +193,7 @@ class Started:
         try:
             with contextlib.suppress(CasError):
                 self.wait_in_flight()  # else the file might appear after its removal
-            with contextlib.suppress(CasError, NotAcquired):
+            with contextlib.suppress(CasError, LockError):
                 own_files = files if self.heartbeat.alive else None
                 if own_files is None or not rollback.roll_back_own(table, self.begin, own_files):
                     rollback.roll_back(table, self.begin, own=True)
@@ -428,7 +427,7 @@ class Committing:
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
                 return self._commit_under(self._acquire())
             return self._commit_under(self._acquire(keeps_log=False))
-        except (CasError, NotAcquired) as error:
+        except (CasError, LockError) as error:
             if unknown is not None:
                 raise unknown from error
             raise

@@ -18,12 +18,24 @@ from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, Intent, Lease, LeaseLost, Lock, Log, NotAcquired, PublishUnknown
+from lockprovider import (
+    HUDI_LOCK_PATH,
+    Intent,
+    Lease,
+    LeaseLost,
+    Lock,
+    LockError,
+    Log,
+    NotAcquired,
+    PublishUnknown,
+    Unappliable,
+)
 from lockprovider.storage_lock.combine import choose, is_over
 from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
+from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction import decision
 from lockprovider.table.transaction.decision import TableDecider
@@ -190,15 +202,16 @@ def test_intent_still_posted_when_its_writer_gives_up_is_void(table: Table, monk
     txn.leave()
 
 
+@pytest.mark.parametrize("refused", [NotAcquired("another holds it"), Unappliable("it cannot be applied")])
 def test_possibly_decided_commit_is_not_reported_failed_after_lease_loss(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, refused: LockError
 ) -> None:
     txn, real, asked = lost(table, monkeypatch), Lock.acquire, []
 
     def acquire(self: Lock, **promises: bool) -> Any:
         asked.append("")
         if len(asked) > 1:
-            raise NotAcquired("another holds it")
+            raise refused
         return real(self, **promises)
 
     def publish(*_: Any) -> str:
@@ -211,6 +224,22 @@ def test_possibly_decided_commit_is_not_reported_failed_after_lease_loss(
             txn.commit()
     assert len(asked) == 2
     txn.leave()
+
+
+def test_conflict_is_raised_though_the_rollback_lost_its_lease(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    upsert(table, (1, "a", 1))
+
+    def roll_back(*_: Any, **__: Any) -> None:
+        raise LeaseLost("another has taken it over")
+
+    def overtaken(txn: Any) -> None:
+        txn.upsert(rows((1, "a", 2)))
+        upsert(table, (1, "a", 3))
+
+    monkeypatch.setattr(rollback, "roll_back_own", lambda *_: False)
+    monkeypatch.setattr(rollback, "roll_back", roll_back)
+    with pytest.raises(WriteConflict):
+        table.transact(overtaken, retries=0)
 
 
 class Stopped(BaseException):

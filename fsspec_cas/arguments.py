@@ -1,6 +1,5 @@
 """Checks of callers' arguments, and of names of stores and objects, before any request.
 
-One slash separates a path's steps, none of which is `.` or `..`. A root is normalized as by JVM Hudi's `StoragePath`.
 An object's path must be normalized: stores disagree on whether `a//b` is `a/b`.
 """
 

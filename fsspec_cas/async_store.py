@@ -235,9 +235,6 @@ class AsyncStore:
 
         Other arguments and errors: see `put_if_absent`. A version of another kind of store raises InvalidVersion.
 
-        Where versions are not unique (S3), an object that went from A to B and back is "still at A": write bytes that
-        never repeat.
-
         >>> outcome = await store.put_if_match("a", b"2", version)
         >>> outcome.unwrap() == version
         False

@@ -329,13 +329,11 @@ class AsyncCached(_Shared):
 class Cached(_Shared):
     """One object for any number of threads: concurrent reads share requests, and only a changed body is sent.
 
-    - `get` returns a state that the object had at some moment between the call and its return.
-    - One conditional GET is under way at a time; callers that arrive during it share the next.
     - A failed request fails for all callers that share it. An interrupted one is repeated by another caller.
     - A forked child keeps the cached content. No thread or task is started.
     - Memory: the body once, up to three times during requests.
 
-    Not promised: knowledge of other writers' writes before the next `get` without `max_age_s`.
+    "Shared reads" in `fsspec_cas/README.md` has the promises.
 
     `timeout` (seconds) is for each request with its retries; a `get` waits for at most two, unless a caller is
     interrupted.

@@ -31,8 +31,8 @@ class WaitStopped(BaseException):
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
-    Python code of `threading` and of `Future` takes locks that a Ctrl-C can leave taken. Here each waiting thread puts
-    its own lock into a deque; setting writes the flag, then removes and releases those locks, each in one C call.
+    Each waiting thread puts its own lock into a deque; setting writes the flag, then removes and releases those locks,
+    each in one C call.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()

@@ -21,8 +21,8 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 class Version:
     """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
-    Versions are opaque and unordered: compare them for equality, send them as conditions, keep their text. Where they
-    are not unique (S3: the ETag is a hash), writing equal bytes brings an old version back.
+    Versions are opaque and unordered. Where they are not unique (S3: the ETag is a hash), writing equal bytes brings an
+    old version back.
 
     >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
     >>> Version.parse(str(version)) == version
@@ -157,8 +157,7 @@ class Won(_ThreeWay):
 class Lost(_ThreeWay):
     """The condition was false: the write was never applied, and never will be. `current` is the state read afterwards.
 
-    The limit: a write that a proxy sends twice, and that a rival replaces before the read, counts as lost. A delete is
-    `Lost` only by the read before its send; refused later, with the object gone or replaced, it is `Unknown`.
+    The limit: a write that a proxy sends twice, and that a rival replaces before the read, counts as lost.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> first = store.put_if_absent("leader", b"somebody").unwrap()
@@ -191,7 +190,7 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    `store.resolve(unknown)` can settle it later, even in another process. `data` is None for a delete or a stream.
+    `data` is None for a delete or a stream.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

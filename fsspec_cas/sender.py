@@ -376,8 +376,8 @@ _FLOOR_S = 0.5
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's Retry-After is a lower bound, raised by up to a quarter. It is capped at 0.5 s after one failure, doubling
-    up to 5 s, as MinIO asks for 60 s and answers a second later.
+    A store's Retry-After is a lower bound, raised by up to a quarter. It is capped, as MinIO asks for 60 s and answers
+    a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))

@@ -22,12 +22,8 @@ T = TypeVar("T")
 class Store:
     """Conditional writes below one root, for sync callers, with the methods of `AsyncStore`. Thread-safe.
 
-    Promised, of writes and conditional deletes: a `Won` write was applied, as a whole, while its condition held. A
-    `Lost` one was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and `Lost`
-    document the limits. Paths are relative to the root.
-
-    Not promised: a bound on time beyond `timeout` seconds per call; order between clients except by conditions;
-    anything for stores that ignore the conditions (see `fsspec-cas probe`).
+    "Outcomes" in `fsspec_cas/README.md` has the promises; `Won` and `Lost` document their limits. Paths are relative to
+    the root.
 
     `s3`, `gcs` and `azure` run on fsspec's loop thread; local files, memory and `client="obstore"` in the calling
     thread.

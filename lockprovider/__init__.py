@@ -127,7 +127,7 @@ def lock(
         url: an fsspec URL or a local path.
         on: the lock object's path below `url`. The default, Hudi's path, excludes JVM Hudi writers too.
         timeout: how long `acquire` and `with` wait for the lock (default 60).
-        validity: how long a lease lives without renewal (default 300); it is renewed ten times in that time.
+        validity: see `LockSettings` (default 300).
         max_hold: see `LockSettings`.
         settings: all of these values, to share among locks.
         storage_options: passed to fsspec unchanged.

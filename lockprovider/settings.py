@@ -37,8 +37,8 @@ class LockSettings:
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
         poll: the longest interval at which a waiting client reads the record
             (`hoodie.write.lock.wait_time_ms_between_retry`); a waiter in the record may sleep up to 4.5 s.
-        check_store: whether S3 stores other than Amazon's must prove that they obey conditions, by 56 small requests,
-            once in a process for each bucket.
+        check_store: whether S3 stores other than Amazon's must prove that they obey conditions: see
+            `fsspec_cas.probe.proof.require_safe_for_locks`.
         max_hold: how long a lease is renewed (None: until release). Then its holder gets `LeaseLost`, and other clients
             can take the lock when it lapses.
 

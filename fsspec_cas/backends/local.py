@@ -42,8 +42,7 @@ _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
 class LocalBackend(Backend):
     """Conditional writes to local files; folders are created unless the filesystem `fs` has `auto_mkdir=False`.
 
-    A create links a synced temporary file to its name. A replacement compares the version (inode, size, time in ns)
-    under a `flock` on the folder, then renames. "Local files" in SPECIFICATION.md lists the promises.
+    "Local files" in SPECIFICATION.md lists the promises.
     """
 
     name = "local"

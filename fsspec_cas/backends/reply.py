@@ -1,7 +1,4 @@
-"""A store request, its HTTP reply, what a vendor's dialect proves from the reply, and the caller's answer. No I/O.
-
-A status alone proves nothing: gateways, portals and caches answer too. So only a dialect reads an `HttpReply`.
-"""
+"""A store request, its HTTP reply, what a vendor's dialect proves from the reply, and the caller's answer. No I/O."""
 
 from __future__ import annotations
 

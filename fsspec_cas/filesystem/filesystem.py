@@ -132,7 +132,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     """Conditional writes on a target filesystem; every other operation goes to the target, with its promises.
 
     `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome
-    `OutcomeUnknown`. A bulk operation is exclusive for each file, not as a whole. Plain writes overwrite.
+    `OutcomeUnknown`. Plain writes overwrite.
 
     The target is `fs`, or is created from `target_protocol` and `target_options`, which may also be given by name.
     `asynchronous` and `loop` are fsspec's; local files and memory then run in threads. `fo` is not used.

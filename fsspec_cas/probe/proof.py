@@ -37,9 +37,9 @@ _PROVED: set[tuple[str, str]] = set()  # (endpoint, bucket), in this process
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
     """Test an undocumented S3 endpoint, once per process and bucket, for whether it refuses false conditions.
 
-    The test races pairs of writes: 56 requests, in ten steps, on its own objects below the store's root, then removed.
-    It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds) is for the whole test, which
-    takes at most 3 s more. Not promised: that a store which passed is right.
+    "Proof before a lock" in SPECIFICATION.md describes the test: 56 requests, on its own objects below the store's
+    root. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds) is for the whole test,
+    which takes at most 3 s more.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.

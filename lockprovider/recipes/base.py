@@ -1,7 +1,6 @@
 """Base classes of the recipes: their URLs, forked children, and writes that many callers share.
 
-A `Batcher` writes the operations of many callers, one batch at a time, on its own thread. Callers hold no lock that an
-interrupt could leave locked.
+Callers hold no lock that an interrupt could leave locked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Broker of a queue or a log: one process that writes for several others, see `broker_rules`.
-
-It listens on a socket, and has a thread for each of them.
-"""
+"""Broker of a queue or a log: one process that writes for several others, see `broker_rules`."""
 
 from __future__ import annotations
 

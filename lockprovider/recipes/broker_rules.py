@@ -1,15 +1,12 @@
 """Decisions about handing operations to a broker, and what its answers prove. Pure.
 
-The object names, by host, the process that wrote it last there. A process asks that broker, or else writes itself and
-becomes the broker. No promise depends on a broker:
+"A broker" in `lockprovider/recipes/README.md` has the promises. The rules that it leaves out:
 
-1. A broker answers when its write is done. An operation's repeat is recognized by its (client, seq) or token.
-2. Without an answer, operations may be done (`sent`). The process carries them out itself, or asks another broker. A
-   later refusal is an unknown outcome, unless it is final.
-3. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
+1. A broker answers when its write is done. Without an answer, operations may be done (`sent`).
+2. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
    each draft. If it misses the close, its write fails once the other process has written.
-4. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.
-5. Operations are not handed on: a process that is no longer the broker answers `NotHere`.
+3. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.
+4. Operations are not handed on: a process that is no longer the broker answers `NotHere`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Errors of the recipes: a second tree, next to `LockError`. Each can be pickled.
 
+"Errors" in `lockprovider/recipes/README.md` says what to do.
+
 `fsspec_cas.OutcomeUnknown` means that a write's answer was lost and cannot be settled.
 """
 
@@ -16,7 +18,7 @@ class CoordinationError(Exception):
 
 
 class Fenced(CoordinationError):
-    """A newer epoch, `epoch`, has written, and this call wrote nothing. Stop."""
+    """A newer epoch, `epoch`, has written, and this call wrote nothing."""
 
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)
@@ -34,7 +36,7 @@ class StateLocked(CoordinationError):
 
 
 class StateConflict(CoordinationError):
-    """The state has changed, and nothing was written: edit again. `current` is its serial."""
+    """The state has changed, and nothing was written. `current` is its serial."""
 
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
@@ -50,7 +52,7 @@ class NoRevision(CoordinationError, LookupError):
 
 
 class TermLost(CoordinationError):
-    """The term is over, for `reason`, and another candidate may lead. Stop."""
+    """The term is over, for `reason`, and another candidate may lead."""
 
     def __init__(self, message: str = "", reason: LossReason = LossReason.TAKEN_OVER) -> None:
         super().__init__(message, reason)
@@ -66,23 +68,23 @@ class NotElected(CoordinationError, TimeoutError):
 
 
 class ClaimLost(CoordinationError):
-    """The claim has ended, or another consumer has the message. Stop."""
+    """The claim has ended, or another consumer has the message."""
 
 
 class SequenceGap(CoordinationError):
-    """The number is out of order, and no repeat: number messages and records in the order of the calls."""
+    """The number is out of order, and no repeat."""
 
 
 class NoQueue(CoordinationError, LookupError):
-    """The path holds no queue: create it."""
+    """The path holds no queue."""
 
 
 class QueueFull(CoordinationError):
-    """Dead letters, or messages with keys, fill the queue's object: take or redrive some."""
+    """Dead letters, or messages with keys, fill the queue's object."""
 
 
 class NoLog(CoordinationError, LookupError):
-    """The path holds no log: create it."""
+    """The path holds no log."""
 
 
 class Sealed(CoordinationError):
@@ -110,11 +112,11 @@ class Trimmed(CoordinationError):
 
 
 class TooLarge(CoordinationError):
-    """The message or record is too large: store it elsewhere, and put its name."""
+    """The message or record is too large."""
 
 
 class Overloaded(CoordinationError):
-    """Too many operations wait, and this one was not taken: try later, or fewer at once."""
+    """Too many operations wait, and this one was not taken."""
 
 
 class MalformedObject(CoordinationError, ValueError):

@@ -281,7 +281,7 @@ class AsyncLease:
     @overload
     async def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
     async def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
-        """Create `path` with `data`; see `Lease.publish`. After a cancellation it goes on.
+        """Create `path` with `data`; see `Lease.publish`.
 
         >>> await lease.publish("state/7", b"seven")
         """
@@ -298,7 +298,7 @@ class AsyncLease:
         return not self.released and await on_thread(self._inner.renew, runs_to_end=True)
 
     async def release(self) -> None:
-        """Release the lock; an inner release only counts down, a repeated one does nothing. A cancelled one goes on.
+        """Release the lock; an inner release only counts down, a repeated one does nothing.
 
         Raises:
             CasError: the store failed; the lease lapses by itself.

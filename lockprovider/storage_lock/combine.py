@@ -1,7 +1,4 @@
-"""Rules of group commit, pure; see "Group commit" in `lockprovider/SPECIFICATION.md`.
-
-Read the record before listing intents: an intent withdrawn before a version cannot be decided at it.
-"""
+"""Rules of group commit, pure; see "Group commit" in `lockprovider/SPECIFICATION.md`."""
 
 from __future__ import annotations
 
@@ -34,12 +31,10 @@ _SUM = 4
 class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored before. Without a body the intent is withdrawn.
+    All that the publish needs is stored before.
 
     Attributes:
-        log: the name of the log.
-        position: up to which its writer has judged it.
-        stem: the start of the path to publish; no other publish's path starts with it.
+        log, position, stem: see "Group commit" in `lockprovider/SPECIFICATION.md`.
         body: what the decider needs to judge and publish it.
         packed_body: the body as in the name, deflated, or empty.
     """
@@ -149,8 +144,7 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write without the lock may decide publishes.
 
-    The record must be released, not lapsed, as the holder may still work; all pending must be `unshared`, with their
-    bytes in the log.
+    The record must be released, not lapsed, as the holder may still work.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending

@@ -1,7 +1,4 @@
-"""`Committer`: group commit for clients that do not hold the lock, and `Member`, the steps of its thread.
-
-A lone client writes the record. While another leads, it posts an intent and polls.
-"""
+"""`Committer`: group commit for clients that do not hold the lock, and `Member`, the steps of its thread."""
 
 from __future__ import annotations
 

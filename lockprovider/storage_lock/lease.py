@@ -64,7 +64,7 @@ class Lease:
 
     Not promised: that no other client acts while your process was paused. Only `publish` is safe then.
 
-    Without a reference to it, or to its lock, it is released with a `ResourceWarning`. In a forked child it is lost.
+    Without a reference to it, or to its lock, it is released with a `ResourceWarning`.
 
     >>> lock = lockprovider.lock("memory://docs/lock")
     >>> lease = lock.acquire()
@@ -145,8 +145,7 @@ class Lease:
     def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
         """Create `path` with `data` if and only if this lease still is the newest one, whatever the clocks.
 
-        When this returns, the object is at `path`. It takes three requests if the bytes fit into the lock record (6144,
-        deflated), else five, as they are staged first. To stage ahead, pass the handle of `Lock.stage` as `path`. With
+        When this returns, the object is at `path`. To stage ahead, pass the handle of `Lock.stage` as `path`. With
         `data` as well, the staged copy is not read again; it must still exist.
 
         `new` promises that nothing is at the path; with the bytes at hand it is then not read. Remove a copy that was

@@ -1,7 +1,4 @@
-"""The lease machine, pure: its events, effects and states, and every decision about the lock.
-
-Not promised: that no other client acts while a lease is held, as a holder can be paused. Only `Commit` is safe then.
-"""
+"""The lease machine, pure: its events, effects and states, and every decision about the lock."""
 
 from __future__ import annotations
 

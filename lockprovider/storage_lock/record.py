@@ -1,9 +1,6 @@
 """The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider, and the log in it.
 
-JVM Hudi ignores our fields when it reads, and drops them when it writes.
-
-The log holds the last publishes in order, while all holders keep it. A reader that knows the data at one position, and
-finds the same log, knows all later changes.
+See "The record" and "The log" in `lockprovider/SPECIFICATION.md`.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -61,25 +58,7 @@ def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
 class LockRecord:
     """One state of the lock. Times are epoch ms UTC; 0 means none, unknown or long past.
 
-    Attributes:
-        owner: UUID of the last holder, or of the last writer of a group commit.
-        valid_until_ms: when the lease lapses.
-        expired: the holder released the lock.
-        epoch: the fencing token. It rises strictly. After a JVM writer, which drops it (0), it may fall, if another
-            client's clock was ahead.
-        nonce: unique name of the write; a client that joins the waiters keeps it.
-        pending: a decided publish that the next holder must apply first.
-        pending_before: earlier ones, in order.
-        holder: the holding process, for people.
-        waiters: in the order of their turns. Safety never depends on it.
-        turn_ms: recent length of a turn, from take to take.
-        freed_ms: when the lock was released to the waiters.
-        foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written.
-        combiner_ms: a hint for how long the writer leads the batch.
-        yield_until_ms: end of the last yield window, in which waiters leave the lock to a foreign client.
-        released_pending: released with pending publishes. A foreign client must wait until `valid_until_ms`.
-        pending_until_ms: until when an earlier `released_pending` record's publishes may be applied.
-        log: recent publishes of holders that keep the log.
+    "The record" in `lockprovider/SPECIFICATION.md` describes the fields.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record

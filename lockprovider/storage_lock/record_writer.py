@@ -22,7 +22,6 @@ class Applying:
 
     Attributes:
         last_applied: the last publish known to be applied, with all before it.
-        unordered: whether visibility is unordered.
         failed: why the last run ended early.
     """
 

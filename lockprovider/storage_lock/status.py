@@ -243,9 +243,9 @@ class Broken:
 def break_lock(store: Store, path: str, status: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
     """Release the lock in `status`, if its record is unchanged except for its waiters.
 
-    If it was released with pending publishes since, they are applied all the same. The holder works on until its next
-    renewal, but its publishes are refused from now on. Decided publishes are applied first, under the lock, for at most
-    a minute. One whose path has other bytes, or whose own are gone, is set aside.
+    A later release with pending publishes counts as unchanged. The holder works on until its next renewal, but its
+    publishes are refused from now on. Decided publishes are applied or set aside first, under the lock, for at most a
+    minute.
 
     Raises:
         ValueError: `status` has no record.

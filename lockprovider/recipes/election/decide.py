@@ -1,13 +1,11 @@
 """Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
-1. A candidate leaves a term alone until its record did not change for its validity, by the candidate's monotonic clock.
-2. On its first read, it may take the record's age from the store's clock, less a second: both times are whole seconds.
-3. A candidate replaces the very version that it read, with the next epoch.
-4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
-   the answer, two could believe.
-5. A leader resigns by a write, not by a delete: each epoch is given once.
-6. A candidate recognizes its write by its id: a write without an answer may come later.
-7. Wall clocks decide nothing but the epoch of a new object.
+"Elections" in `lockprovider/recipes/README.md` has the promises. The reasons:
+
+1. A candidate takes a second off the record's age by the store's clock: both times are whole seconds.
+2. A leader's belief counts from the SEND of its last successful write. Counted from the answer, two could believe.
+3. A leader resigns by a write, not by a delete: each epoch is given once.
+4. A candidate recognizes its write by its id: a write without an answer may come later.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from lockprovider.recipes.values import check_format, copied
 # {"format": 1, "epoch": n, "owner": uuid, "name": text, "validity_ms": n, "resigned": bool, "heir": text,
 # "since_ms": n, "value": JSON, "write": uuid}
 #
-# `epoch` rises with each term: the object is never deleted. `owner` is the candidate's id, `heir` is to lead next.
-# `since_ms` is the leader's wall clock when its term began. `write` is the write's id: it settles a lost answer, and
-# makes the bytes of each write differ. Unknown fields are kept; an unknown format is never overwritten.
+# `owner` is the candidate's id, `heir` is to lead next. `since_ms` is the leader's wall clock when its term began.
+# `write` is the write's id: it settles a lost answer, and makes the bytes of each write differ. Unknown fields are
+# kept; an unknown format is never overwritten.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
 LARGEST_VALUE = 3 << 20  # bytes

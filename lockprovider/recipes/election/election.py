@@ -37,10 +37,8 @@ VALIDITY_S, POLL_S = 30.0, 1.0
 class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
-    Promised: at most one candidate believes that it leads, if clocks run at the same speed, to within a tenth of the
-    validity. Epochs rise with each term, also after crashes. An operation with `fence=term` refuses a leader that
-    another has followed. Not promised: that a paused leader does nothing elsewhere before it notices, or that only one
-    believes after the object was removed, or while the store's front ends differ in time by more than that tenth.
+    "Elections" in `lockprovider/recipes/README.md` has the promises. A paused leader may act before it notices: fence
+    its writes (`fence=term`).
 
     Args:
         name: the candidate's name for others (default: host and process).
@@ -208,8 +206,7 @@ class Election(Recipe):
     def leader(self) -> Leader | None:
         """Return the leader, as far as an observer can know, by one conditional GET; None: no candidate leads.
 
-        The first read may take one more request, for the record's age. Without it (memory, local disk), a dead leader
-        counts for its validity since that read.
+        The first read may take one more request, for the record's age.
 
         >>> with election.lead():
         ...     election.leader().name
@@ -301,7 +298,7 @@ class AsyncTerm(ForTasks[Term]):
 
 
 class AsyncElection(RecipeForTasks[Election]):
-    """An election, for tasks; takes the arguments of `Election`. A term won for a cancelled task is resigned.
+    """An election, for tasks; takes the arguments of `Election`.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None

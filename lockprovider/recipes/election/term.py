@@ -186,12 +186,10 @@ class LostEvent(Signal):
 class Term:
     """A term of this candidate, renewed by a thread until you leave its `with` or `resign`.
 
-    A forked child finds it lost. After a pause another candidate may lead, so give the term as `fence` to what you
-    write.
+    A forked child finds it lost.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
-        name: the candidate's name.
         lost: set once another candidate may lead.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")

@@ -356,8 +356,8 @@ def _producer(stored: list[Any]) -> tuple[int, int, str]:
 #    A message with a key stays: whether an earlier one has its key must be known without a read.
 # 2. A segment comes back as a whole, when no message in the object would be delivered before its first one. Delayed
 #    messages have their own segments, which count once their first message is due.
-# 3. A segment is written before the object names it, and removed after the object no longer does. A name is used once.
-#    So if its writer's base version is gone and the object does not name a segment, no version ever will.
+# 3. A segment is written before the object names it, and removed after the object no longer does. If its writer's base
+#    version is gone and the object does not name it, no version ever will.
 SEGMENT = 1000  # messages
 IN_OBJECT = 2000  # ready messages without a key
 

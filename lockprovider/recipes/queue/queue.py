@@ -45,15 +45,14 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    Promised: a message is delivered until it is acked, and put once for a (producer, seq). An ack that returns was of
-    the newest claim, and puts the messages of `then`. Of messages with one key, one is worked on at a time, in order.
-    Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`.
+    "Queues" in `lockprovider/recipes/README.md` has the promises. A message may be delivered twice: fence its effect
+    (`fence=job`), or name it by `job.id`.
 
     Args:
         timeout: seconds for each operation with all its tries.
         pace_s: seconds between two writes (default: 1 on GCS).
-        broker: True: one process of this host writes for all that set it, by a Unix socket. An address of this machine,
-            e.g. "127.0.0.1": by TCP, unencrypted, for clients that know the key in the object.
+        broker: True: one process of this host writes for all that set it. An address of this machine, e.g. "127.0.0.1":
+            by TCP, unencrypted.
 
     Raises:
         NoQueue, MalformedObject, StoreError: from any operation: nothing was done.
@@ -506,8 +505,6 @@ def _give_back(job: Job | None) -> None:
 
 class AsyncQueue(RecipeForTasks[Queue]):
     """A queue, for tasks; takes the arguments of `Queue`.
-
-    A cancelled call ends at once: an operation that a write has taken goes on, and a claimed message is given back.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")

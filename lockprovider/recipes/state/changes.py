@@ -187,8 +187,8 @@ class StateWrite:
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. Any
        client may archive it.
     2. The write is conditional on the version that was read.
-    3. After a refusal the writer reads the state, since a proxy may have sent the write twice. It searches its write's
-       id at the path, or in the history: a writer that overwrote it has archived it first.
+    3. After a refusal the writer reads the state. It searches its write's id at the path, or in the history: a writer
+       that overwrote it has archived it first.
 
     With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor ever will be), or
     `untold`: the deciding revision was trimmed or removed.

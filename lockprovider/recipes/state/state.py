@@ -105,9 +105,7 @@ _TIMEOUT_S = 60.0
 class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     """A state file. Thread-safe: the threads of a process share its writes.
 
-    Promised: no update is lost. Every revision is at the path or in the history, until it is trimmed. An edit
-    overwrites no later write, and an old `fence` is refused. OutcomeUnknown means that more than `keep` writes
-    followed, or that the store did not answer. Not promised: that an edit can finish.
+    "State files" in `lockprovider/recipes/README.md` has the promises.
 
     Args:
         store: the store of the object at `path`; `State.open` takes a URL.
@@ -399,8 +397,6 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     """A state file, for tasks; takes the arguments of `State`.
-
-    A cancelled update is dropped, unless a write has taken it.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})

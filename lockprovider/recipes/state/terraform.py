@@ -1,7 +1,6 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-As by `terraform state push`, a state is refused (409) with another lineage than the stored one, a lower serial, or the
-same serial and other content, unless the address's query has `force=true`.
+`lockprovider/guides/terraform.md` lists the states that are refused (409), as by `terraform state push`.
 
 A refusal is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that holds the lock.
 
@@ -297,10 +296,8 @@ class TfLockFile:
 class TfLock(AtUrl):
     """Terraform's and OpenTofu's own S3 lock file of a state (`use_lockfile = true`): `<path>.tflock`. Thread-safe.
 
-    Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. Not promised: the
-    file has no lease, so after its holder died it stays until a person unlocks it. A run whose lock was removed goes on
-    to write, unless it uses `lockprovider state run`. A store that does not keep the condition of a delete (MinIO,
-    Ceph) is refused.
+    `lockprovider/guides/terraform.md` has the promises. A run whose lock was removed goes on to write, unless it uses
+    `lockprovider state run`.
 
     `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
     internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).

@@ -35,15 +35,12 @@ Start = Position | int | Literal["oldest", "end"]
 class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     """A log; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    Promised: records have one order, without holes. A record whose append returned is in the log exactly once; with
-    (producer, seq) also after lost answers and restarts. After `lead()` no record of an earlier epoch follows, after
-    `seal()` none at all. A reader misses nothing, or gets `Trimmed`. Not promised: an order among callers that append
-    at once.
+    "Logs" in `lockprovider/recipes/README.md` has the promises.
 
     Args:
         timeout: seconds for each operation with all its tries.
         pace_s: seconds between two writes.
-        broker: one process of this host writes for all that set it; see `Queue`.
+        broker: see `Queue`.
 
     Raises:
         NoLog, MalformedObject, StoreError: from any operation: nothing was done.
